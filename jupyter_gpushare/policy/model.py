@@ -1,0 +1,199 @@
+"""The words of the policy as frozen types.
+
+Nothing here reads a clock, an environment variable or a file. Times are
+*boot-time seconds* (``CLOCK_BOOTTIME``, a float): they never jump with the
+wall clock. Memory is in bytes, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+GpuUuid = NewType("GpuUuid", str)
+LeaseId = NewType("LeaseId", str)
+EnvironmentName = NewType("EnvironmentName", str)
+Bytes = NewType("Bytes", int)
+
+
+class LeasePhase(Enum):
+    """What a task is entitled to."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    PARKED = "parked"
+    ENDED = "ended"
+
+
+class ClaimPhase(Enum):
+    """The physical fact about one lease on one GPU."""
+
+    RESERVED = "reserved"
+    RESIDENT = "resident"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Activity(Enum):
+    """What the task is doing, as its client tells it."""
+
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+class PriorityClass(Enum):
+    """Who is served first: a person who waits, or a batch job."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class TaskKind(Enum):
+    """A Jupyter kernel, or any other process."""
+
+    KERNEL = "kernel"
+    PROCESS = "process"
+
+
+class GpuHealth(Enum):
+    """Whether a GPU may take new leases."""
+
+    OK = "ok"
+    LOST = "lost"
+
+
+class EndReason(Enum):
+    """Why a lease ended."""
+
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    REVOKED = "revoked"
+    PROCESS_GONE = "lost"
+    HEARTBEAT_LOST = "heartbeat_lost"
+    KERNEL_ENDED = "kernel_ended"
+    REBOOTED = "rebooted"
+
+
+class RefusalReason(Enum):
+    """Why a command is refused; the same words travel on the wire."""
+
+    OVER_QUOTA = "over_quota"
+    ZERO_QUOTA = "zero_quota"
+    NO_RESOURCES = "no_resources"
+    TOO_LARGE = "too_large"
+    UNKNOWN_LEASE = "unknown_lease"
+    NOT_ALLOWED = "not_allowed"
+    BAD_REQUEST = "bad_request"
+    RATE_LIMITED = "rate_limited"
+
+
+class FlagKind(Enum):
+    """What the audit holds against a process."""
+
+    SQUATTER = "squatter"
+    OVER_LIMIT = "over_limit"
+
+
+class HolderAction(Enum):
+    """What is done about a stalled holder or a process out of bounds."""
+
+    WAIT = "wait"
+    INTERRUPT = "interrupt"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One allocatable device. ``memory`` is its capacity in bytes; ``index`` is for display."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory: Bytes
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process that can never be mistaken for a later one with the same pid.
+
+    ``start_time`` is in clock ticks since boot (field 22 of ``/proc/PID/stat``).
+    """
+
+    boot_id: str
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """A process seen on a GPU.
+
+    ``lineage`` is the process itself, then its parents, nearest first.
+    ``memory`` is in bytes; ``None`` means *unknown*, never zero.
+    """
+
+    lineage: tuple[ProcessId, ...]
+    memory: Bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One measurement of one GPU.
+
+    ``problem`` is a sentence when the GPU cannot be used (lost, reset
+    required), else ``None``. ``used`` is the device's own figure in bytes
+    without the driver's reserve; ``None`` is unknown. ``utilisation`` is 0-1.
+    """
+
+    uuid: GpuUuid
+    problem: str | None
+    used: Bytes | None
+    processes: tuple[ProcessReading, ...] = ()
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most an environment may hold.
+
+    ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
+    GPU); ``weight`` is the fair share. ``gpu_hours`` and ``idle_timeout``
+    (seconds) are carried for later policies.
+    """
+
+    gpus: int
+    memory: Bytes | None = None
+    weight: float = 1.0
+    gpu_hours: float | None = None
+    idle_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process tree that computes. ``path`` is the notebook's or script's path."""
+
+    process: ProcessId
+    name: str
+    kind: TaskKind
+    kernel_id: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a task asks for. ``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+
+    gpus: int = 1
+    memory: Bytes | None = None
+    priority_class: PriorityClass = PriorityClass.INTERACTIVE
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One granted GPU and the bytes the lease may use there."""
+
+    gpu: GpuUuid
+    memory: Bytes
