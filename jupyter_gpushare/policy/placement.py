@@ -1,0 +1,140 @@
+"""Which GPUs a request gets: the allocation rule of the source document S1, Fig. 3 and Fig. 4.
+
+The rule as built (see "The allocation policy, exactly" in the docs): an
+environment that may still open GPUs takes the emptiest ones it does not hold
+and that have fewer than ``max_tasks_per_gpu`` tasks; what is missing it takes
+from the GPUs it already holds, the least loaded first. Tasks of one
+environment on one GPU share that environment's reservation.
+
+One call costs O(g log g) in the node's g GPUs and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRoom:
+    """One GPU as one environment sees it.
+
+    ``free`` is capacity minus all reservations minus memory measured as used
+    by anyone without a lease, in bytes (negative when a squatter took more
+    than was left). ``reservation`` is this environment's own there, ``None``
+    when it does not hold the GPU. ``tasks`` counts everybody's tasks.
+    """
+
+    uuid: GpuUuid
+    index: int
+    memory: Bytes
+    free: int
+    tasks: int
+    reservation: Bytes | None = None
+    usable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The GPUs, and the bytes that the environment's reservation comes to on each."""
+
+    allocations: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """It fits the quota and the node, but not now. ``new``/``reusable`` are GPU counts."""
+
+    new: int
+    reusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It can never be; ``numbers`` are what was asked and what is allowed."""
+
+    reason: RefusalReason
+    numbers: dict[str, int | None] = field(default_factory=dict)
+
+
+Placement = Granted | NoRoom | Refused
+
+
+def refusal(
+    rooms: Sequence[GpuRoom], quota: Quota, gpus: int, memory: Bytes | None
+) -> Refused | None:
+    """What can never be, refused at once; ``None`` when the request may be granted or may wait."""
+    numbers: dict[str, int | None] = {
+        "asked_gpus": gpus,
+        "asked_memory": memory,
+        "quota_gpus": quota.gpus,
+        "quota_memory": quota.memory,
+        "node_gpus": len(rooms),
+        "node_memory": max((room.memory for room in rooms), default=Bytes(0)),
+    }
+    if quota.gpus == 0:
+        return Refused(RefusalReason.ZERO_QUOTA, numbers)
+    if gpus > quota.gpus or (
+        memory is not None and quota.memory is not None and memory > quota.memory
+    ):
+        return Refused(RefusalReason.OVER_QUOTA, numbers)
+    asked = memory if memory is not None else quota.memory
+    if gpus > len(rooms) or (asked is not None and asked > (numbers["node_memory"] or 0)):
+        return Refused(RefusalReason.TOO_LARGE, numbers)
+    if gpus < 1 or (memory is not None and memory < 1):
+        return Refused(RefusalReason.BAD_REQUEST, numbers)
+    return None
+
+
+def place(
+    rooms: Sequence[GpuRoom],
+    quota: Quota,
+    gpus: int,
+    memory: Bytes | None,
+    max_tasks_per_gpu: int,
+) -> Placement:
+    """Choose ``gpus`` GPUs with ``memory`` bytes on each (``None``: the quota's, else whole GPUs)."""
+    refused = refusal(rooms, quota, gpus, memory)
+    if refused is not None:
+        return refused
+    asked = memory if memory is not None else quota.memory
+
+    def want(room: GpuRoom) -> int:
+        return asked if asked is not None else room.memory
+
+    own = [room for room in rooms if room.reservation is not None]
+    new = max(0, quota.gpus - len(own))
+    candidates = sorted(
+        (
+            room
+            for room in rooms
+            if room.reservation is None
+            and room.usable
+            and room.tasks < max_tasks_per_gpu
+            and room.free >= want(room)
+        ),
+        key=lambda room: (-room.free, room.index),
+    )[:new]
+    chosen = [(room, want(room)) for room in candidates[:gpus]]
+    reuse = gpus - len(chosen)
+    if reuse:
+        reusable = sorted(
+            (room for room in own if room.usable and want(room) - held(room) <= growth(room)),
+            key=lambda room: (room.tasks, -room.free, room.index),
+        )
+        if reuse > len(reusable):
+            return NoRoom(len(candidates), len(reusable))
+        chosen += [(room, max(want(room), held(room))) for room in reusable[:reuse]]
+    return Granted(tuple(Allocation(room.uuid, Bytes(size)) for room, size in chosen))
+
+
+def held(room: GpuRoom) -> int:
+    """Bytes the environment has reserved on this GPU already."""
+    return room.reservation or 0
+
+
+def growth(room: GpuRoom) -> int:
+    """Bytes by which the environment's reservation here may grow."""
+    return max(0, room.free)
