@@ -1,0 +1,428 @@
+"""Processes are real here: started, stopped, killed and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.node import processes
+from jupyter_gpushare.node.processes import (
+    ProcessError,
+    ProcessWatch,
+    identify,
+    is_alive,
+    lineage,
+    read_boot_id,
+    send,
+)
+from jupyter_gpushare.policy.model import ProcessId
+
+BOOT = "the-boot"
+DEADLINE = 10.0
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts ``sleep`` (or what is given); whatever still lives is killed and waited for."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command or ("sleep", "1000"), stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_descriptors() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    pidfds = [
+        name
+        for name in set(os.listdir("/proc/self/fd")) - before
+        if os.path.lexists(f"/proc/self/fd/{name}")
+        and "pidfd" in os.readlink(f"/proc/self/fd/{name}")
+    ]
+    assert pidfds == []
+
+
+def known(pid: int) -> ProcessId:
+    process = identify(pid, BOOT)
+    assert process is not None
+    return process
+
+
+def until(predicate: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not predicate():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.002)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+class Watching:
+    """Runs one scenario on a loop: what has gone, and a wait for it."""
+
+    def __init__(self) -> None:
+        self.gone: list[ProcessId] = []
+        self._event = asyncio.Event()
+        self.watch = ProcessWatch(asyncio.get_running_loop(), self._on_gone)
+
+    def _on_gone(self, process: ProcessId) -> None:
+        self.gone.append(process)
+        self._event.set()
+
+    async def until_gone(self, count: int = 1) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while len(self.gone) < count:
+                self._event.clear()
+                await self._event.wait()
+
+
+def test_a_process_is_itself_again_and_no_other() -> None:
+    mine = known(os.getpid())
+    assert mine == known(os.getpid())
+    assert mine.boot_id == BOOT
+    assert mine.pid == os.getpid()
+    assert mine.start_time > 0
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1, 2**40])
+def test_no_process_has_no_identity(pid: int) -> None:
+    assert identify(pid, BOOT) is None
+    assert lineage(pid, BOOT) == ()
+    assert not is_alive(ProcessId(BOOT, pid, 1))
+    assert not send(ProcessId(BOOT, pid, 1), signal.SIGTERM)
+
+
+def test_the_boot_id_is_the_kernels() -> None:
+    assert read_boot_id() == read_boot_id()
+    assert len(read_boot_id()) == 36
+
+
+def test_a_name_full_of_parentheses_does_not_confuse(start: Start) -> None:
+    code = (
+        "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (\\n) 0', 0, 0, 0);"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    process = start(sys.executable, "-c", code)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert [each.pid for each in lineage(process.pid, BOOT)[:2]] == [process.pid, os.getpid()]
+
+
+@given(
+    name=st.binary(max_size=15),
+    parent=st.integers(0, 2**22),
+    start_time=st.integers(0, 2**63),
+)
+def test_stat_is_read_whatever_the_name(name: bytes, parent: int, start_time: int) -> None:
+    middle = b" ".join(b"%d" % number for number in range(17))
+    text = b"7 (" + name + b") S %d " % parent + middle + b" %d 1 2 3\n" % start_time
+    stat = processes._parse_stat(text)
+    assert (stat.parent, stat.start_time) == (parent, start_time)
+
+
+def test_lineage_goes_from_the_grandchild_up_to_us(start: Start) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+        "child.kill()\n"
+        "child.wait()\n"
+    )
+    middle = start(sys.executable, "-c", code)
+    assert middle.stdout is not None
+    grandchild = int(middle.stdout.readline())
+    chain = lineage(grandchild, BOOT)
+    assert chain[:3] == (known(grandchild), known(middle.pid), known(os.getpid()))
+    assert len({each.pid for each in chain}) == len(chain)
+    starts = [each.start_time for each in chain]
+    assert starts == sorted(starts, reverse=True)
+    middle.communicate("")
+
+
+def test_lineage_of_an_orphan_skips_the_dead_parent(start: Start) -> None:
+    script = 'sleep 1000 & echo "$!"; read line'
+    middle = start("sh", "-c", script)
+    assert middle.stdout is not None
+    orphan = int(middle.stdout.readline())
+    process = known(orphan)
+    parent = known(middle.pid)
+    try:
+        assert lineage(orphan, BOOT)[:2] == (process, parent)
+        middle.kill()
+        middle.wait()
+        chain = lineage(orphan, BOOT)
+        assert chain[0] == process
+        assert parent not in chain
+    finally:
+        assert send(process, signal.SIGKILL)
+
+
+def test_a_parent_younger_than_its_child_is_not_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The only way to play "the parent's pid was taken again between two reads"
+    # on purpose: the table of processes the walk sees is ours.
+    stat = processes._Stat
+    looks = {7: 0}
+
+    def read(pid: int) -> processes._Stat | None:
+        if pid == 7:
+            looks[7] += 1
+            return stat(parent=5, start_time=100) if looks[7] == 1 else stat(1, 100)
+        return {5: stat(parent=1, start_time=900), 1: stat(parent=0, start_time=1)}.get(pid)
+
+    monkeypatch.setattr(processes, "_read_stat", read)
+    assert [each.pid for each in lineage(7, BOOT)] == [7, 1]
+
+
+def test_lineage_ends_when_parents_keep_vanishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        processes, "_read_stat", lambda pid: processes._Stat(5, 100) if pid == 7 else None
+    )
+    assert [each.pid for each in lineage(7, BOOT)] == [7]
+
+
+def test_life_and_death(start: Start) -> None:
+    running = start()
+    process = known(running.pid)
+    assert is_alive(process)
+    running.kill()
+    until(lambda: state_of(running.pid) == "Z")
+    assert not is_alive(process), "a zombie computes nothing and holds nothing"
+    running.wait()
+    assert not is_alive(process)
+    assert identify(running.pid, BOOT) is None
+
+
+def test_a_stopped_process_is_alive(start: Start) -> None:
+    running = start()
+    process = known(running.pid)
+    assert send(process, signal.SIGSTOP)
+    until(lambda: state_of(running.pid) == "T")
+    assert is_alive(process)
+
+
+def test_a_later_process_with_the_same_pid_is_another_one(start: Start) -> None:
+    running = start()
+    later = known(running.pid)
+    earlier = dataclasses.replace(later, start_time=later.start_time - 1)
+
+    async def scenario() -> None:
+        watching = Watching()
+        assert not watching.watch.watch(earlier)
+        assert not watching.watch.watch(earlier, os.pidfd_open(running.pid))
+        watching.watch.close()
+
+    assert not is_alive(earlier)
+    assert not send(earlier, signal.SIGKILL)
+    asyncio.run(scenario())
+    assert is_alive(later), "the signal must not have reached the later process"
+
+
+def test_send_reaches_the_process_once_and_says_when_it_is_gone(start: Start) -> None:
+    running = start()
+    process = known(running.pid)
+    assert send(process, signal.SIGTERM)
+    assert running.wait(DEADLINE) == -signal.SIGTERM
+    assert not send(process, signal.SIGTERM)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+def test_send_says_when_it_is_not_allowed(start: Start) -> None:
+    running = start()
+    process = known(running.pid)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            os.setuid(65534)
+            try:
+                send(process, signal.SIGTERM)
+            except ProcessError as error:
+                code = 0 if "Run it as root" in str(error) else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_alive(process)
+
+
+def test_the_end_is_told_at_once_and_once(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running, other = start(), start()
+        process, stays = known(running.pid), known(other.pid)
+        assert watching.watch.watch(process)
+        assert watching.watch.watch(stays)
+        assert watching.watch.watch(process), "watching twice is watching once"
+        assert watching.watch.watch(process, os.pidfd_open(running.pid))
+        assert len(watching.watch) == 2
+        killed = time.monotonic()
+        running.kill()
+        await watching.until_gone()
+        assert time.monotonic() - killed < 1.0
+        assert watching.gone == [process]
+        assert process not in watching.watch
+        assert stays in watching.watch
+        watching.watch.close()
+        watching.watch.close()
+        assert len(watching.watch) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_peers_pidfd_is_used_and_closed(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running = start()
+        descriptor = os.pidfd_open(running.pid)
+        assert watching.watch.watch(known(running.pid), descriptor)
+        running.kill()
+        await watching.until_gone()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+    asyncio.run(scenario())
+
+
+def test_a_process_gone_before_the_watch(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running = start()
+        process = known(running.pid)
+        descriptor = os.pidfd_open(running.pid)
+        running.kill()
+        until(lambda: state_of(running.pid) == "Z")
+        assert not watching.watch.watch(process), "a zombie is gone"
+        running.wait()
+        assert not watching.watch.watch(process)
+        assert not watching.watch.watch(process, descriptor)
+        await asyncio.sleep(0)
+        assert watching.gone == []
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running = start()
+        process = known(running.pid)
+        watching.watch.watch(process)
+        send(process, signal.SIGSTOP)
+        until(lambda: state_of(running.pid) == "T")
+        await asyncio.sleep(0)
+        assert watching.gone == []
+        send(process, signal.SIGKILL)
+        await watching.until_gone()
+        assert watching.gone == [process]
+
+    asyncio.run(scenario())
+
+
+def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
+    code = (
+        "import ctypes, threading, sys\n"
+        "threading.Thread(target=lambda: sys.stdin.read()).start()\n"
+        "print('ready', flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+
+    async def scenario() -> None:
+        watching = Watching()
+        running = start(sys.executable, "-c", code)
+        assert running.stdout is not None
+        running.stdout.readline()
+        process = known(running.pid)
+        watching.watch.watch(process)
+        until(lambda: state_of(running.pid) == "Z")
+        assert is_alive(process), "a thread still computes"
+        assert watching.gone == []
+        running.kill()
+        await watching.until_gone()
+
+    asyncio.run(scenario())
+
+
+def test_unwatched_ends_in_silence(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running, marker = start(), start()
+        watching.watch.watch(known(running.pid))
+        watching.watch.watch(known(marker.pid))
+        watching.watch.unwatch(known(running.pid))
+        watching.watch.unwatch(known(running.pid))
+        process = known(marker.pid)
+        running.kill()
+        running.wait()
+        marker.kill()
+        await watching.until_gone()
+        assert watching.gone == [process]
+
+    asyncio.run(scenario())
+
+
+def test_two_hundred_at_once(start: Start) -> None:
+    async def scenario() -> None:
+        watching = Watching()
+        running = [start("sleep", "1000") for _ in range(200)]
+        everyone = {known(each.pid) for each in running}
+        assert all([watching.watch.watch(each) for each in everyone])
+        for each in running:
+            each.kill()
+        await watching.until_gone(200)
+        assert set(watching.gone) == everyone
+        assert len(watching.gone) == 200
+
+    asyncio.run(scenario())
+
+
+def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
+    running = start()
+    process = known(running.pid)
+
+    async def scenario() -> None:
+        watching = Watching()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.open("/dev/null", os.O_RDONLY)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
+        try:
+            with contextlib.suppress(OSError):  # until no number is left
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            with pytest.raises(ProcessError, match="limit of open files"):
+                watching.watch.watch(process)
+            with pytest.raises(ProcessError, match="limit of open files"):
+                is_alive(process)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for each in taken:
+                os.close(each)
+
+    asyncio.run(scenario())
