@@ -1,0 +1,113 @@
+"""Which adapter serves which framework.
+
+An adapter knows one framework's habits: how its memory limit is set, and
+whether its CUDA start can be caught. It never talks to the node manager and
+never sets ``CUDA_VISIBLE_DEVICES``: ``client/acquire.py`` does both, and calls
+the adapter around the framework's import::
+
+    adapter = find("torch")
+    adapter.before(grant)            # environment variables, before the module runs
+    ...                              # the framework's module is executed
+    adapter.after(module, grant)     # the framework's own API
+
+or, with ``acquire = "first-use"`` and an adapter that can::
+
+    adapter.before(None)
+    ...
+    adapter.first_use(module, acquire, expected)
+
+Other packages add theirs with an entry point whose *name* is the framework's
+top-level module and whose value is a callable that gives an `Adapter`::
+
+    [project.entry-points."jupyter_gpushare.adapters"]
+    tinygrad = "gpushare_tinygrad:TinygradAdapter"
+
+Reading entry points takes tens of milliseconds, so no Python start does it.
+They are read once, when a framework is imported that the finder knows; the
+finder learns the others' names from ``JUPYTER_GPUSHARE_FRAMEWORKS`` (a comma
+list), which the Jupyter server sets for its kernels and terminals from the
+same entry points (`third_party_modules`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Protocol, cast
+
+from ..grant import Grant
+
+GROUP = "jupyter_gpushare.adapters"
+
+#: top-level module -> "module:class" of the built-in adapter, imported only when needed
+BUILT_IN = {
+    "torch": ".torch:TorchAdapter",
+    "tensorflow": ".tensorflow:TensorFlowAdapter",
+    "jax": ".jax:JaxAdapter",
+    "cupy": ".cupy:CuPyAdapter",
+    "paddle": ".paddle:PaddleAdapter",
+    "mxnet": ".mxnet:MXNetAdapter",
+    "caffe": ".caffe:CaffeAdapter",
+}
+
+
+class Adapter(Protocol):
+    """One framework's habits. Nothing here may raise into the user's code."""
+
+    name: str
+    """What to call it in front of a person."""
+    modules: frozenset[str]
+    """Top-level modules whose execution means that the framework starts."""
+    catches_first_use: bool
+    """Whether `first_use` works; if not, the lease is taken at import."""
+
+    def before(self, grant: Grant | None) -> None:
+        """Prepare the environment; called before the module runs.
+
+        ``grant`` is ``None`` when there is no lease (yet): CPU fallback, or a
+        lease that `first_use` will take.
+        """
+
+    def after(self, module: ModuleType, grant: Grant | None) -> None:
+        """Tell the imported framework its limit; called again when the grant changes."""
+
+    def first_use(
+        self,
+        module: ModuleType,
+        acquire: Callable[[], Grant | None],
+        expected: Callable[[], int],
+    ) -> None:
+        """Have ``acquire`` called once, when the framework first starts CUDA.
+
+        ``acquire`` sets ``CUDA_VISIBLE_DEVICES`` and may wait; exceptions it
+        raises reach the user. ``None`` means no GPU. ``expected()`` is how many
+        GPUs it would get as the quota stands; it must answer at once.
+        """
+
+
+def find(module: str) -> Adapter | None:
+    """A new adapter for the framework whose top-level module this is, if any is known.
+
+    Built-in adapters go first: no other package can put itself before them.
+
+    Raises:
+        Exception: whatever another package's adapter raises when loaded; the caller
+            reports it and goes on without.
+    """
+    if (target := BUILT_IN.get(module)) is not None:
+        path, _, attribute = target.partition(":")
+        factory = getattr(importlib.import_module(path, __package__), attribute)
+        return cast(Adapter, factory())
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP, name=module):
+        return cast(Adapter, entry.load()())
+    return None
+
+
+def third_party_modules() -> frozenset[str]:
+    """Top-level modules that other packages' adapters serve. Slow: tens of milliseconds."""
+    from importlib.metadata import entry_points
+
+    return frozenset(entry.name for entry in entry_points(group=GROUP)) - BUILT_IN.keys()

@@ -1,0 +1,62 @@
+"""What the node manager granted, as the framework adapters see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedGpu:
+    """One granted GPU. ``memory`` is the lease's limit there, ``capacity`` all it has (bytes).
+
+    ``index`` is for display only; a GPU is named by its ``uuid``.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory: int
+    capacity: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the lease may use all of this GPU's memory."""
+        return self.memory >= self.capacity
+
+    @property
+    def allocator_limit(self) -> int | None:
+        """Bytes a framework's own allocator may take; ``None`` on a whole GPU.
+
+        The CUDA context lives outside that allocator but counts as this task's
+        memory, so room is left for it; a small lease keeps at least half.
+        """
+        return None if self.whole else max(self.memory - _CONTEXT_ROOM, self.memory // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A held lease: its id and the GPUs in the order the framework will number them."""
+
+    lease: str
+    gpus: tuple[GrantedGpu, ...]
+
+    @property
+    def visible_devices(self) -> str:
+        """The value of ``CUDA_VISIBLE_DEVICES``: UUIDs, never indices."""
+        return ",".join(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def allocator_limit(self) -> int | None:
+        """The smallest `GrantedGpu.allocator_limit`, for frameworks with one limit for all."""
+        limits = [limit for gpu in self.gpus if (limit := gpu.allocator_limit) is not None]
+        return min(limits, default=None)
+
+    @property
+    def allocator_fraction(self) -> float | None:
+        """The same as a fraction of a GPU, for frameworks that take only that."""
+        shares = [
+            limit / gpu.capacity for gpu in self.gpus if (limit := gpu.allocator_limit) is not None
+        ]
+        return min(shares, default=None)
