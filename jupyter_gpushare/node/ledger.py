@@ -1,0 +1,645 @@
+"""The ledger: the durable record of quotas, leases and every event. SQLite, one writer.
+
+It knows nothing of policy: a record has a kind, two times, whom it concerns,
+and JSON. :meth:`Ledger.append` returns when the records are on the disk
+(write-ahead log, ``synchronous=FULL``), all of them or none.
+
+Every method blocks: call them from one executor thread, never from an event
+loop. A failed append changes nothing and the next one may succeed, so a full
+disk costs new leases and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from . import usage
+from .usage import UsageRow
+
+__all__ = [
+    "JSON",
+    "Ledger",
+    "LedgerError",
+    "LedgerFailed",
+    "LedgerFull",
+    "LedgerInUse",
+    "LedgerReadOnly",
+    "Record",
+    "UsageRow",
+]
+
+JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
+
+#: Marks a SQLite file as ours ("gpus" in ASCII).
+APPLICATION_ID = 0x67707573
+#: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
+PRUNE_ROWS = 5000
+#: Files up to this size (bytes) are checked as a whole when opened, larger ones only their state.
+WHOLE_CHECK = 256 * 2**20
+
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_COLUMNS = "kind, at, wall, environment, lease, data"
+_SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+
+_Row = tuple[str, float, float, str | None, str | None, str]
+
+
+class LedgerError(Exception):
+    """The ledger could not do what was asked; ``str()`` is a sentence for a person."""
+
+
+class LedgerInUse(LedgerError):
+    """Another node manager has this ledger open."""
+
+
+class LedgerFull(LedgerError):
+    """No space is left; what was recorded before is untouched."""
+
+
+class LedgerReadOnly(LedgerError):
+    """The file or its disk cannot be written; what was recorded before is untouched."""
+
+
+class LedgerFailed(LedgerError):
+    """Anything else: an I/O error, a file made by a newer version, a file that is not a ledger."""
+
+
+class _Corrupt(Exception):
+    """The file's content makes no sense; :meth:`Ledger.open` sets it aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that happened. ``at``: boot-time seconds; ``wall``: unix seconds."""
+
+    kind: str
+    at: float
+    wall: float
+    environment: str | None
+    lease: str | None
+    data: Mapping[str, JSON]
+
+
+# -- schema ----------------------------------------------------------------------------------
+
+Migration = Callable[[sqlite3.Connection], None]
+
+
+def _version_1(connection: sqlite3.Connection) -> None:
+    """Records, and the snapshot that stands for the oldest of them."""
+    columns = (
+        "kind TEXT NOT NULL, at REAL NOT NULL, wall REAL NOT NULL,"
+        " environment TEXT, lease TEXT, data TEXT NOT NULL"
+    )
+    connection.execute(f"CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, {columns})")
+    connection.execute("CREATE INDEX records_by_environment ON records (environment, seq)")
+    connection.execute(f"CREATE TABLE snapshot (position INTEGER PRIMARY KEY, {columns})")
+    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+
+
+def _version_2(connection: sqlite3.Connection) -> None:
+    """Usage is added up as records come in, so that it outlives their pruning."""
+    for statement in usage.SCHEMA:
+        connection.execute(statement)
+    usage.rebuild(connection)
+
+
+#: How to come from version n to n + 1. Append only: a released one never changes.
+MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2)
+
+
+#: What a file of the newest version has.
+TABLES = frozenset({"records", "snapshot", "meta", "usage_open", "usage_spans", "usage_buckets"})
+
+
+def _migrate(connection: sqlite3.Connection, wall: float) -> None:
+    """Bring the open file to the newest version, each step in its own transaction."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    if "schema_version" not in tables and (tables or application_id):
+        raise LedgerFailed(
+            "the file is an SQLite database of something else. Give the ledger a path of its own."
+        )
+    version = 0
+    if "schema_version" in tables:
+        version = connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0]
+        if not isinstance(version, int) or version < 1:
+            raise _Corrupt(f"its version is {version!r}")
+    if version > len(MIGRATIONS):
+        raise LedgerFailed(
+            f"it was written by a newer jupyter_gpushare (ledger version {version}, this one"
+            f" knows {len(MIGRATIONS)}). Upgrade jupyter_gpushare or use another ledger path."
+        )
+    for number in range(version + 1, len(MIGRATIONS) + 1):
+        with _transaction(connection):
+            if number == 1:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(
+                    "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, wall REAL NOT NULL)"
+                )
+            MIGRATIONS[number - 1](connection)
+            connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, wall))
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite has rolled back by itself after some errors (a full disk, for one).
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
+
+
+# -- the ledger ------------------------------------------------------------------------------
+
+
+class Ledger:
+    """An open ledger. Make one with :meth:`open`; use it from one thread at a time."""
+
+    def __init__(self, path: Path, history: float, lock: int | None) -> None:
+        """Not for callers: see :meth:`open`."""
+        self.path = path
+        #: A sentence for people when a corrupt file was set aside at open, else ``None``.
+        self.notice: str | None = None
+        self._history = history
+        self._lock = lock
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._copy: Path | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, history: float, wall: float) -> Self:
+        """Open or create the ledger at ``path``, keeping ``history`` seconds of records.
+
+        ``wall`` (unix seconds) stamps migrations and the name of a corrupt
+        file set aside. On a read-only disk an existing ledger opens for
+        reading, and each append raises :class:`LedgerReadOnly`.
+
+        Raises :class:`LedgerInUse`, :class:`LedgerFull`,
+        :class:`LedgerReadOnly` or :class:`LedgerFailed`.
+        """
+        path = Path(path).absolute()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _from_os_error(error, path) from error
+        ledger = cls(path, history, _lock(path))
+        try:
+            try:
+                ledger._start(wall)
+            except _Corrupt as corrupt:
+                ledger._drop_connection()
+                aside = _set_aside(path, wall)
+                ledger._start(wall)
+                ledger.notice = (
+                    f"The ledger {path} could not be read ({corrupt}). It was set aside as"
+                    f" {aside} and a new, empty one was started: quotas, leases and history"
+                    " recorded before are not known any more."
+                )
+        except _Corrupt as corrupt:
+            ledger.close()
+            raise LedgerFailed(f"The ledger {path} cannot be used: {corrupt}") from corrupt
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Write the records durably, all or none; return the number of the last one.
+
+        Raises :class:`LedgerFull`, :class:`LedgerReadOnly` or
+        :class:`LedgerFailed`, with nothing written, and ``ValueError`` for a
+        record that cannot be stored (NaN, not JSON).
+        """
+        rows = [_encode(record) for record in records]
+        with self._writing() as connection:
+            seq = self._last_seq(connection)
+            for record, row in zip(records, rows, strict=True):
+                inserted = connection.execute(
+                    f"INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row
+                ).lastrowid
+                assert inserted is not None
+                seq = inserted
+                if record.kind in usage.KINDS:
+                    usage.apply(
+                        connection,
+                        seq,
+                        record.kind,
+                        record.at,
+                        record.wall,
+                        record.environment,
+                        record.lease,
+                        record.data,
+                    )
+        return seq
+
+    def load(self) -> tuple[list[Record], list[Record]]:
+        """The snapshot's records, and those that came after it, oldest first."""
+        with self._reading() as connection:
+            snapshot = connection.execute(f"SELECT {_COLUMNS} FROM snapshot ORDER BY position")
+            before = [_decode(row) for row in snapshot]
+            covered = _meta_int(connection, "snapshot_seq")
+            tail = connection.execute(
+                f"SELECT {_COLUMNS} FROM records WHERE seq > ? ORDER BY seq", (covered,)
+            )
+            return before, [_decode(row) for row in tail]
+
+    def write_snapshot(self, records: Sequence[Record], upto: int | None = None) -> None:
+        """Replace the snapshot: ``records`` recreate the state as of record number ``upto``.
+
+        ``upto`` is what :meth:`append` returned; by default the last record.
+        Raises as :meth:`append` does.
+        """
+        rows = [_encode(record) for record in records]
+        with self._writing() as connection:
+            covered = self._last_seq(connection) if upto is None else upto
+            connection.execute("DELETE FROM snapshot")
+            connection.executemany(
+                f"INSERT INTO snapshot ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows
+            )
+            connection.execute(_SET_META, ("snapshot_seq", str(covered)))
+
+    def history(self, environment: str | None, limit: int) -> list[Record]:
+        """The newest ``limit`` records, newest first, of one environment or (``None``) of all."""
+        condition = "" if environment is None else "WHERE environment = :environment"
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT :limit",
+                {"environment": environment, "limit": max(0, limit)},
+            )
+            return [_decode(row) for row in rows]
+
+    def usage(
+        self, since_wall: float, until_wall: float, environment: str | None
+    ) -> list[UsageRow]:
+        """GPU-seconds between two unix times, one row an environment (or only ``environment``).
+
+        Exact for the last two days; before that an hour, and beyond the
+        history a day, that is only partly inside the window counts in
+        proportion. Running leases count until ``until_wall``.
+        """
+        with self._reading() as connection:
+            return usage.summarise(connection, since_wall, until_wall, environment)
+
+    def prune(self, wall: float) -> bool:
+        """Forget records older than the history, as far as the snapshot covers them.
+
+        Works in small steps: ``True`` means that there is more, call again
+        soon. Raises as :meth:`append` does.
+        """
+        with self._writing() as connection:
+            connection.execute(_SET_META, ("seen_wall", repr(float(wall))))
+            removed = connection.execute(
+                "DELETE FROM records WHERE seq IN (SELECT seq FROM"
+                " (SELECT seq, wall FROM records WHERE seq <= ? ORDER BY seq LIMIT ?)"
+                " WHERE wall < ?)",
+                (_meta_int(connection, "snapshot_seq"), PRUNE_ROWS, wall - self._history),
+            ).rowcount
+            more = usage.roll_up(connection, wall, self._history, PRUNE_ROWS)
+        return more or removed == PRUNE_ROWS
+
+    def close(self) -> None:
+        """Close the file and let another node manager have it. May be called again."""
+        self._drop_connection()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _start(self, wall: float) -> None:
+        """Connect, check, migrate. Raises :class:`_Corrupt` for a file to set aside."""
+        if _unwritable(self.path):
+            self._start_reading_a_copy()
+            return
+        try:
+            # SQLite would use the umask; notebook names are nobody else's business.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise _from_os_error(error, self.path) from error
+        with self._opening():
+            self._connect(self.path)
+            assert self._connection is not None
+            _check(self._connection, self.path)
+            _migrate(self._connection, wall)
+            _check_content(self._connection)
+        self._inode = self.path.stat().st_ino
+
+    def _start_reading_a_copy(self) -> None:
+        """A disk gone read-only: SQLite cannot even lock the file there, so read a copy."""
+        self._copy = Path(tempfile.mkdtemp(prefix="jupyter-gpushare-ledger-"))
+        copy = self._copy / "ledger"
+        try:
+            shutil.copyfile(self.path, copy)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(_beside(self.path, "-wal"), _beside(copy, "-wal"))
+        except OSError as error:
+            raise _from_os_error(error, self.path) from error
+        with self._opening():
+            self._connect(copy)
+            assert self._connection is not None
+            _check(self._connection, copy)
+            _migrate(self._connection, 0.0)
+            _check_content(self._connection)
+
+    def _connect(self, path: Path) -> None:
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=2.0
+        )
+        self._connection = connection
+        # One writer: hold the file for good. This also keeps the log's index in
+        # memory, so no -shm file can get in the way.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
+
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[None]:
+        try:
+            yield
+        except LedgerFailed as error:
+            raise LedgerFailed(f"The ledger {self.path} cannot be used: {error}") from error
+        except sqlite3.Error as error:
+            # SQLITE_ERROR here is "no such table" or column: a schema that is not what it says.
+            damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+            if _primary_code(error) in damage:
+                raise _Corrupt(str(error)) from error
+            raise self._translate(error) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _Corrupt(f"a record is not readable: {error}") from error
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        if connection is None:
+            raise LedgerFailed(f"The ledger {self.path} is closed.")
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        if self._copy is not None:
+            self._leave_copy()
+        with self._reading() as connection:
+            self._check_place()
+            with _transaction(connection):
+                yield connection
+
+    def _leave_copy(self) -> None:
+        """Go back to the real file if the disk can be written again."""
+        if _unwritable(self.path):
+            raise LedgerReadOnly(
+                f"The ledger {self.path} is on a read-only disk: nothing can be recorded, so no"
+                " new leases are given. Running leases are kept. Make the disk writable again."
+            )
+        self._drop_connection()
+        if self._lock is None:
+            self._lock = _lock(self.path)
+        try:
+            self._start(0.0)
+        except _Corrupt as corrupt:
+            raise LedgerFailed(f"The ledger {self.path} cannot be used: {corrupt}") from corrupt
+
+    def _check_place(self) -> None:
+        """A ledger moved or deleted under us would take records that no restart finds."""
+        try:
+            moved = os.stat(self.path).st_ino != self._inode
+        except FileNotFoundError:
+            moved = True
+        except OSError as error:
+            raise _from_os_error(error, self.path) from error
+        if moved:
+            raise LedgerFailed(
+                f"The ledger {self.path} was moved or deleted while in use, so nothing can be"
+                " recorded. Put it back, or restart the node manager to start a new one."
+            )
+
+    def _last_seq(self, connection: sqlite3.Connection) -> int:
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name='records'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            shutil.rmtree(copy, ignore_errors=True)
+
+    def _translate(self, error: sqlite3.Error) -> LedgerError:
+        """SQLite's error in our words. An I/O error is looked into: SQLite hides its errno."""
+        code = _primary_code(error)
+        if code == sqlite3.SQLITE_FULL:
+            return _full(self.path)
+        if code == sqlite3.SQLITE_READONLY:
+            return _read_only(self.path)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return LedgerInUse(
+                f"The ledger {self.path} is held by another program. Close that program (perhaps"
+                " an sqlite3 shell or a backup) and try again."
+            )
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            cause = _probe(self.path)
+            if cause is not None:
+                return _from_os_error(cause, self.path)
+        return LedgerFailed(
+            f"The ledger {self.path} failed: {error}. Nothing new can be recorded, so no new"
+            " leases are given; running leases are kept. Check the disk and the system log."
+        )
+
+
+# -- records ---------------------------------------------------------------------------------
+
+
+def _encode(record: Record) -> _Row:
+    if not (math.isfinite(record.at) and math.isfinite(record.wall)):
+        raise ValueError(f"a record's times must be finite: {record!r}")
+    for text in (record.kind, record.environment, record.lease):
+        if text is not None:
+            text.encode()  # a lone surrogate cannot be stored: UnicodeEncodeError is a ValueError
+    try:
+        data = json.dumps(record.data, separators=(",", ":"), allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"a record's data must be JSON: {error}") from error
+    return (record.kind, record.at, record.wall, record.environment, record.lease, data)
+
+
+def _decode(row: _Row) -> Record:
+    kind, at, wall, environment, lease, data = row
+    return Record(kind, at, wall, environment, lease, json.loads(data))
+
+
+def _meta_int(connection: sqlite3.Connection, key: str) -> int:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+# -- the file --------------------------------------------------------------------------------
+
+
+def _lock(path: Path) -> int | None:
+    """Take the lock beside the ledger; its descriptor holds it. ``None`` where nobody can write.
+
+    The kernel drops it when the process dies, whatever it dies of.
+    """
+    lock = _beside(path, ".lock")
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        try:
+            descriptor = os.open(lock, flags, 0o600)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            try:
+                descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return None
+    except OSError as error:
+        raise _from_os_error(error, path) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise LedgerInUse(
+                f"The ledger {path} is in use by another node manager. Stop that one first, or"
+                " give this one another ledger path."
+            ) from error
+        raise _from_os_error(error, path) from error
+    return descriptor
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Let SQLite look for damage before anything is believed or written."""
+    if path.stat().st_size <= WHOLE_CHECK:
+        parts = [""]
+    else:
+        state = "('snapshot', 'meta', 'usage_open')"
+        names = connection.execute(f"SELECT name FROM sqlite_master WHERE name IN {state}")
+        parts = [f"({row[0]})" for row in names]
+    for part in parts:
+        problem = connection.execute(f"PRAGMA quick_check{part}").fetchone()[0]
+        if problem != "ok":
+            raise _Corrupt(str(problem).splitlines()[0])
+
+
+def _check_content(connection: sqlite3.Connection) -> None:
+    """What :meth:`Ledger.load` will read must be readable, in the tables we expect."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    missing = sorted(TABLES - tables)
+    if missing:
+        raise _Corrupt(f"no table {missing[0]}")
+    covered = _meta_int(connection, "snapshot_seq")
+    for query, after in (
+        (f"SELECT {_COLUMNS} FROM snapshot WHERE position > ?", -1),
+        (f"SELECT {_COLUMNS} FROM records WHERE seq > ?", covered),
+    ):
+        for row in connection.execute(query, (after,)):
+            record = _decode(row)
+            if not isinstance(record.data, dict) or not isinstance(record.kind, str):
+                raise _Corrupt("a row is not a record")
+
+
+def _set_aside(path: Path, wall: float) -> Path:
+    """Rename a corrupt ledger, with its log, to a name that says when. Never overwrites."""
+    stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
+    aside, number = path.with_name(f"{path.name}.corrupt-{stamp}"), 1
+    while any(_beside(aside, suffix).exists() for suffix in ("", "-wal", "-shm")):
+        number += 1
+        aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+    try:
+        # The log first: should we die in between, a corrupt file without it is
+        # set aside at the next start; a new file with an old log would be believed.
+        for suffix in ("-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(_beside(path, suffix), _beside(aside, suffix))
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise _from_os_error(error, path) from error
+    return aside
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _unwritable(path: Path) -> bool:
+    """Whether ``path`` exists and is on a disk mounted read-only."""
+    try:
+        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _from_os_error(error, path) from error
+    return bool(read_only)
+
+
+def _probe(path: Path) -> OSError | None:
+    """Try to write a little beside the ledger; what the system says when it does not work."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+            file.write(b"\0" * 65536)
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    return None
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _full(path: Path) -> LedgerFull:
+    return LedgerFull(
+        f"The disk that holds the ledger {path} is full: nothing new can be recorded, so no new"
+        f" leases are given. Running leases are kept. Free some space in {path.parent}."
+    )
+
+
+def _read_only(path: Path) -> LedgerReadOnly:
+    return LedgerReadOnly(
+        f"The ledger {path} cannot be written: nothing new can be recorded, so no new leases are"
+        " given. Running leases are kept. Check that the disk is not read-only and that the"
+        f" directory {path.parent} belongs to the node manager's user."
+    )
+
+
+def _from_os_error(error: OSError, path: Path) -> LedgerError:
+    if error.errno in _FULL_ERRNOS:
+        return _full(path)
+    if error.errno in _READ_ONLY_ERRNOS:
+        return _read_only(path)
+    return LedgerFailed(
+        f"The ledger {path} cannot be used: {error.strerror or error}. Check the path and the disk."
+    )

@@ -1,0 +1,279 @@
+"""GPU-seconds held and busy by environment: a read-model that the ledger keeps beside its records.
+
+The lease that is running has one row in ``usage_open``; each time its GPUs or
+its activity change, the time since the last change becomes a *span*. Spans
+are exact; two days later they are rolled up into hours, and beyond the
+history into days, so that a year of them stays small and quick to add up.
+
+How long something lasted is counted by boot time, which no clock setting can
+change; *when* it was is wall time. Nothing here opens a transaction: the
+ledger does, so that a record and its effect on usage are durable together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Spans stay exact for this long (seconds).
+EXACT = 2 * 86400.0
+HOUR = 3600.0
+DAY = 86400.0
+
+SCHEMA = (
+    """
+    CREATE TABLE usage_open (
+        lease TEXT PRIMARY KEY,
+        environment TEXT NOT NULL,
+        gpus INTEGER NOT NULL,
+        busy INTEGER NOT NULL,
+        since_wall REAL NOT NULL,
+        since_at REAL NOT NULL
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE usage_spans (
+        end_wall REAL NOT NULL,
+        seq INTEGER NOT NULL,
+        lease TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        gpus INTEGER NOT NULL,
+        busy INTEGER NOT NULL,
+        start_wall REAL NOT NULL,
+        last INTEGER NOT NULL,
+        PRIMARY KEY (end_wall, seq)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE usage_buckets (
+        start_wall REAL NOT NULL,
+        length REAL NOT NULL,
+        environment TEXT NOT NULL,
+        held REAL NOT NULL,
+        busy REAL NOT NULL,
+        leases INTEGER NOT NULL,
+        PRIMARY KEY (start_wall, length, environment)
+    ) WITHOUT ROWID
+    """,
+)
+
+#: The kinds of record that change usage; the ledger passes on no others.
+KINDS = frozenset({"LeaseGranted", "LeaseParked", "ActivityChanged", "LeaseEnded"})
+
+_ADD_TO_BUCKET = """
+    INSERT INTO usage_buckets (start_wall, length, environment, held, busy, leases)
+    VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (start_wall, length, environment) DO UPDATE SET
+        held = held + excluded.held,
+        busy = busy + excluded.busy,
+        leases = leases + excluded.leases
+"""
+
+_SUM = """
+    SELECT environment, SUM(held), SUM(busy), COUNT(DISTINCT lease), SUM(leases) FROM (
+        SELECT environment, lease, 0 AS leases,
+               gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS held,
+               busy * gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS busy
+          FROM usage_spans
+         WHERE end_wall >= :since AND start_wall < :until
+           AND (end_wall > :since OR start_wall = :since)
+        UNION ALL
+        SELECT environment, lease, 0,
+               gpus * MAX(0, :until - MAX(since_wall, :since)),
+               busy * gpus * MAX(0, :until - MAX(since_wall, :since))
+          FROM usage_open WHERE since_wall < :until
+        UNION ALL
+        SELECT environment, NULL, leases,
+               held * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length,
+               busy * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length
+          FROM usage_buckets
+         WHERE start_wall > :since - length AND start_wall < :until
+    )
+    WHERE :environment IS NULL OR environment = :environment
+    GROUP BY environment ORDER BY environment
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one environment used in a window; ``leases`` is how many held a GPU in it."""
+
+    environment: str
+    gpu_seconds_held: float
+    gpu_seconds_busy: float
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A running lease since its last change; ``gpus`` is 0 while it is parked."""
+
+    environment: str
+    gpus: int
+    busy: bool
+    since_wall: float
+    since_at: float
+
+
+def apply(
+    connection: sqlite3.Connection,
+    seq: int,
+    kind: str,
+    at: float,
+    wall: float,
+    environment: str | None,
+    lease: str | None,
+    data: Mapping[str, object],
+) -> None:
+    """Bring one record (number ``seq``) into the usage tables."""
+    if lease is None:
+        return
+    row = connection.execute(
+        "SELECT environment, gpus, busy, since_wall, since_at FROM usage_open WHERE lease = ?",
+        (lease,),
+    ).fetchone()
+    before = None if row is None else _Open(row[0], row[1], bool(row[2]), row[3], row[4])
+    if kind == "LeaseGranted":
+        owner = environment if environment is not None else before and before.environment
+        if owner is None:
+            return
+        gpus = data.get("gpus")
+        after: _Open | None = _Open(
+            owner,
+            len(gpus) if isinstance(gpus, (list, tuple)) else 0,
+            data.get("activity", "busy") == "busy",
+            wall,
+            at,
+        )
+    elif before is None:
+        return  # it never held a GPU: nothing to count
+    elif kind == "LeaseEnded":
+        after = None
+    elif kind == "LeaseParked":
+        after = _Open(before.environment, 0, before.busy, wall, at)
+    else:
+        busy = data.get("activity") == "busy"
+        if busy == before.busy:
+            return
+        after = _Open(before.environment, before.gpus, busy, wall, at)
+
+    if before is not None:
+        end = _end(connection, before, at, wall, rebooted=data.get("reason") == "rebooted")
+        last = after is None
+        if last or (before.gpus and end > before.since_wall):
+            connection.execute(
+                "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy,"
+                " start_wall, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    end,
+                    seq,
+                    lease,
+                    before.environment,
+                    before.gpus,
+                    before.busy,
+                    before.since_wall,
+                    last,
+                ),
+            )
+    if after is None:
+        connection.execute("DELETE FROM usage_open WHERE lease = ?", (lease,))
+    else:
+        connection.execute(
+            "INSERT OR REPLACE INTO usage_open"
+            " (lease, environment, gpus, busy, since_wall, since_at) VALUES (?, ?, ?, ?, ?, ?)",
+            (lease, after.environment, after.gpus, after.busy, after.since_wall, after.since_at),
+        )
+
+
+def _end(
+    connection: sqlite3.Connection, open_: _Open, at: float, wall: float, *, rebooted: bool
+) -> float:
+    """Wall time at which a span ends."""
+    if not rebooted and at >= open_.since_at:
+        return open_.since_wall + (at - open_.since_at)
+    # Another boot: nobody saw the machine go down. Count to the last thing the
+    # ledger heard before it came up again, not through the hours it was off.
+    booted = wall - at
+    heard = connection.execute(
+        "SELECT wall FROM records WHERE wall <= ? ORDER BY seq DESC LIMIT 1", (booted,)
+    ).fetchone()
+    seen = connection.execute(
+        "SELECT value FROM meta WHERE key = 'seen_wall' AND CAST(value AS REAL) <= ?", (booted,)
+    ).fetchone()
+    signs = [float(row[0]) for row in (heard, seen) if row is not None]
+    return max([open_.since_wall, *signs])
+
+
+def summarise(
+    connection: sqlite3.Connection, since: float, until: float, environment: str | None
+) -> list[UsageRow]:
+    """Usage between two wall times (unix seconds), one row an environment, sorted by name."""
+    rows = connection.execute(_SUM, {"since": since, "until": until, "environment": environment})
+    return [
+        UsageRow(name, float(held), float(busy), int(spans) + int(buckets))
+        for name, held, busy, spans, buckets in rows
+    ]
+
+
+def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: int) -> bool:
+    """Merge old spans into hours and old hours into days; at most ``limit`` rows of each.
+
+    Returns whether there is more to do.
+    """
+    spans = connection.execute(
+        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last FROM usage_spans"
+        " WHERE end_wall < ? ORDER BY end_wall, seq LIMIT ?",
+        (wall - min(EXACT, history), limit),
+    ).fetchall()
+    for end, seq, environment, gpus, busy, start, last in spans:
+        _spread(connection, environment, gpus, bool(busy), start, end, bool(last))
+        connection.execute("DELETE FROM usage_spans WHERE end_wall = ? AND seq = ?", (end, seq))
+    oldest_hour = math.floor((wall - history) / DAY) * DAY
+    hours = connection.execute(
+        "SELECT start_wall, environment, held, busy, leases FROM usage_buckets"
+        " WHERE length = ? AND start_wall < ? ORDER BY start_wall LIMIT ?",
+        (HOUR, oldest_hour, limit),
+    ).fetchall()
+    for start, environment, held, busy, leases in hours:
+        day = math.floor(start / DAY) * DAY
+        connection.execute(_ADD_TO_BUCKET, (day, DAY, environment, held, busy, leases))
+        connection.execute(
+            "DELETE FROM usage_buckets WHERE start_wall = ? AND length = ? AND environment = ?",
+            (start, HOUR, environment),
+        )
+    return len(spans) == limit or len(hours) == limit
+
+
+def _spread(
+    connection: sqlite3.Connection,
+    environment: str,
+    gpus: int,
+    busy: bool,
+    start: float,
+    end: float,
+    last: bool,
+) -> None:
+    """Add one span to the hours it touches. The lease is counted in the hour in which it ended."""
+    final = math.floor(end / HOUR)
+    for number in range(math.floor(start / HOUR), final + 1):
+        hour = number * HOUR
+        held = gpus * max(0.0, min(end, hour + HOUR) - max(start, hour))
+        counted = int(last and number == final)
+        if held or counted:
+            connection.execute(
+                _ADD_TO_BUCKET,
+                (hour, HOUR, environment, held, held if busy else 0.0, counted),
+            )
+
+
+def rebuild(connection: sqlite3.Connection) -> None:
+    """Fill empty usage tables from the records that are still there (a migration's work)."""
+    rows = connection.execute(
+        "SELECT seq, kind, at, wall, environment, lease, data FROM records ORDER BY seq"
+    ).fetchall()
+    for seq, kind, at, wall, environment, lease, data in rows:
+        if kind in KINDS:
+            apply(connection, seq, kind, at, wall, environment, lease, json.loads(data))
