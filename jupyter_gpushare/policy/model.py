@@ -72,6 +72,7 @@ class EndReason(Enum):
     PROCESS_GONE = "lost"
     HEARTBEAT_LOST = "heartbeat_lost"
     KERNEL_ENDED = "kernel_ended"
+    REFUSED = "refused"
     REBOOTED = "rebooted"
 
 

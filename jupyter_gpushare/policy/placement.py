@@ -95,7 +95,10 @@ def place(
     memory: Bytes | None,
     max_tasks_per_gpu: int,
 ) -> Placement:
-    """Choose ``gpus`` GPUs with ``memory`` bytes on each (``None``: the quota's, else whole GPUs)."""
+    """Choose ``gpus`` GPUs with ``memory`` bytes on each.
+
+    ``None`` memory is the quota's, and where that has none, whole GPUs.
+    """
     refused = refusal(rooms, quota, gpus, memory)
     if refused is not None:
         return refused

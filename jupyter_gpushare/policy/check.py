@@ -1,0 +1,71 @@
+"""The invariants: what every reachable state promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .lifecycle import InvariantBroken
+from .model import ClaimPhase, LeasePhase
+from .state import State
+
+
+def check(state: State) -> None:
+    """Raise :class:`InvariantBroken` with the story if ``state`` breaks a promise."""
+    _books(state)
+    _leases(state)
+    _queue(state)
+
+
+def _require(holds: bool, story: str) -> None:
+    if not holds:
+        raise InvariantBroken(story)
+
+
+def _books(state: State) -> None:
+    claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
+    tasks = Counter(gpu for _lease, gpu in state.claims)
+    _require(set(claims) == set(state.reservations), "reservations and claims disagree")
+    reserved: Counter[str] = Counter()
+    for key, held in state.reservations.items():
+        _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
+        _require(held.memory > 0, f"reservation {key} is empty")
+        reserved[key[1]] += held.memory
+    for uuid, books in state.gpus.items():
+        _require(books.reserved == reserved[uuid], f"GPU {uuid}: reserved bytes do not add up")
+        _require(books.reserved <= books.gpu.memory, f"GPU {uuid} is promised twice")
+        _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
+    held_gpus = Counter(environment for environment, _gpu in state.reservations)
+    for environment, account in state.accounts.items():
+        _require(account.gpus == held_gpus[environment], f"account of {environment} is wrong")
+
+
+def _leases(state: State) -> None:
+    for name, lease in state.leases.items():
+        claims = [part for part in lease.allocations if (name, part.gpu) in state.claims]
+        if lease.phase is LeasePhase.QUEUED:
+            _require(not lease.allocations, f"queued lease {name} has GPUs")
+            _require(name in state.queue.waiting, f"queued lease {name} is not in the queue")
+        elif lease.phase is LeasePhase.ENDED:
+            _require(bool(claims), f"ended lease {name} was not forgotten")
+        else:
+            _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
+        _require(
+            (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
+            f"lease {name}: heartbeat deadline",
+        )
+        for part in claims:
+            draining = state.claims[(name, part.gpu)].phase is ClaimPhase.DRAINING
+            _require(
+                draining == (lease.phase is LeasePhase.ENDED), f"claim of {name} on {part.gpu}"
+            )
+        for process in lease.members:
+            _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
+    for process, names in state.by_process.items():
+        _require(all(process in state.leases[n].members for n in names), "stale process index")
+
+
+def _queue(state: State) -> None:
+    queued = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.QUEUED}
+    _require(set(state.queue.waiting) == queued, "queue and leases disagree")
+    order = [item.lease for item in state.queue.service_order(state.grants)]
+    _require(sorted(order) == sorted(queued), "the service order lost or repeats a request")

@@ -1,0 +1,176 @@
+"""What may be asked of the policy. Ids and times arrive in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .model import (
+    Activity,
+    EnvironmentName,
+    Gpu,
+    GpuReading,
+    LeaseId,
+    ProcessId,
+    Quota,
+    Request,
+    Task,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Base of all commands; ``at`` is boot time in seconds."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Command):
+    """The node manager starts, or starts again, with this inventory."""
+
+    boot_id: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureQuotas(Command):
+    """The quotas of the configuration files."""
+
+    default: Quota
+    groups: tuple[tuple[str, Quota], ...] = ()
+    users: tuple[tuple[EnvironmentName, Quota], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Command):
+    """Identity told who an environment is."""
+
+    environment: EnvironmentName
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLease(Command):
+    """A task asks for GPUs. ``lease`` is the id it gets; ``wait`` false: now or never."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Command):
+    """A process that showed the lease's secret: after a reconnect, or to join its parent's."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Command):
+    """A process of the lease lives."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class SetActivity(Command):
+    """The task is busy or idle; also a sign of life."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Command):
+    """The environment gives a lease back, or leaves the queue. ``admin``: may act for any."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke(Command):
+    """An admin takes a lease back; its user sees ``reason``."""
+
+    lease: LeaseId
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class EndKernel(Command):
+    """The Jupyter server says that a kernel ended. ``pid`` narrows it to one process."""
+
+    environment: EnvironmentName
+    kernel_id: str
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota(Command):
+    """An admin's override."""
+
+    environment: EnvironmentName
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetQuota(Command):
+    """An admin's override, taken back."""
+
+    environment: EnvironmentName
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Command):
+    """What the inventory measured."""
+
+    readings: tuple[GpuReading, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone(Command):
+    """A watched process died."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Command):
+    """Time passed. ``due`` is when this tick was meant to come: a late one means the host slept."""
+
+    due: float
+
+
+COMMANDS: Final[dict[str, type[Command]]] = {
+    cls.__name__: cls
+    for cls in (
+        Start,
+        ConfigureQuotas,
+        Introduce,
+        RequestLease,
+        Attach,
+        Heartbeat,
+        SetActivity,
+        Release,
+        Revoke,
+        EndKernel,
+        SetQuota,
+        UnsetQuota,
+        Observe,
+        ProcessGone,
+        Tick,
+    )
+}

@@ -1,0 +1,42 @@
+"""The one bundle of switches that the policy reads; passed in, never looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .model import HolderAction, PriorityClass
+
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """All times in seconds, all sizes in bytes.
+
+    ``overtake_interactive`` and ``overtake_batch`` bound waiting: a request is
+    passed over by at most that many later requests (plus the number that was
+    ahead of it when it came) before it goes to the very front and nothing may
+    pass it any more.
+    """
+
+    max_tasks_per_gpu: int = 4
+    heartbeat_timeout: float = 15.0
+    restart_grace: float = 30.0
+    stalled_action: HolderAction = HolderAction.WAIT
+    audit_action: HolderAction = HolderAction.WAIT
+    audit_grace: float = 10.0
+    over_limit_tolerance: int = 512 * MIB
+    driver_tolerance: int = 1024 * MIB
+    measure_granularity: int = 16 * MIB
+    overtake_interactive: int = 32
+    overtake_batch: int = 128
+    backfill_depth: int = 64
+    max_waiting_per_environment: int = 64
+    usage_half_life: float = 3600.0
+    settle_interval: float = 60.0
+
+    def overtakes(self, priority_class: PriorityClass) -> int:
+        """How many later requests may be served before one of this class."""
+        if priority_class is PriorityClass.INTERACTIVE:
+            return self.overtake_interactive
+        return self.overtake_batch

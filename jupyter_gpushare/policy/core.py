@@ -1,0 +1,27 @@
+"""The policy in five functions: what the rest of the house imports."""
+
+from __future__ import annotations
+
+from .check import check
+from .decide import Decision, Done, Grant, Refuse, Step, Wait, decide, next_deadline, step
+from .effects import Effect, effects, resume
+from .evolve import evolve
+from .snapshot import summarise
+
+__all__ = [
+    "Decision",
+    "Done",
+    "Effect",
+    "Grant",
+    "Refuse",
+    "Step",
+    "Wait",
+    "check",
+    "decide",
+    "effects",
+    "evolve",
+    "next_deadline",
+    "resume",
+    "step",
+    "summarise",
+]

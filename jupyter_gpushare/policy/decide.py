@@ -1,0 +1,500 @@
+"""What follows from a command: a decision for whoever asked, and events for everybody.
+
+Pure: the same state, command and configuration always give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from . import commands as cmd
+from . import events as ev
+from . import explain
+from .config import PolicyConfig
+from .evolve import evolve
+from .model import (
+    Activity,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    ProcessId,
+    RefusalReason,
+    Request,
+)
+from .observe import observe
+from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
+from .queueing import Waiting
+from .state import Lease, State
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lease holds its GPUs (now, or already: a retried request)."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The lease is queued; ``message`` says why, for a person."""
+
+    lease: LeaseId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why. ``numbers`` are what was asked and what is allowed."""
+
+    reason: RefusalReason
+    message: str
+    numbers: dict[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Carried out. ``lease`` where one was named; ``count`` of things it touched."""
+
+    lease: LeaseId | None = None
+    count: int = 0
+
+
+Decision = Grant | Wait | Refuse | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decision, the events it rests on, and the state after them."""
+
+    decision: Decision
+    events: tuple[ev.Event, ...]
+    state: State
+
+
+class Draft:
+    """The state while one command is worked out; never leaves :func:`step`."""
+
+    def __init__(self, state: State, config: PolicyConfig, at: float) -> None:
+        self.state = state
+        self.config = config
+        self.at = at
+        self.events: list[ev.Event] = []
+
+    def emit(self, event: ev.Event) -> None:
+        """Note an event and go on from the state after it."""
+        self.state = evolve(self.state, event)
+        self.events.append(event)
+
+    def end(self, lease: Lease, reason: EndReason, detail: str = "") -> None:
+        """End a lease."""
+        self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail))
+
+
+def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
+    """Decide ``command`` and return the state after its events."""
+    draft = Draft(state, config, command.at)
+    decision = _DECIDE[type(command)](draft, command)
+    return Step(decision, tuple(draft.events), draft.state)
+
+
+def decide(
+    state: State, command: cmd.Command, config: PolicyConfig
+) -> tuple[Decision, tuple[ev.Event, ...]]:
+    """The decision and the events; the caller evolves."""
+    result = step(state, command, config)
+    return result.decision, result.events
+
+
+def next_deadline(state: State, config: PolicyConfig) -> float:
+    """Boot time at which a :class:`~.commands.Tick` is needed next."""
+    settle = state.settled_at + config.settle_interval
+    seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
+    return min(min(seen, default=settle) + config.heartbeat_timeout, settle)
+
+
+def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
+    """The node's GPUs as one environment sees them, in O(GPUs)."""
+    result = []
+    for uuid, books in state.gpus.items():
+        own = state.reservations.get((environment, uuid))
+        result.append(
+            GpuRoom(
+                uuid=uuid,
+                index=books.gpu.index,
+                memory=books.gpu.memory,
+                free=books.free,
+                tasks=books.tasks,
+                reservation=own.memory if own else None,
+                usable=books.problem is None,
+            )
+        )
+    return tuple(result)
+
+
+def _try(
+    draft: Draft, environment: EnvironmentName, request: Request
+) -> Granted | NoRoom | Refused:
+    quota, _source = draft.state.quotas.resolve(environment)
+    return place(
+        rooms(draft.state, environment),
+        quota,
+        request.gpus,
+        request.memory,
+        draft.config.max_tasks_per_gpu,
+    )
+
+
+def _grant(draft: Draft, item: Waiting, granted: Granted) -> None:
+    draft.emit(
+        ev.LeaseGranted(draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY)
+    )
+
+
+def serve(draft: Draft) -> None:
+    """Grant whatever now fits, in order, until nothing does."""
+    while _serve_one(draft):
+        pass
+
+
+def _serve_one(draft: Draft) -> bool:
+    state = draft.state
+    urgent = state.queue.first_urgent(state.grants)
+    if urgent is not None:
+        return _settle(draft, urgent)
+    for looked_at, item in enumerate(state.queue.fair_order()):
+        if looked_at >= draft.config.backfill_depth:
+            return False
+        if _settle(draft, item):
+            return True
+    return False
+
+
+def _settle(draft: Draft, item: Waiting) -> bool:
+    """Grant or, after a quota was lowered, refuse; False when it must go on waiting."""
+    lease = draft.state.leases[item.lease]
+    result = _try(draft, item.environment, lease.request)
+    if isinstance(result, Granted):
+        _grant(draft, item, result)
+        return True
+    if isinstance(result, Refused):
+        draft.end(lease, EndReason.REFUSED, explain.refusal_text(result))
+        return True
+    return False
+
+
+def _start(draft: Draft, command: cmd.Start) -> Decision:
+    rebooted = draft.state.boot_id not in ("", command.boot_id)
+    draft.emit(ev.BootSeen(draft.at, command.boot_id, draft.config.usage_half_life))
+    if rebooted:
+        for lease in tuple(draft.state.leases.values()):
+            if lease.phase is not LeasePhase.ENDED:
+                draft.end(lease, EndReason.REBOOTED, "the host was restarted")
+        for owner, uuid in tuple(draft.state.claims):
+            draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
+    present = {gpu.uuid: gpu for gpu in command.gpus}
+    for uuid, gpu in present.items():
+        known = draft.state.gpus.get(uuid)
+        if known is None or known.gpu != gpu:
+            draft.emit(ev.GpuFound(draft.at, gpu))
+        if known is not None and known.problem is not None:
+            draft.emit(ev.GpuRestored(draft.at, uuid))
+    for uuid, books in tuple(draft.state.gpus.items()):
+        if uuid in present:
+            continue
+        if books.tasks:
+            draft.emit(ev.GpuLost(draft.at, uuid, "this GPU is no longer in the node"))
+        else:
+            draft.emit(ev.GpuRemoved(draft.at, uuid))
+    grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
+    draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
+    draft.emit(ev.UsageSettled(draft.at))
+    return Done(count=len(present))
+
+
+def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
+    draft.emit(ev.QuotasConfigured(draft.at, command.default, command.groups, command.users))
+    serve(draft)
+    return Done()
+
+
+def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
+    known = draft.state.quotas.groups_of.get(command.environment, ())
+    if known != command.groups:
+        draft.emit(ev.GroupsChanged(draft.at, command.environment, command.groups))
+        serve(draft)
+    return Done()
+
+
+def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
+    request_id = command.request.request_id
+    if request_id:
+        known = draft.state.by_request.get((command.task.process, request_id))
+        if known is not None:
+            lease = draft.state.leases[known]
+            if lease.phase is LeasePhase.HELD:
+                return Grant(known)
+            return Wait(known, "This request is already in the queue.")
+    refuse = _refuse_now(draft, command)
+    if refuse is not None:
+        draft.emit(
+            ev.RequestRefused(
+                draft.at,
+                command.environment,
+                command.task,
+                command.request,
+                refuse.reason,
+                refuse.message,
+            )
+        )
+        return refuse
+    return _enqueue(draft, command)
+
+
+def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
+    state, request = draft.state, command.request
+    quota, _source = state.quotas.resolve(command.environment)
+    never = refusal(rooms(state, command.environment), quota, request.gpus, request.memory)
+    if never is not None:
+        return Refuse(never.reason, explain.refusal_text(never), never.numbers)
+    limit = draft.config.max_waiting_per_environment
+    if state.queue.in_environment(command.environment) >= limit:
+        return Refuse(
+            RefusalReason.RATE_LIMITED, explain.waiting_limit_text(limit), {"waiting": limit}
+        )
+    if not command.wait:
+        barred = state.queue.first_urgent(state.grants) is not None
+        if barred or not isinstance(_try(draft, command.environment, request), Granted):
+            return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
+    return None
+
+
+def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
+    state, request = draft.state, command.request
+    ahead = len(state.queue.waiting)
+    bound = draft.config.overtakes(request.priority_class)
+    draft.emit(
+        ev.LeaseQueued(
+            draft.at,
+            command.lease,
+            command.environment,
+            command.task,
+            request,
+            state.arrivals,
+            state.grants + ahead + bound,
+        )
+    )
+    # Nothing was freed, so whoever waited before still does not fit: only the
+    # newcomer is tried, and only if nobody has waited too long to be passed.
+    item = draft.state.queue.waiting[command.lease]
+    urgent = draft.state.queue.first_urgent(draft.state.grants)
+    room = NoRoom(0, 0)
+    if urgent is None or urgent.lease == item.lease:
+        result = _try(draft, command.environment, request)
+        if isinstance(result, Granted):
+            _grant(draft, item, result)
+            return Grant(command.lease)
+        if isinstance(result, NoRoom):
+            room = result
+    return Wait(command.lease, explain.no_room_text(room, request.gpus, ahead))
+
+
+def _own_lease(
+    draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId | None = None
+) -> Lease | None:
+    found = draft.state.leases.get(lease)
+    if found is None or found.environment != environment or found.phase is LeasePhase.ENDED:
+        return None
+    if process is not None and process not in found.members:
+        return None
+    return found
+
+
+def _unknown() -> Refuse:
+    return Refuse(RefusalReason.UNKNOWN_LEASE, explain.UNKNOWN_LEASE)
+
+
+def _attach(draft: Draft, command: cmd.Attach) -> Decision:
+    lease = _own_lease(draft, command.lease, command.environment)
+    if lease is None:
+        return _unknown()
+    if command.process not in lease.members:
+        draft.emit(ev.MemberJoined(draft.at, lease.id, command.process))
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    if lease.phase is LeasePhase.QUEUED:
+        return Wait(lease.id, "This request is in the queue.")
+    return Grant(lease.id)
+
+
+def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
+    lease = _own_lease(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return _unknown()
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    return Done(lease.id)
+
+
+def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
+    lease = _own_lease(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return _unknown()
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
+        draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
+    return Done(lease.id)
+
+
+def _release(draft: Draft, command: cmd.Release) -> Decision:
+    lease = draft.state.leases.get(command.lease)
+    mine = lease is not None and (command.admin or lease.environment == command.environment)
+    if lease is None or not mine or lease.phase is LeasePhase.ENDED:
+        return _unknown()
+    queued = lease.phase is LeasePhase.QUEUED
+    draft.end(lease, EndReason.CANCELLED if queued else EndReason.RELEASED)
+    serve(draft)
+    return Done(lease.id)
+
+
+def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
+    lease = draft.state.leases.get(command.lease)
+    if lease is None or lease.phase is LeasePhase.ENDED:
+        return _unknown()
+    draft.end(lease, EndReason.REVOKED, command.reason)
+    serve(draft)
+    return Done(lease.id)
+
+
+def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
+    ended = 0
+    for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ()):
+        lease = draft.state.leases[name]
+        if command.pid is None or lease.task.process.pid == command.pid:
+            draft.end(lease, EndReason.KERNEL_ENDED, "the kernel was shut down or restarted")
+            ended += 1
+    if ended:
+        serve(draft)
+    return Done(count=ended)
+
+
+def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
+    draft.emit(ev.QuotaOverridden(draft.at, command.environment, command.quota, command.by))
+    serve(draft)
+    return Done()
+
+
+def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
+    if command.environment not in draft.state.quotas.overrides:
+        return Done()
+    draft.emit(ev.QuotaOverrideRemoved(draft.at, command.environment, command.by))
+    serve(draft)
+    return Done(count=1)
+
+
+def _observe(draft: Draft, command: cmd.Observe) -> Decision:
+    before = len(draft.events)
+    for event in observe(draft.state, command.readings, draft.at, draft.config):
+        draft.emit(event)
+    for name in tuple(draft.state.stalled):
+        lease = draft.state.leases[name]
+        seen = {reading.uuid: reading for reading in command.readings}
+        healthy = all(
+            part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
+        )
+        resident = any((name, part.gpu) in draft.state.resident for part in lease.allocations)
+        if healthy and not resident:
+            draft.end(
+                lease,
+                EndReason.HEARTBEAT_LOST,
+                "the task gave no sign of life and holds no GPU memory",
+            )
+            _free_drained(draft, lease.id, draft.at)
+    if len(draft.events) > before:
+        serve(draft)
+    return Done()
+
+
+def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
+    """The reading that showed a stalled lease holds nothing also shows its claims are gone."""
+    lease = draft.state.leases[name]
+    for part in lease.allocations:
+        draft.emit(ev.ClaimMoved(at, name, part.gpu, ClaimPhase.GONE))
+
+
+def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
+    names = draft.state.by_process.get(command.process, ())
+    for name in names:
+        draft.emit(ev.MemberLeft(draft.at, name, command.process))
+        lease = draft.state.leases[name]
+        if lease.task.process == command.process and lease.phase is not LeasePhase.ENDED:
+            draft.end(lease, EndReason.PROCESS_GONE, "its process is gone")
+    if names:
+        serve(draft)
+    return Done(count=len(names))
+
+
+def _tick(draft: Draft, command: cmd.Tick) -> Decision:
+    timeout = draft.config.heartbeat_timeout
+    if draft.at - command.due > timeout / 2:
+        # The host slept or the manager was stopped: nobody could be heard meanwhile.
+        draft.emit(ev.DeadlinesExtended(draft.at, draft.at))
+    else:
+        silent = [
+            name
+            for name, seen in draft.state.last_seen.items()
+            if seen + timeout <= draft.at and name not in draft.state.stalled
+        ]
+        _silence(draft, sorted(silent))
+    if draft.at - draft.state.settled_at >= draft.config.settle_interval:
+        draft.emit(ev.UsageSettled(draft.at))
+    return Done()
+
+
+def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
+    left = False
+    for name in names:
+        lease = draft.state.leases[name]
+        if lease.phase is LeasePhase.QUEUED:
+            draft.end(lease, EndReason.HEARTBEAT_LOST, "the waiting task gave no sign of life")
+            left = True
+        else:
+            draft.emit(ev.HeartbeatLost(draft.at, name))
+    if left:
+        serve(draft)
+
+
+_DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
+    cmd.Start: _start,
+    cmd.ConfigureQuotas: _configure,
+    cmd.Introduce: _introduce,
+    cmd.RequestLease: _request,
+    cmd.Attach: _attach,
+    cmd.Heartbeat: _heartbeat,
+    cmd.SetActivity: _set_activity,
+    cmd.Release: _release,
+    cmd.Revoke: _revoke,
+    cmd.EndKernel: _end_kernel,
+    cmd.SetQuota: _set_quota,
+    cmd.UnsetQuota: _unset_quota,
+    cmd.Observe: _observe,
+    cmd.ProcessGone: _process_gone,
+    cmd.Tick: _tick,
+}
+
+__all__ = [
+    "Decision",
+    "Done",
+    "Grant",
+    "PriorityClass",
+    "Refuse",
+    "Step",
+    "Wait",
+    "decide",
+    "next_deadline",
+    "rooms",
+    "serve",
+    "step",
+]

@@ -1,0 +1,85 @@
+"""What must be done because of an event. The shell does it; each can be done twice without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import events as ev
+from .config import PolicyConfig
+from .model import EndReason, HolderAction, LeaseId, ProcessId
+from .state import State
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProcess:
+    """Tell me when it dies."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Read the inventory now: somebody waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Interrupt or kill a process."""
+
+    process: ProcessId
+    action: HolderAction
+
+
+@dataclass(frozen=True, slots=True)
+class TellGranted:
+    """Whoever waits for this lease has it."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TellEnded:
+    """Whoever has or waits for this lease has it no more."""
+
+    lease: LeaseId
+    reason: EndReason
+    detail: str
+
+
+Effect = WatchProcess | Measure | Signal | TellGranted | TellEnded
+
+
+def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Effect]:
+    """Effects of one event, given the state after the whole step."""
+    match event:
+        case ev.LeaseQueued():
+            yield WatchProcess(event.task.process)
+        case ev.MemberJoined():
+            yield WatchProcess(event.process)
+        case ev.LeaseGranted():
+            yield TellGranted(event.lease)
+        case ev.LeaseEnded():
+            yield TellEnded(event.lease, event.reason, event.detail)
+            if event.lease in state.leases:
+                yield Measure()
+        case ev.MemberLeft():
+            if event.lease in state.leases:
+                yield Measure()
+        case ev.HeartbeatLost():
+            yield Measure()
+            lease = state.leases.get(event.lease)
+            if lease is not None and config.stalled_action is not HolderAction.WAIT:
+                yield Signal(lease.task.process, config.stalled_action)
+        case ev.FlagActed():
+            yield Signal(event.process, config.audit_action)
+        case _:
+            pass
+
+
+def resume(state: State) -> Iterator[Effect]:
+    """Effects that a node manager owes after it started again, from the state alone."""
+    for process in sorted(state.by_process):
+        yield WatchProcess(process)
+    if state.draining or state.stalled:
+        yield Measure()

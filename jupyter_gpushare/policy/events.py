@@ -1,0 +1,307 @@
+"""What has happened. Facts in the past tense, the only thing that changes the state.
+
+``DURABLE`` events are on disk before anybody is answered; the others are
+measurements that a restarted node manager makes again. ``VERSION`` goes into
+the ledger with each record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from .model import (
+    Activity,
+    Allocation,
+    Bytes,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    FlagKind,
+    Gpu,
+    GpuUuid,
+    LeaseId,
+    ProcessId,
+    Quota,
+    RefusalReason,
+    Request,
+    Task,
+)
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events; ``at`` is boot time in seconds."""
+
+    DURABLE: ClassVar[bool] = True
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class BootSeen(Event):
+    """The node manager runs in this boot. A new boot forgets recent use.
+
+    ``usage_half_life`` (seconds) travels along so that evolving needs no configuration.
+    """
+
+    boot_id: str
+    usage_half_life: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFound(Event):
+    """A GPU of the node, new or changed."""
+
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRemoved(Event):
+    """A GPU that is no longer in the node and that nobody holds."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost(Event):
+    """A GPU takes no new leases; ``problem`` says why."""
+
+    gpu: GpuUuid
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRestored(Event):
+    """A lost GPU works again."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class UnleasedChanged(Event):
+    """Bytes on a GPU measured as used by anyone without a lease, or beyond one."""
+
+    DURABLE: ClassVar[bool] = False
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasConfigured(Event):
+    """The configuration was read; it is not history, so it is not stored."""
+
+    DURABLE: ClassVar[bool] = False
+    default: Quota
+    groups: tuple[tuple[str, Quota], ...]
+    users: tuple[tuple[EnvironmentName, Quota], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOverridden(Event):
+    """An admin set a quota."""
+
+    environment: EnvironmentName
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOverrideRemoved(Event):
+    """An admin took an override back."""
+
+    environment: EnvironmentName
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsChanged(Event):
+    """Identity said which groups an environment is in."""
+
+    environment: EnvironmentName
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused(Event):
+    """A request that can never be granted, or may not wait."""
+
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    reason: RefusalReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQueued(Event):
+    """A request entered the queue: ``order`` counts arrivals, ``urgent_at`` grants."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    order: int
+    urgent_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted(Event):
+    """A task is entitled to these GPUs."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(Event):
+    """A process joined a lease: a child of the task, or the task's own new process."""
+
+    lease: LeaseId
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft(Event):
+    """A process of a lease is gone."""
+
+    lease: LeaseId
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSeen(Event):
+    """A sign of life."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLost(Event):
+    """No sign of life for the time-out: the lease is stalled."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinesExtended(Event):
+    """All leases count as seen at ``until``: after a restart, or after the host slept."""
+
+    DURABLE: ClassVar[bool] = False
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSettled(Event):
+    """Recent use was charged up to ``at``."""
+
+    DURABLE: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityChanged(Event):
+    """The task turned busy or idle."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded(Event):
+    """A task is entitled to nothing any more; its claims drain."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    reason: EndReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMoved(Event):
+    """The physical fact about a lease on one GPU changed."""
+
+    lease: LeaseId
+    gpu: GpuUuid
+    phase: ClaimPhase
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFlagged(Event):
+    """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+    memory: Bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class FlagActed(Event):
+    """The configured action was taken against a flagged process."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+
+
+@dataclass(frozen=True, slots=True)
+class FlagCleared(Event):
+    """A flagged process is within bounds again, or gone."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+
+
+@dataclass(frozen=True, slots=True)
+class BooksRestored(Event):
+    """Closes a snapshot: the figures that no other event of it carries.
+
+    ``accounts`` are (environment, log2 charge, GPUs held, charged up to);
+    ``reservations`` are (environment, GPU, bytes).
+    """
+
+    grants: int
+    arrivals: int
+    settled_at: float
+    accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
+    reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
+
+
+EVENTS: Final[dict[str, type[Event]]] = {
+    cls.__name__: cls
+    for cls in (
+        BootSeen,
+        GpuFound,
+        GpuRemoved,
+        GpuLost,
+        GpuRestored,
+        UnleasedChanged,
+        QuotasConfigured,
+        QuotaOverridden,
+        QuotaOverrideRemoved,
+        GroupsChanged,
+        RequestRefused,
+        LeaseQueued,
+        LeaseGranted,
+        MemberJoined,
+        MemberLeft,
+        HeartbeatSeen,
+        HeartbeatLost,
+        DeadlinesExtended,
+        UsageSettled,
+        ActivityChanged,
+        LeaseEnded,
+        ClaimMoved,
+        ProcessFlagged,
+        FlagActed,
+        FlagCleared,
+        BooksRestored,
+    )
+}

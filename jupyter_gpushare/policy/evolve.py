@@ -1,0 +1,444 @@
+"""How each event changes the state. Total and deterministic; decides nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from immutables import Map
+
+from . import events as ev
+from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
+from .model import (
+    Activity,
+    Bytes,
+    ClaimPhase,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+)
+from .queueing import Account, Waiting
+from .state import Claim, Flag, GpuState, Lease, Reservation, State
+
+K = TypeVar("K")
+
+
+def evolve(state: State, event: ev.Event) -> State:
+    """The state after ``event``.
+
+    Raises :class:`InvariantBroken` when the event contradicts the state.
+    """
+    return _EVOLVE[type(event)](state, event)
+
+
+def _with_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
+    return index.set(key, (*index.get(key, ()), lease))
+
+
+def _without_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
+    rest = tuple(other for other in index.get(key, ()) if other != lease)
+    if rest:
+        return index.set(key, rest)
+    return index.delete(key) if key in index else index
+
+
+def _drop(index: Map[K, Any], key: K) -> Map[K, Any]:
+    return index.delete(key) if key in index else index
+
+
+def _lease(state: State, lease: LeaseId) -> Lease:
+    found = state.leases.get(lease)
+    if found is None:
+        raise InvariantBroken(f"no lease {lease}")
+    return found
+
+
+def _gpu(state: State, gpu: GpuUuid) -> GpuState:
+    found = state.gpus.get(gpu)
+    if found is None:
+        raise InvariantBroken(f"no GPU {gpu}")
+    return found
+
+
+def _put_gpu(state: State, gpu: GpuState) -> State:
+    return replace(state, gpus=state.gpus.set(gpu.gpu.uuid, gpu))
+
+
+def _charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0) -> State:
+    """Charge use up to ``at``, then hold ``gpus`` more (or fewer)."""
+    account = state.accounts.get(environment, Account()).settled(at, state.usage_half_life)
+    account = replace(account, gpus=account.gpus + gpus)
+    weight = state.quotas.resolve(environment)[0].weight
+    key = account.charge - math.log2(weight)
+    return replace(
+        state,
+        accounts=state.accounts.set(environment, account),
+        queue=state.queue.charge(environment, key),
+    )
+
+
+def _boot_seen(state: State, event: ev.BootSeen) -> State:
+    if state.boot_id not in ("", event.boot_id):
+        # Boot time starts anew, so charges of the last boot cannot be compared.
+        state = replace(state, accounts=Map(), settled_at=event.at)
+        for environment in state.queue.keys:
+            state = _charge(state, environment, event.at)
+    return replace(state, boot_id=event.boot_id, usage_half_life=event.usage_half_life)
+
+
+def _gpu_found(state: State, event: ev.GpuFound) -> State:
+    known = state.gpus.get(event.gpu.uuid, GpuState(event.gpu))
+    return _put_gpu(state, replace(known, gpu=event.gpu))
+
+
+def _gpu_removed(state: State, event: ev.GpuRemoved) -> State:
+    return replace(state, gpus=state.gpus.delete(event.gpu))
+
+
+def _gpu_lost(state: State, event: ev.GpuLost) -> State:
+    return _put_gpu(state, replace(_gpu(state, event.gpu), problem=event.problem))
+
+
+def _gpu_restored(state: State, event: ev.GpuRestored) -> State:
+    return _put_gpu(state, replace(_gpu(state, event.gpu), problem=None))
+
+
+def _unleased_changed(state: State, event: ev.UnleasedChanged) -> State:
+    return _put_gpu(state, replace(_gpu(state, event.gpu), unleased=event.memory))
+
+
+def _rekey(state: State, at: float) -> State:
+    """Weights may have changed: say each waiting environment's place again."""
+    for environment in {item.environment for item in state.queue.waiting.values()}:
+        state = _charge(state, environment, at)
+    return state
+
+
+def _quotas_configured(state: State, event: ev.QuotasConfigured) -> State:
+    quotas = replace(
+        state.quotas,
+        default=event.default,
+        groups=Map(dict(event.groups)),
+        users=Map(dict(event.users)),
+    )
+    return _rekey(replace(state, quotas=quotas), event.at)
+
+
+def _quota_overridden(state: State, event: ev.QuotaOverridden) -> State:
+    overrides = state.quotas.overrides.set(event.environment, event.quota)
+    return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
+
+
+def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
+    overrides = _drop(state.quotas.overrides, event.environment)
+    return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
+
+
+def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
+    groups_of = state.quotas.groups_of.set(event.environment, event.groups)
+    return _rekey(replace(state, quotas=replace(state.quotas, groups_of=groups_of)), event.at)
+
+
+def _nothing(state: State, event: ev.Event) -> State:
+    return state
+
+
+def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
+    if event.lease in state.leases:
+        raise InvariantBroken(f"lease {event.lease} was queued twice")
+    process = event.task.process
+    lease = Lease(
+        id=event.lease,
+        environment=event.environment,
+        task=event.task,
+        request=event.request,
+        order=event.order,
+        requested_at=event.at,
+        changed_at=event.at,
+        members=frozenset({process}),
+    )
+    waiting = Waiting(
+        event.lease,
+        event.environment,
+        event.request.priority_class,
+        event.order,
+        event.urgent_at,
+    )
+    request_id, kernel_id = event.request.request_id, event.task.kernel_id
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=_with_id(state.by_process, process, lease.id),
+        by_request=state.by_request.set((process, request_id), lease.id)
+        if request_id
+        else state.by_request,
+        by_kernel=_with_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        if kernel_id
+        else state.by_kernel,
+        last_seen=state.last_seen.set(lease.id, event.at),
+        queue=state.queue.add(waiting),
+        arrivals=max(state.arrivals, event.order + 1),
+    )
+    return _charge(state, event.environment, event.at)
+
+
+def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
+    lease = _lease(state, event.lease)
+    phase = move(LEASE_MOVES, lease.phase, LeasePhase.HELD, f"lease {lease.id}")
+    lease = replace(
+        lease,
+        phase=phase,
+        allocations=event.gpus,
+        activity=event.activity,
+        granted_at=event.at,
+        changed_at=event.at,
+    )
+    opened = 0
+    claims, reservations = state.claims.mutate(), state.reservations.mutate()
+    gpus = state.gpus.mutate()
+    for part in event.gpus:
+        books = _gpu(state, part.gpu)
+        key = (event.environment, part.gpu)
+        old = reservations.get(key)
+        size = max(part.memory, old.memory if old else 0)
+        grown = size - (old.memory if old else 0)
+        reservations[key] = Reservation(Bytes(size), (old.claims if old else 0) + 1)
+        gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + 1)
+        claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
+        opened += old is None
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        claims=claims.finish(),
+        reservations=reservations.finish(),
+        gpus=gpus.finish(),
+        queue=state.queue.remove(lease.id),
+        grants=state.grants + 1,
+        last_seen=state.last_seen.set(
+            lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
+        ),
+    )
+    return _charge(state, event.environment, event.at, opened)
+
+
+def _member_joined(state: State, event: ev.MemberJoined) -> State:
+    lease = _lease(state, event.lease)
+    if event.process in lease.members:
+        return state
+    lease = replace(lease, members=lease.members | {event.process})
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=_with_id(state.by_process, event.process, lease.id),
+    )
+
+
+def _member_left(state: State, event: ev.MemberLeft) -> State:
+    lease = _lease(state, event.lease)
+    lease = replace(lease, members=lease.members - {event.process})
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=_without_id(state.by_process, event.process, lease.id),
+    )
+
+
+def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
+    seen = max(event.at, state.last_seen.get(event.lease, event.at))
+    state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
+    if event.lease in state.stalled:
+        lease = replace(_lease(state, event.lease), stalled=False)
+        state = replace(
+            state,
+            leases=state.leases.set(lease.id, lease),
+            stalled=state.stalled.delete(lease.id),
+        )
+    return state
+
+
+def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
+    lease = replace(_lease(state, event.lease), stalled=True)
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        stalled=state.stalled.set(lease.id, None),
+    )
+
+
+def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
+    later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
+    return replace(state, last_seen=Map(later))
+
+
+def _usage_settled(state: State, event: ev.UsageSettled) -> State:
+    for environment, account in state.accounts.items():
+        if account.gpus:
+            state = _charge(state, environment, event.at)
+    return replace(state, settled_at=event.at)
+
+
+def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
+    lease = replace(_lease(state, event.lease), activity=event.activity, changed_at=event.at)
+    return replace(state, leases=state.leases.set(lease.id, lease))
+
+
+def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
+    lease = _lease(state, event.lease)
+    was_queued = lease.phase is LeasePhase.QUEUED
+    lease = replace(
+        lease,
+        phase=move(LEASE_MOVES, lease.phase, LeasePhase.ENDED, f"lease {lease.id}"),
+        activity=Activity.IDLE,
+        changed_at=event.at,
+        stalled=False,
+        end_reason=event.reason,
+    )
+    request_key = (lease.task.process, lease.request.request_id or "")
+    by_request = state.by_request
+    if by_request.get(request_key) == lease.id:
+        by_request = by_request.delete(request_key)
+    kernel_id = lease.task.kernel_id
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_request=by_request,
+        by_kernel=_without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        if kernel_id
+        else state.by_kernel,
+        last_seen=_drop(state.last_seen, lease.id),
+        stalled=_drop(state.stalled, lease.id),
+        queue=state.queue.remove(lease.id),
+    )
+    if was_queued:
+        return _forget(state, lease)
+    for part in lease.allocations:
+        state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    return state
+
+
+def _forget(state: State, lease: Lease) -> State:
+    by_process = state.by_process
+    for process in lease.members:
+        by_process = _without_id(by_process, process, lease.id)
+    return replace(state, leases=state.leases.delete(lease.id), by_process=by_process)
+
+
+def _claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, at: float) -> State:
+    key = (lease, gpu)
+    claim = state.claims.get(key)
+    if claim is None:
+        raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
+    move(CLAIM_MOVES, claim.phase, phase, f"claim of {lease} on {gpu}")
+    resident, draining = _drop(state.resident, key), _drop(state.draining, key)
+    if phase is ClaimPhase.RESIDENT:
+        resident = resident.set(key, None)
+    elif phase is ClaimPhase.DRAINING:
+        draining = draining.set(key, None)
+    return replace(
+        state,
+        claims=state.claims.set(key, Claim(phase, at)),
+        resident=resident,
+        draining=draining,
+    )
+
+
+def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
+    state = _claim_phase(state, event.lease, event.gpu, event.phase, event.at)
+    if event.phase is not ClaimPhase.GONE:
+        return state
+    lease = _lease(state, event.lease)
+    state = replace(state, claims=state.claims.delete((event.lease, event.gpu)))
+    books = _gpu(state, event.gpu)
+    key = (lease.environment, event.gpu)
+    held = state.reservations[key]
+    if held.claims > 1:
+        state = _put_gpu(state, replace(books, tasks=books.tasks - 1))
+        kept = replace(held, claims=held.claims - 1)
+        state = replace(state, reservations=state.reservations.set(key, kept))
+    else:
+        reserved = books.reserved - held.memory
+        state = _put_gpu(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
+        state = replace(state, reservations=state.reservations.delete(key))
+        state = _charge(state, lease.environment, event.at, -1)
+    if not any((lease.id, part.gpu) in state.claims for part in lease.allocations):
+        state = _forget(state, lease)
+    return state
+
+
+def _flag_key(
+    event: ev.ProcessFlagged | ev.FlagActed | ev.FlagCleared,
+) -> tuple[GpuUuid, ProcessId, Any]:
+    return (event.gpu, event.process, event.kind)
+
+
+def _process_flagged(state: State, event: ev.ProcessFlagged) -> State:
+    old = state.flags.get(_flag_key(event))
+    flag = Flag(event.at, event.memory) if old is None else replace(old, memory=event.memory)
+    return replace(state, flags=state.flags.set(_flag_key(event), flag))
+
+
+def _flag_acted(state: State, event: ev.FlagActed) -> State:
+    flag = replace(state.flags[_flag_key(event)], acted=True)
+    return replace(state, flags=state.flags.set(_flag_key(event), flag))
+
+
+def _flag_cleared(state: State, event: ev.FlagCleared) -> State:
+    return replace(state, flags=_drop(state.flags, _flag_key(event)))
+
+
+def _books_restored(state: State, event: ev.BooksRestored) -> State:
+    accounts = {
+        environment: Account(-math.inf if charge is None else charge, gpus, since)
+        for environment, charge, gpus, since in event.accounts
+    }
+    state = replace(
+        state,
+        grants=event.grants,
+        arrivals=event.arrivals,
+        settled_at=event.settled_at,
+        accounts=Map(accounts),
+    )
+    for environment, gpu, memory in event.reservations:
+        held = state.reservations[(environment, gpu)]
+        books = _gpu(state, gpu)
+        state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + memory))
+        resized = replace(held, memory=memory)
+        state = replace(state, reservations=state.reservations.set((environment, gpu), resized))
+    for environment, account in accounts.items():
+        key = account.charge - math.log2(state.quotas.resolve(environment)[0].weight)
+        state = replace(state, queue=state.queue.charge(environment, key))
+    return state
+
+
+_EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
+    ev.BootSeen: _boot_seen,
+    ev.GpuFound: _gpu_found,
+    ev.GpuRemoved: _gpu_removed,
+    ev.GpuLost: _gpu_lost,
+    ev.GpuRestored: _gpu_restored,
+    ev.UnleasedChanged: _unleased_changed,
+    ev.QuotasConfigured: _quotas_configured,
+    ev.QuotaOverridden: _quota_overridden,
+    ev.QuotaOverrideRemoved: _override_removed,
+    ev.GroupsChanged: _groups_changed,
+    ev.RequestRefused: _nothing,
+    ev.LeaseQueued: _lease_queued,
+    ev.LeaseGranted: _lease_granted,
+    ev.MemberJoined: _member_joined,
+    ev.MemberLeft: _member_left,
+    ev.HeartbeatSeen: _heartbeat_seen,
+    ev.HeartbeatLost: _heartbeat_lost,
+    ev.DeadlinesExtended: _deadlines_extended,
+    ev.UsageSettled: _usage_settled,
+    ev.ActivityChanged: _activity_changed,
+    ev.LeaseEnded: _lease_ended,
+    ev.ClaimMoved: _claim_moved,
+    ev.ProcessFlagged: _process_flagged,
+    ev.FlagActed: _flag_acted,
+    ev.FlagCleared: _flag_cleared,
+    ev.BooksRestored: _books_restored,
+}

@@ -1,0 +1,83 @@
+"""Reasons and numbers as sentences for a person: what happened, why, what to do."""
+
+from __future__ import annotations
+
+from .model import RefusalReason
+from .placement import NoRoom, Refused
+
+GIB = 1024**3
+
+
+def size(memory: int | None) -> str:
+    """Bytes as a person says them; ``None`` is a whole GPU."""
+    if memory is None:
+        return "a whole GPU"
+    for unit, scale in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
+        if abs(memory) >= scale:
+            return f"{memory / scale:.4g} {unit}"
+    return f"{memory} bytes"
+
+
+def gpus(count: int | None) -> str:
+    """A count with its noun."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def refusal_text(refused: Refused) -> str:
+    """Why a request can never be granted, with the figures, and what to ask instead."""
+    n = refused.numbers
+    asked, allowed = n.get("asked_gpus"), n.get("quota_gpus")
+    if refused.reason is RefusalReason.ZERO_QUOTA:
+        return (
+            "Your quota is 0 GPUs on this node, so no GPU can be given. "
+            "Ask the administrator for a quota, or run on the CPU."
+        )
+    if refused.reason is RefusalReason.OVER_QUOTA:
+        if asked is not None and allowed is not None and asked > allowed:
+            return (
+                f"You asked for {gpus(asked)}, but your quota is {gpus(allowed)}. "
+                f"Ask for at most {allowed}, or ask the administrator for more."
+            )
+        return (
+            f"You asked for {size(n.get('asked_memory'))} on each GPU, but your quota is "
+            f"{size(n.get('quota_memory'))}. Ask for less memory, or ask the administrator "
+            "for more."
+        )
+    if refused.reason is RefusalReason.TOO_LARGE:
+        return (
+            f"You asked for {gpus(asked)} with "
+            f"{size(n.get('asked_memory') or n.get('quota_memory'))} on each, but this node "
+            f"has {gpus(n.get('node_gpus'))}, the largest with {size(n.get('node_memory'))}. "
+            "No waiting can change that: ask for less."
+        )
+    return (
+        f"A request needs at least 1 GPU and a positive memory size; this one asked for "
+        f"{asked} GPUs and {n.get('asked_memory')} bytes."
+    )
+
+
+def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
+    """Why a request waits."""
+    have = room.new + room.reusable
+    waits = (
+        f" {ahead} requests are ahead." if ahead > 1 else " 1 request is ahead." if ahead else ""
+    )
+    return (
+        f"{gpus(asked)} asked, {have} free for you now.{waits} "
+        "It is granted as soon as others give GPUs back; interrupt to leave the queue."
+    )
+
+
+def waiting_limit_text(limit: int) -> str:
+    """Too many waiting requests of one environment."""
+    return (
+        f"You already have {limit} requests waiting, the most one environment may have. "
+        "Cancel one, or wait until one is granted."
+    )
+
+
+UNKNOWN_LEASE = (
+    "There is no such lease, or it is not yours. It may have ended: "
+    "`jupyter gpushare leases` lists the ones you hold."
+)
+NOT_NOW = "No GPU is free for you now, and the request said not to wait."

@@ -1,0 +1,51 @@
+"""The only table of allowed moves. The diagram in the docs is generated from it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, TypeVar
+
+from .model import ClaimPhase, LeasePhase
+
+P = TypeVar("P", bound=Enum)
+
+
+class InvariantBroken(Exception):
+    """Our bug: the state contradicts what it promises. Carries the story, never a user's fault."""
+
+
+LEASE_MOVES: Final[dict[LeasePhase, frozenset[LeasePhase]]] = {
+    LeasePhase.QUEUED: frozenset({LeasePhase.HELD, LeasePhase.ENDED}),
+    LeasePhase.HELD: frozenset({LeasePhase.PARKED, LeasePhase.ENDED}),
+    LeasePhase.PARKED: frozenset({LeasePhase.HELD, LeasePhase.ENDED}),
+    LeasePhase.ENDED: frozenset(),
+}
+
+CLAIM_MOVES: Final[dict[ClaimPhase, frozenset[ClaimPhase]]] = {
+    ClaimPhase.RESERVED: frozenset({ClaimPhase.RESIDENT, ClaimPhase.DRAINING}),
+    ClaimPhase.RESIDENT: frozenset({ClaimPhase.RESERVED, ClaimPhase.DRAINING}),
+    ClaimPhase.DRAINING: frozenset({ClaimPhase.GONE}),
+    ClaimPhase.GONE: frozenset(),
+}
+
+
+def move(table: dict[P, frozenset[P]], old: P, new: P, what: str) -> P:
+    """``new`` if the table allows it; :class:`InvariantBroken` otherwise."""
+    if new not in table[old]:
+        raise InvariantBroken(f"{what} cannot go from {old.value} to {new.value}")
+    return new
+
+
+def mermaid() -> str:
+    """Both tables as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2"]
+    for title, table in (("lease", LEASE_MOVES), ("claim", CLAIM_MOVES)):
+        lines.append(f"    state {title} {{")
+        for old, targets in table.items():
+            lines += [
+                f"        {title}_{old.value} --> {title}_{new.value}"
+                for new in sorted(targets, key=lambda phase: str(phase.value))
+            ]
+        first = next(iter(table)).value
+        lines += [f"        [*] --> {title}_{first}", "    }"]
+    return "\n".join(lines) + "\n"

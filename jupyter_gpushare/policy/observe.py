@@ -1,0 +1,190 @@
+"""What a measurement means: whose memory is whose, what is gone, who is out of bounds.
+
+Promise 1 rests here: a claim is *gone* only when a reading that began after
+the claim started to drain shows none of its task's processes on that GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from . import events as ev
+from .config import PolicyConfig
+from .model import (
+    Bytes,
+    ClaimPhase,
+    EnvironmentName,
+    FlagKind,
+    GpuReading,
+    GpuUuid,
+    HolderAction,
+    LeaseId,
+    ProcessId,
+    ProcessReading,
+)
+from .state import FlagKey, GpuState, State
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """One GPU's reading, told apart by owner. Sizes in bytes."""
+
+    present: set[LeaseId] = field(default_factory=set)
+    by_environment: dict[EnvironmentName, int] = field(default_factory=dict)
+    unknown: set[EnvironmentName] = field(default_factory=set)
+    largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
+    foreign: int = 0
+    strangers: list[ProcessReading] = field(default_factory=list)
+    opaque: bool = False
+
+
+def observe(
+    state: State, readings: Iterable[GpuReading], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """Events that follow from ``readings`` that were begun at boot time ``at``."""
+    current: dict[FlagKey, Bytes | None] = {}
+    seen: dict[GpuUuid, _Sorted] = {}
+    for reading in readings:
+        books = state.gpus.get(reading.uuid)
+        if books is None:
+            continue
+        if reading.problem is not None:
+            if books.problem != reading.problem:
+                yield ev.GpuLost(at, reading.uuid, reading.problem)
+            yield from _gone_with_their_process(state, reading.uuid, at)
+            continue
+        if books.problem is not None:
+            yield ev.GpuRestored(at, reading.uuid)
+        parts = _sort(state, reading)
+        seen[reading.uuid] = parts
+        yield from _unleased(state, reading, books, parts, at, config)
+        for key, memory in _offenders(state, reading.uuid, parts, config):
+            current[key] = memory
+    yield from _claims(state, seen, at)
+    yield from _flags(state, seen, current, at, config)
+
+
+def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
+    """The lease this process computes under: its own, or the nearest parent's."""
+    for ancestor in process.lineage:
+        for lease in state.by_process.get(ancestor, ()):
+            if (lease, gpu) in state.claims:
+                return lease
+    return None
+
+
+def _sort(state: State, reading: GpuReading) -> _Sorted:
+    parts = _Sorted()
+    for process in reading.processes:
+        # Start time 0: a process of another pid namespace, whose parents we cannot see.
+        parts.opaque |= bool(process.lineage) and process.lineage[0].start_time == 0
+        lease = _owner(state, process, reading.uuid)
+        if lease is None:
+            parts.foreign += process.memory or 0
+            parts.strangers.append(process)
+            continue
+        parts.present.add(lease)
+        environment = state.leases[lease].environment
+        if process.memory is None:
+            parts.unknown.add(environment)
+            continue
+        total = parts.by_environment.get(environment, 0) + process.memory
+        parts.by_environment[environment] = total
+        if process.lineage:
+            entry = (int(process.memory), process.lineage[0])
+            parts.largest[environment] = max(entry, parts.largest.get(environment, entry))
+    return parts
+
+
+def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
+    held = state.reservations.get((environment, gpu))
+    return held.memory if held else 0
+
+
+def _unleased(
+    state: State,
+    reading: GpuReading,
+    books: GpuState,
+    parts: _Sorted,
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.Event]:
+    """Bytes used without a lease, beyond a lease, or by nobody we can name."""
+    excess = sum(
+        max(0, used - _reserved(state, environment, reading.uuid))
+        for environment, used in parts.by_environment.items()
+    )
+    nameless = 0
+    if reading.used is not None:
+        accounted = parts.foreign + sum(parts.by_environment.values())
+        accounted += sum(_reserved(state, name, reading.uuid) for name in parts.unknown)
+        nameless = max(0, reading.used - accounted)
+        stranger_unknown = any(process.memory is None for process in parts.strangers)
+        # The driver itself keeps some memory; a process nobody can measure may not hide in it.
+        if nameless <= config.driver_tolerance and not stranger_unknown:
+            nameless = 0
+    grain = config.measure_granularity
+    unleased = -(-(parts.foreign + excess + nameless) // grain) * grain
+    if unleased != books.unleased:
+        yield ev.UnleasedChanged(at, reading.uuid, Bytes(unleased))
+
+
+def _offenders(
+    state: State, gpu: GpuUuid, parts: _Sorted, config: PolicyConfig
+) -> Iterator[tuple[FlagKey, Bytes | None]]:
+    for process in parts.strangers:
+        if process.lineage:
+            yield (gpu, process.lineage[0], FlagKind.SQUATTER), process.memory
+    for environment, used in parts.by_environment.items():
+        limit = _reserved(state, environment, gpu) + config.over_limit_tolerance
+        if used > limit and environment in parts.largest:
+            yield (gpu, parts.largest[environment][1], FlagKind.OVER_LIMIT), Bytes(used)
+
+
+def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    for gpu, parts in seen.items():
+        for lease in sorted(parts.present):
+            if state.claims[(lease, gpu)].phase is ClaimPhase.RESERVED:
+                yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESIDENT)
+    for lease, gpu in sorted(state.resident):
+        if gpu in seen and lease not in seen[gpu].present and not seen[gpu].opaque:
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESERVED)
+    for lease, gpu in sorted(state.draining):
+        if gpu not in seen or state.claims[(lease, gpu)].since > at:
+            continue
+        parts = seen[gpu]
+        # Processes we cannot trace might be this task's: then only its death is proof.
+        if lease not in parts.present and (not parts.opaque or not state.leases[lease].members):
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
+    """A lost GPU cannot be measured; a task of which no process lives holds nothing on it."""
+    for lease, gpu in sorted(state.draining):
+        if gpu == lost and not state.leases[lease].members:
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+def _flags(
+    state: State,
+    seen: dict[GpuUuid, _Sorted],
+    current: dict[FlagKey, Bytes | None],
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.Event]:
+    for key, memory in sorted(current.items(), key=lambda entry: repr(entry[0])):
+        gpu, process, kind = key
+        flag = state.flags.get(key)
+        if flag is None:
+            yield ev.ProcessFlagged(at, gpu, process, kind, memory)
+        elif (
+            not flag.acted
+            and config.audit_action is not HolderAction.WAIT
+            and at - flag.since >= config.audit_grace
+        ):
+            yield ev.FlagActed(at, gpu, process, kind)
+    for key in sorted(state.flags, key=repr):
+        gpu, process, kind = key
+        if gpu in seen and key not in current:
+            yield ev.FlagCleared(at, gpu, process, kind)

@@ -1,0 +1,74 @@
+"""A state as the shortest history that leads to it, so that the ledger can forget the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from . import events as ev
+from .model import Activity, ClaimPhase, EndReason, LeasePhase
+from .state import Lease, State
+
+
+def summarise(state: State) -> tuple[ev.Event, ...]:
+    """Events that recreate ``state``, except measurements, heartbeats and configuration."""
+    return tuple(_summary(state))
+
+
+def _summary(state: State) -> Iterator[ev.Event]:
+    at = state.settled_at
+    yield ev.BootSeen(at, state.boot_id, state.usage_half_life)
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+        yield ev.GpuFound(at, gpu.gpu)
+        if gpu.problem is not None:
+            yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
+    for environment, quota in sorted(state.quotas.overrides.items()):
+        yield ev.QuotaOverridden(at, environment, quota, environment)
+    for environment, groups in sorted(state.quotas.groups_of.items()):
+        yield ev.GroupsChanged(at, environment, groups)
+    for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
+        yield from _lease(state, lease)
+    accounts = tuple(
+        (name, None if account.charge == -math.inf else account.charge, account.gpus, account.since)
+        for name, account in sorted(state.accounts.items())
+    )
+    reservations = tuple(
+        (environment, gpu, held.memory)
+        for (environment, gpu), held in sorted(state.reservations.items())
+    )
+    yield ev.BooksRestored(
+        at, state.grants, state.arrivals, state.settled_at, accounts, reservations
+    )
+
+
+def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
+    waiting = state.queue.waiting.get(lease.id)
+    yield ev.LeaseQueued(
+        lease.requested_at,
+        lease.id,
+        lease.environment,
+        lease.task,
+        lease.request,
+        lease.order,
+        waiting.urgent_at if waiting else 0,
+    )
+    for process in sorted(lease.members - {lease.task.process}):
+        yield ev.MemberJoined(lease.changed_at, lease.id, process)
+    if lease.task.process not in lease.members:
+        yield ev.MemberLeft(lease.changed_at, lease.id, lease.task.process)
+    if lease.granted_at is None:
+        return
+    yield ev.LeaseGranted(
+        lease.granted_at, lease.id, lease.environment, lease.allocations, Activity.BUSY
+    )
+    if lease.activity is Activity.IDLE and lease.phase is not LeasePhase.ENDED:
+        yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
+    if lease.phase is LeasePhase.ENDED:
+        reason = lease.end_reason or EndReason.RELEASED
+        yield ev.LeaseEnded(lease.changed_at, lease.id, lease.environment, reason, "")
+    for part in lease.allocations:
+        claim = state.claims.get((lease.id, part.gpu))
+        if claim is None:
+            yield ev.ClaimMoved(lease.changed_at, lease.id, part.gpu, ClaimPhase.GONE)
+        elif claim.phase is ClaimPhase.RESIDENT:
+            yield ev.ClaimMoved(claim.since, lease.id, part.gpu, ClaimPhase.RESIDENT)

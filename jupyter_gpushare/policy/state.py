@@ -1,0 +1,124 @@
+"""The state: what is true of the node, as frozen data with structural sharing.
+
+``immutables.Map`` is a hash array mapped trie: a changed copy costs O(log n),
+so a tentative state can be thrown away when the ledger refuses its events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from immutables import Map
+
+from .model import (
+    Activity,
+    Allocation,
+    Bytes,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    FlagKind,
+    Gpu,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+    Request,
+    Task,
+)
+from .queueing import Account, Queue
+from .quotas import QuotaBook
+
+ClaimKey = tuple[LeaseId, GpuUuid]
+ReservationKey = tuple[EnvironmentName, GpuUuid]
+FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
+
+    ``tasks`` counts the leases with a claim here.
+    """
+
+    gpu: Gpu
+    problem: str | None = None
+    reserved: int = 0
+    unleased: int = 0
+    tasks: int = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still be promised; negative when squatters took more than was left."""
+        return self.gpu.memory - self.reserved - self.unleased
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A task's entitlement, and what is known of the task."""
+
+    id: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    order: int
+    requested_at: float
+    phase: LeasePhase = LeasePhase.QUEUED
+    activity: Activity = Activity.BUSY
+    allocations: tuple[Allocation, ...] = ()
+    members: frozenset[ProcessId] = frozenset()
+    granted_at: float | None = None
+    changed_at: float = 0.0
+    stalled: bool = False
+    end_reason: EndReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One lease on one GPU, the physical fact. ``since`` is when this phase began."""
+
+    phase: ClaimPhase
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An environment's bytes on one GPU, shared by its ``claims`` there."""
+
+    memory: Bytes
+    claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Since when the audit holds something against a process, and whether it acted."""
+
+    since: float
+    memory: Bytes | None
+    acted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything. Leases that ended are kept only while a claim of theirs drains."""
+
+    boot_id: str = ""
+    gpus: Map[GpuUuid, GpuState] = Map()
+    leases: Map[LeaseId, Lease] = Map()
+    claims: Map[ClaimKey, Claim] = Map()
+    reservations: Map[ReservationKey, Reservation] = Map()
+    by_process: Map[ProcessId, tuple[LeaseId, ...]] = Map()
+    by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
+    by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
+    last_seen: Map[LeaseId, float] = Map()
+    resident: Map[ClaimKey, None] = Map()
+    draining: Map[ClaimKey, None] = Map()
+    stalled: Map[LeaseId, None] = Map()
+    flags: Map[FlagKey, Flag] = Map()
+    queue: Queue = Queue()
+    quotas: QuotaBook = QuotaBook()
+    accounts: Map[EnvironmentName, Account] = Map()
+    usage_half_life: float = 3600.0
+    settled_at: float = 0.0
+    grants: int = 0
+    arrivals: int = 0

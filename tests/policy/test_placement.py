@@ -1,0 +1,164 @@
+"""The allocation rule, point by point (S1 Fig. 3 and Fig. 4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.policy.model import Bytes, GpuUuid, Quota, RefusalReason
+from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, Refused, place
+
+GIB = 1024**3
+
+
+def room(index, free=24, tasks=0, own=None, memory=24, usable=True):
+    return GpuRoom(
+        GpuUuid(f"GPU-{index}"),
+        index,
+        Bytes(memory * GIB),
+        int(free * GIB),
+        tasks,
+        None if own is None else Bytes(int(own * GIB)),
+        usable,
+    )
+
+
+def chosen(result):
+    assert isinstance(result, Granted), result
+    return [(part.gpu, part.memory // GIB) for part in result.allocations]
+
+
+def quota(gpus, memory=None):
+    return Quota(gpus, None if memory is None else Bytes(memory * GIB))
+
+
+def test_new_gpus_come_with_most_free_memory_first_ties_by_index():
+    rooms = [room(0, free=10), room(1, free=20), room(2, free=20), room(3, free=9)]
+    assert chosen(place(rooms, quota(3, 8), 3, None, 4)) == [
+        ("GPU-1", 8),
+        ("GPU-2", 8),
+        ("GPU-0", 8),
+    ]
+
+
+def test_headroom_of_the_quota_limits_new_gpus_and_the_rest_is_reused():
+    rooms = [room(0, free=16, tasks=2, own=8), room(1), room(2)]
+    # quota 2, one held: one new GPU and the own one.
+    assert chosen(place(rooms, quota(2, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-0", 8)]
+
+
+def test_reuse_is_need_minus_candidates_not_need_minus_headroom():
+    # Headroom is 2 but only one foreign GPU has room, so one own GPU fills in.
+    rooms = [room(0, free=16, tasks=1, own=8), room(1), room(2, free=2)]
+    assert chosen(place(rooms, quota(3, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-0", 8)]
+
+
+def test_no_headroom_takes_the_least_loaded_own_gpus():
+    rooms = [
+        room(0, free=16, tasks=3, own=8),
+        room(1, free=16, tasks=1, own=8),
+        room(2, free=16, tasks=2, own=8),
+        room(3),
+    ]
+    assert chosen(place(rooms, quota(3, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-2", 8)]
+
+
+def test_threshold_keeps_a_gpu_from_strangers_but_not_from_its_holder():
+    rooms = [room(0, free=16, tasks=4)]
+    assert place(rooms, quota(1, 8), 1, None, 4) == NoRoom(0, 0)
+    rooms = [room(0, free=16, tasks=4, own=8)]
+    assert chosen(place(rooms, quota(1, 8), 1, None, 4)) == [("GPU-0", 8)]
+
+
+def test_lack_of_room_waits():
+    assert place([room(0, free=7)], quota(1, 8), 1, None, 4) == NoRoom(0, 0)
+
+
+def test_a_larger_ask_grows_the_reservation_when_there_is_room():
+    rooms = [room(0, free=8, tasks=1, own=8)]
+    assert chosen(place(rooms, quota(1, 16), 1, Bytes(16 * GIB), 4)) == [("GPU-0", 16)]
+
+
+def test_a_larger_ask_without_room_makes_the_gpu_not_eligible():
+    rooms = [room(0, free=7, tasks=1, own=8)]
+    assert place(rooms, quota(1, 16), 1, Bytes(16 * GIB), 4) == NoRoom(0, 0)
+
+
+def test_a_smaller_ask_shares_the_whole_reservation():
+    rooms = [room(0, free=0, tasks=1, own=8)]
+    assert chosen(place(rooms, quota(1, 8), 1, Bytes(GIB), 4)) == [("GPU-0", 8)]
+
+
+def test_no_memory_anywhere_means_whole_gpus_of_any_size():
+    rooms = [room(0, memory=24, free=24), room(1, memory=80, free=80)]
+    assert chosen(place(rooms, quota(2), 2, None, 4)) == [("GPU-1", 80), ("GPU-0", 24)]
+
+
+def test_a_lost_gpu_takes_nobody_not_even_its_holder():
+    rooms = [room(0, usable=False), room(1, free=16, own=8, usable=False)]
+    assert place(rooms, quota(2, 8), 1, None, 4) == NoRoom(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("q", "gpus", "memory", "reason"),
+    [
+        (quota(0), 1, None, RefusalReason.ZERO_QUOTA),
+        (quota(0), 0, None, RefusalReason.ZERO_QUOTA),
+        (quota(1), 2, None, RefusalReason.OVER_QUOTA),
+        (quota(1, 8), 1, 9, RefusalReason.OVER_QUOTA),
+        (quota(9, 8), 3, None, RefusalReason.TOO_LARGE),
+        (quota(2), 1, 25, RefusalReason.TOO_LARGE),
+        (quota(2, 25), 1, None, RefusalReason.TOO_LARGE),
+        (quota(2), 0, None, RefusalReason.BAD_REQUEST),
+        (quota(2), -1, None, RefusalReason.BAD_REQUEST),
+        (quota(2), 1, 0, RefusalReason.BAD_REQUEST),
+    ],
+)
+def test_what_can_never_be_is_refused_at_once(q, gpus, memory, reason):
+    asked = None if memory is None else Bytes(memory * GIB)
+    result = place([room(0), room(1)], q, gpus, asked, 4)
+    assert isinstance(result, Refused)
+    assert result.reason is reason
+
+
+rooms_of_any_kind = st.lists(
+    st.builds(
+        room,
+        index=st.integers(0, 9),
+        free=st.integers(-4, 24),
+        tasks=st.integers(0, 6),
+        own=st.none() | st.integers(1, 24),
+        usable=st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda r: r.index,
+)
+
+
+@given(
+    rooms=rooms_of_any_kind,
+    gpus_allowed=st.integers(0, 9),
+    limit=st.none() | st.integers(1, 30),
+    gpus=st.integers(-1, 9),
+    memory=st.none() | st.integers(0, 30),
+    threshold=st.integers(1, 6),
+)
+def test_a_grant_never_breaks_a_limit(rooms, gpus_allowed, limit, gpus, memory, threshold):
+    q = quota(gpus_allowed, limit)
+    asked = None if memory is None else Bytes(memory * GIB)
+    result = place(rooms, q, gpus, asked, threshold)
+    assert result == place(list(reversed(rooms)), q, gpus, asked, threshold)
+    if not isinstance(result, Granted):
+        return
+    by_uuid = {r.uuid: r for r in rooms}
+    names = [part.gpu for part in result.allocations]
+    assert len(names) == len(set(names)) == gpus
+    held = {r.uuid for r in rooms if r.reservation is not None}
+    assert len(held | set(names)) <= max(gpus_allowed, len(held))
+    for part in result.allocations:
+        there = by_uuid[part.gpu]
+        assert there.usable
+        assert part.memory - (there.reservation or 0) <= max(0, there.free)
+        if there.reservation is None:
+            assert there.tasks < threshold

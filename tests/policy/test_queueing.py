@@ -1,0 +1,214 @@
+"""Order of service, the bound on waiting, and what a step costs."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.policy_world import GIB, World, gpu
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.ordering import Heap
+from jupyter_gpushare.policy.queueing import Account, Queue, Waiting
+
+BATCH = Request(priority_class=PriorityClass.BATCH)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5))))
+def test_heap_pops_in_order_and_keeps_its_earlier_versions(keys):
+    heap = Heap.of(keys)
+    popped, rest = [], heap
+    while (top := rest.pop()) is not None:
+        key, rest = top
+        popped.append(key)
+    assert popped == sorted(keys)
+    assert (heap.pop() or (None,))[0] == (min(keys) if keys else None)
+
+
+@given(
+    spans=st.lists(st.tuples(st.floats(0.1, 5000), st.integers(0, 4)), min_size=1, max_size=20),
+    half_life=st.floats(60, 7200),
+)
+def test_recent_use_is_the_decayed_integral_however_it_is_cut(spans, half_life):
+    account, at, expected = Account(since=100.0), 100.0, 0.0
+    end = at + sum(seconds for seconds, _gpus in spans)
+    for seconds, gpus in spans:
+        account = Account(account.charge, gpus, at)
+        # charge in two pieces: cutting must not matter
+        account = account.settled(at + seconds / 3, half_life).settled(at + seconds, half_life)
+        decay = math.log(2) / half_life
+        expected += (
+            gpus / decay * (math.exp((at + seconds - end) * decay) - math.exp((at - end) * decay))
+        )
+        at += seconds
+    assert math.isclose(account.recent(end, half_life), expected, rel_tol=1e-6, abs_tol=1e-6)
+
+
+def one_gpu(config=None, **users):
+    return World(config or PolicyConfig(max_tasks_per_gpu=1)).start(
+        [gpu(0)], Quota(1, Bytes(24 * GIB)), **users
+    )
+
+
+def end(world, lease):
+    who = world.state.leases[LeaseId(lease)].environment
+    world.release(lease, who)
+    world.observe()
+
+
+def held(world):
+    return sorted(n for n, x in world.state.leases.items() if x.phase is LeasePhase.HELD)
+
+
+def test_first_come_first_served_within_an_environment_and_interactive_before_batch():
+    world = one_gpu()
+    world.request("alice", 1)
+    world.request("bob", 2, BATCH)
+    world.request("carol", 3, BATCH)
+    world.request("dave", 4)
+    end(world, "L1")
+    assert held(world) == ["L4"], "the person goes before the batch jobs"
+    end(world, "L4")
+    assert held(world) == ["L2"]
+    end(world, "L2")
+    assert held(world) == ["L3"]
+
+
+def test_who_used_least_lately_by_weight_is_served_first():
+    world = one_gpu(carol=Quota(1, Bytes(24 * GIB), weight=4.0))
+    for pid, (who, seconds) in enumerate([("alice", 100), ("bob", 200), ("carol", 300)], 1):
+        world.request(who, pid)
+        world.at += seconds
+        end(world, f"L{pid}")
+    world.request("dave", 10)
+    for pid, who in enumerate(["bob", "alice", "carol"], 11):
+        world.request(who, pid)
+    order = []
+    for _ in range(3):
+        end(world, held(world)[0])
+        order.append(world.state.leases[LeaseId(held(world)[0])].environment)
+    # carol's 300 s weigh 75 s, alice's 100, bob's 200
+    assert order == ["carol", "alice", "bob"]
+
+
+def test_a_request_that_fits_overtakes_a_bounded_number_of_times():
+    config = PolicyConfig(max_tasks_per_gpu=1, overtake_interactive=3)
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(24 * GIB)))
+    world.request("alice", 1)
+    world.request("bob", 2, Request(2))
+    passed = 0
+    for pid in range(3, 20):
+        decision = world.request("carol", pid)
+        if isinstance(decision, core.Wait):
+            break
+        passed += 1
+        end(world, decision.lease)
+    assert passed == 3, "three may pass, the fourth waits although it would fit"
+    end(world, "L1")
+    assert held(world) == ["L2"], "the one that was passed over is served first"
+
+
+def test_batch_is_not_starved_by_a_stream_of_people():
+    config = PolicyConfig(max_tasks_per_gpu=1, overtake_batch=5)
+    world = one_gpu(config)
+    world.request("alice", 1)
+    world.request("bob", 2, BATCH)
+    for pid in range(3, 30):
+        world.request(f"person{pid}", pid)
+        end(world, held(world)[0])
+        if "L2" in held(world):
+            break
+    assert "L2" in held(world)
+    assert world.state.grants <= 1 + 5 + 1
+
+
+def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_waiting():
+    world = one_gpu()
+    world.request("alice", 1)
+    ask = Request(request_id="r")
+    first = world.request("bob", 2, ask)
+    assert world.request("bob", 2, ask).lease == first.lease
+    from jupyter_gpushare.policy import commands as cmd
+
+    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(0), EnvironmentName("root")))
+    assert first.lease not in world.state.leases
+
+
+def test_waiting_is_limited_for_each_environment():
+    world = one_gpu(PolicyConfig(max_tasks_per_gpu=1, max_waiting_per_environment=2))
+    world.request("alice", 1)
+    world.request("bob", 2)
+    world.request("bob", 3)
+    refused = world.request("bob", 4)
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason.value == "rate_limited"
+    assert isinstance(world.request("carol", 5), core.Wait), "others are not affected"
+
+
+class _CountedKey(tuple):
+    compared = 0
+
+    def __lt__(self, other):
+        _CountedKey.compared += 1
+        return tuple.__lt__(self, other)
+
+
+def test_a_step_costs_log_n_comparisons():
+    rng = random.Random(7)
+    costs = {}
+    for n in (256, 4096):
+        keys = [_CountedKey((rng.random(),)) for _ in range(n)]
+        heap = Heap.of(keys)
+        _CountedKey.compared = 0
+        for _ in range(64):
+            _key, heap = heap.pop()
+            heap = heap.push(_CountedKey((rng.random(),)))
+        costs[n] = _CountedKey.compared / 64
+    assert costs[4096] <= 2 * 2 * math.log2(4096)
+    assert costs[4096] <= 3 * costs[256], "16 times as many must not cost 16 times as much"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(-5, 5)), min_size=1, max_size=60)
+)
+def test_the_queue_agrees_with_sorting(moves):
+    queue, model, keys = Queue(), {}, {}
+    for number, (who, batch, key) in enumerate(moves):
+        name = EnvironmentName(f"e{who}")
+        kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
+        if number % 4 == 3 and model:
+            gone = sorted(model)[who % len(model)]
+            queue = queue.remove(gone)
+            del model[gone]
+        elif number % 4 == 2:
+            keys[name] = key
+            queue = queue.charge(name, key)
+        else:
+            item = Waiting(LeaseId(f"L{number}"), name, kind, number, 10**9)
+            queue = queue.add(item)
+            model[item.lease] = item
+
+    def rank(item: Waiting):
+        lane = [
+            i.order
+            for i in model.values()
+            if (i.environment, i.priority_class) == (item.environment, item.priority_class)
+        ]
+        batch = item.priority_class is PriorityClass.BATCH
+        recent = keys.get(item.environment, -math.inf)
+        return (batch, recent, min(lane), item.environment, item.order)
+
+    assert list(queue.fair_order()) == sorted(model.values(), key=rank)
+    assert len(queue.waiting) == len(model)

@@ -1,0 +1,31 @@
+"""Quota resolution: default < best of the groups < user < override."""
+
+from __future__ import annotations
+
+from immutables import Map
+
+from jupyter_gpushare.policy.model import Bytes, EnvironmentName, Quota
+from jupyter_gpushare.policy.quotas import QuotaBook, QuotaSource, best
+
+ALICE = EnvironmentName("alice")
+
+
+def test_the_strongest_source_wins():
+    book = QuotaBook(default=Quota(1))
+    assert book.resolve(ALICE) == (Quota(1), QuotaSource.DEFAULT)
+    book = QuotaBook(
+        default=Quota(1),
+        groups=Map({"students": Quota(2), "staff": Quota(3)}),
+        groups_of=Map({ALICE: ("students", "unheard-of")}),
+    )
+    assert book.resolve(ALICE) == (Quota(2), QuotaSource.GROUP)
+    book = QuotaBook(book.default, book.groups, Map({ALICE: Quota(4)}), Map(), book.groups_of)
+    assert book.resolve(ALICE) == (Quota(4), QuotaSource.USER)
+    book = QuotaBook(book.default, book.groups, book.users, Map({ALICE: Quota(0)}), book.groups_of)
+    assert book.resolve(ALICE) == (Quota(0), QuotaSource.OVERRIDE)
+
+
+def test_the_best_of_several_groups_is_taken_part_by_part():
+    several = [Quota(1, Bytes(8), 2.0, 10.0, 60.0), Quota(3, Bytes(4), 1.0, None, 30.0)]
+    assert best(several) == Quota(3, Bytes(8), 2.0, None, 60.0)
+    assert best([Quota(1, None), Quota(2, Bytes(5))]).memory is None
