@@ -7,3 +7,30 @@ has the start-up hook, so whatever it imported everybody would pay for.
 from ._version import __version__
 
 __all__ = ["__version__"]
+
+TYPE_CHECKING = False  # as in typing, which is not imported here
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def load_ipython_extension(ipython: "Any") -> None:
+    """``%load_ext jupyter_gpushare``: the magics, and the import hook if it is not there yet."""
+    from ._boot import install
+    from .client.magics import load_ipython_extension as load
+
+    install()
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: "Any") -> None:
+    """``%unload_ext jupyter_gpushare``: takes the magics away."""
+    from .client.magics import unload_ipython_extension as unload
+
+    unload(ipython)
+
+
+def _jupyter_server_extension_points() -> "list[dict[str, Any]]":
+    """Called by Jupyter Server for each enabled extension."""
+    from .server.app import GpuShareExtension
+
+    return [{"module": "jupyter_gpushare", "app": GpuShareExtension}]

@@ -1,0 +1,1 @@
+"""One small adapter for each GPU framework; see `registry`."""

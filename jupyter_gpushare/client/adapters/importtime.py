@@ -1,0 +1,30 @@
+"""What adapters share whose lease can only be taken at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import NoReturn
+
+from ..grant import Grant
+
+
+class ImportTimeAdapter:
+    """Defaults for a framework whose CUDA start cannot be caught."""
+
+    catches_first_use = False
+
+    def before(self, grant: Grant | None) -> None:
+        """Nothing to prepare."""
+
+    def after(self, module: ModuleType, grant: Grant | None) -> None:
+        """Nothing to tell the framework."""
+
+    def first_use(
+        self,
+        module: ModuleType,
+        acquire: Callable[[], Grant | None],
+        expected: Callable[[], int],
+    ) -> NoReturn:
+        """Never called: ``catches_first_use`` is false."""
+        raise NotImplementedError(f"the lease for {module.__name__} is taken at import")

@@ -1,0 +1,48 @@
+"""JAX: XLA's client variables, read when its backend starts (the first operation).
+
+Without them JAX takes three quarters of every GPU it sees at its first
+operation. The fraction has had two names; with both set JAX raises
+``ValueError``, and an older one ignores the new name. So ours is set after the
+import, under the one name that the installed jaxlib reads, unless the user has
+set either.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from ..grant import Grant
+from .environment import FrameworkVariables
+from .importtime import ImportTimeAdapter
+
+_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+_FRACTION_DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+class JaxAdapter(ImportTimeAdapter):
+    """No preallocation, and a fraction of each GPU when the lease has a limit."""
+
+    name = "JAX"
+    modules = frozenset({"jax"})
+
+    def __init__(self) -> None:
+        self._variables = FrameworkVariables()
+
+    def before(self, grant: Grant | None) -> None:
+        # Tasks of one environment share a GPU's reservation: none may take it all at once.
+        self._variables.set("XLA_PYTHON_CLIENT_PREALLOCATE", "false" if grant is not None else None)
+
+    def after(self, module: ModuleType, grant: Grant | None) -> None:
+        self.before(grant)
+        if any(map(self._variables.is_users, (_FRACTION, _FRACTION_DEPRECATED))):
+            return
+        fraction = grant.allocator_fraction if grant is not None else None
+        self._variables.set(_fraction_variable(), None if fraction is None else f"{fraction:.4f}")
+
+
+def _fraction_variable() -> str:
+    """The name that the imported jaxlib reads."""
+    reader = getattr(sys.modules.get("jaxlib.xla_client"), "generate_pjrt_gpu_plugin_options", None)
+    constants = getattr(getattr(reader, "__code__", None), "co_consts", (_FRACTION,))
+    return _FRACTION if _FRACTION in constants else _FRACTION_DEPRECATED

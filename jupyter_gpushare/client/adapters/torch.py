@@ -1,0 +1,191 @@
+"""PyTorch: a memory limit when CUDA starts, and a lease taken only then if wished.
+
+The limit goes through torch's own queue of calls to make at CUDA start, so no
+allocation comes before it. With ``first_use``, whatever starts CUDA asks for
+the lease first. Until there is one, ``CUDA_VISIBLE_DEVICES`` should be empty,
+so that a way to CUDA we do not know finds no GPU instead of somebody else's;
+`torch.cuda.is_available` and `torch.cuda.device_count` answer as the quota
+allows meanwhile, and never start the driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from ..grant import Grant, GrantedGpu
+
+_log = logging.getLogger("jupyter_gpushare")
+
+_STARTERS = (
+    ("cuda", "_lazy_init"),
+    ("cuda", "set_device"),
+    ("cuda.Stream", "__new__"),
+    ("cuda.Event", "__new__"),
+    ("Tensor", "pin_memory"),
+    ("accelerator", "current_device_index"),
+    ("accelerator", "set_device_index"),
+    ("accelerator", "current_stream"),
+    ("accelerator", "synchronize"),
+)
+"""Where user code can start CUDA from Python: an owner below ``torch``, and its function."""
+
+
+class TorchAdapter:
+    """Limits the caching allocator on each granted GPU; can wait for CUDA's start."""
+
+    name = "PyTorch"
+    modules = frozenset({"torch"})
+    catches_first_use = True
+
+    def __init__(self) -> None:
+        self._grant: Grant | None = None
+        self._queued = False
+        self._limited = False
+
+    def before(self, grant: Grant | None) -> None:
+        """Nothing to prepare: torch reads its limit from nobody's environment."""
+
+    def after(self, module: ModuleType, grant: Grant | None) -> None:
+        """Limit the memory now if CUDA runs, else when it starts."""
+        self._grant = grant
+        cuda: Any = module.cuda
+        if cuda.is_initialized():
+            self._limit(cuda)
+        elif not self._queued:
+            self._queued = True
+            cuda._lazy_call(lambda: self._limit(cuda))
+
+    def first_use(
+        self,
+        module: ModuleType,
+        acquire: Callable[[], Grant | None],
+        expected: Callable[[], int],
+    ) -> None:
+        """Take the lease when CUDA starts. A torch without CUDA never takes one.
+
+        Raises (later, out of the call that starts CUDA):
+            RuntimeError: no lease, with the words torch itself uses without a GPU.
+        """
+        if hasattr(module._C, "_cuda_getDeviceCount"):
+            os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+            _FirstUse(self, module, acquire, expected).watch()
+
+    def _limit(self, cuda: Any) -> None:
+        try:
+            for device, gpu in self._used_gpus():
+                limit = gpu.allocator_limit
+                if limit is None and not self._limited:
+                    continue
+                total = cuda.get_device_properties(device).total_memory
+                fraction = 1.0 if limit is None else min(1.0, limit / total)
+                cuda.set_per_process_memory_fraction(fraction, device)
+                self._limited = True
+        except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
+            _log.warning("PyTorch's GPU memory is not limited to the lease: %s", error)
+
+    def _used_gpus(self) -> Iterator[tuple[int, GrantedGpu]]:
+        """The GPUs to limit. Each costs a CUDA context, so a torchrun rank has only its own."""
+        gpus = dict(enumerate(self._grant.gpus)) if self._grant is not None else {}
+        rank = os.environ.get("LOCAL_RANK", "")
+        if rank.isascii() and rank.isdigit() and int(rank) in gpus:
+            return iter([(int(rank), gpus[int(rank)])])
+        return iter(gpus.items())
+
+
+class _FirstUse:
+    """Stands before everything that starts CUDA until there is a lease."""
+
+    def __init__(
+        self,
+        adapter: TorchAdapter,
+        torch: Any,
+        acquire: Callable[[], Grant | None],
+        expected: Callable[[], int],
+    ) -> None:
+        self._adapter = adapter
+        self._torch = torch
+        self._acquire = acquire
+        self._expected = expected
+        self._lock = threading.RLock()
+        self._ready = False
+        self._refused = False
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def watch(self) -> None:
+        for path, function in _STARTERS:
+            owner = functools.reduce(
+                lambda found, part: getattr(found, part, None), path.split("."), self._torch
+            )
+            if getattr(owner, function, None) is not None:
+                self._replace(owner, function, self._before)
+        self._replace(self._torch.cuda, "is_available", self._is_available)
+        self._replace(self._torch.cuda, "device_count", self._device_count)
+
+    def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        wrapper = functools.wraps(original)(wrap(original))
+        self._put(owner, name, staticmethod(wrapper) if name == "__new__" else wrapper)
+        if owner is self._torch.cuda:
+            for module in list(sys.modules.values()):  # torch.cuda.memory holds _lazy_init by name
+                own = getattr(module, "__dict__", {})
+                if own.get("__name__", "").startswith("torch.") and own.get(name) is original:
+                    self._put(module, name, wrapper)
+
+    def _put(self, owner: Any, name: str, wrapper: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name), wrapper))
+        setattr(owner, name, wrapper)
+
+    def _before(self, original: Any) -> Any:
+        def start(*arguments: Any, **named: Any) -> Any:
+            self._ensure_lease()
+            return original(*arguments, **named)
+
+        return start
+
+    def _is_available(self, original: Any) -> Any:
+        return lambda: bool(original() if self._ready else self._answer() > 0)
+
+    def _device_count(self, original: Any) -> Any:
+        return lambda: original() if self._ready else self._answer()
+
+    def _answer(self) -> int:
+        if self._refused:
+            return 0
+        try:
+            return max(0, self._expected())
+        except Exception as error:  # noqa: BLE001 - asking whether there is a GPU never raises
+            _log.warning("cannot tell how many GPUs this task would get: %s", error)
+            return 0
+
+    def _ensure_lease(self) -> None:
+        with self._lock:
+            if self._ready or self._torch.cuda.is_initialized():
+                return
+            grant = self._acquire()
+            self._refused = grant is None
+            if grant is None:
+                # Letting torch look would leave the driver without GPUs for good.
+                raise RuntimeError(
+                    "No CUDA GPUs are available: this task has no GPU lease "
+                    "(`%gpushare status` or `jupyter gpushare status` says why)"
+                )
+            self._ready = True
+            self._step_aside()
+            self._adapter.after(self._torch, grant)
+
+    def _step_aside(self) -> None:
+        for owner, name, stored, wrapper in reversed(self._replaced):
+            if vars(owner).get(name) is not wrapper:
+                continue  # somebody has wrapped ours, which passes everything on from now on
+            if stored is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, stored)
+        self._replaced.clear()
