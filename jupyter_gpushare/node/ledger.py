@@ -207,8 +207,9 @@ class Ledger:
             try:
                 ledger._start(wall)
             except _Corrupt as corrupt:
-                ledger._drop_connection()
+                # Renamed before SQLite closes it: closing would fold the log into the file.
                 aside = _set_aside(path, wall)
+                ledger._drop_connection()
                 ledger._start(wall)
                 ledger.notice = (
                     f"The ledger {path} could not be read ({corrupt}). It was set aside as"
@@ -606,10 +607,16 @@ def _unwritable(path: Path) -> bool:
 
 
 def _probe(path: Path) -> OSError | None:
-    """Try to write a little beside the ledger; what the system says when it does not work."""
+    """Try to write a little beside the ledger; what the system says when it does not work.
+
+    As far into a file as the ledger's log is, so that a file-size limit shows too.
+    """
+    reached = 0
     try:
+        with contextlib.suppress(FileNotFoundError):
+            reached = _beside(path, "-wal").stat().st_size
         with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
-            file.write(b"\0" * 65536)
+            os.pwrite(file.fileno(), b"\0" * 65536, reached)
             os.fsync(file.fileno())
     except OSError as error:
         return error

@@ -226,7 +226,7 @@ def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: 
     spans = connection.execute(
         "SELECT end_wall, seq, environment, gpus, busy, start_wall, last FROM usage_spans"
         " WHERE end_wall < ? ORDER BY end_wall, seq LIMIT ?",
-        (wall - min(EXACT, history), limit),
+        (wall - EXACT, limit),
     ).fetchall()
     for end, seq, environment, gpus, busy, start, last in spans:
         _spread(connection, environment, gpus, bool(busy), start, end, bool(last))

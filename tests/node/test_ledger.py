@@ -1,0 +1,844 @@
+"""The ledger on real disks: durable, one writer, and honest when the disk is not."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.disk import fill, remount, tiny_disk
+
+from jupyter_gpushare.node import ledger as ledger_module
+from jupyter_gpushare.node.ledger import (
+    JSON,
+    Ledger,
+    LedgerError,
+    LedgerFailed,
+    LedgerFull,
+    LedgerInUse,
+    LedgerReadOnly,
+    Record,
+    UsageRow,
+)
+
+BOOT = 1_700_000_000.0  # wall time at boot of every test's machine
+DAY = 86400.0
+HISTORY = 30 * DAY
+
+
+def open_ledger(path: Path, history: float = HISTORY, wall: float = BOOT) -> Ledger:
+    return Ledger.open(path, history=history, wall=wall)
+
+
+def record(
+    kind: str,
+    at: float,
+    environment: str | None = "alice",
+    lease: str | None = None,
+    **data: JSON,
+) -> Record:
+    return Record(kind, at, BOOT + at, environment, lease, data)
+
+
+def granted(at: float, lease: str, environment: str = "alice", gpus: int = 1) -> Record:
+    chosen = [{"gpu": f"GPU-{number}", "memory": 2**30} for number in range(gpus)]
+    return record("LeaseGranted", at, environment, lease, gpus=chosen, activity="busy")
+
+
+def activity(at: float, lease: str, state: str) -> Record:
+    return record("ActivityChanged", at, "alice", lease, activity=state)
+
+
+def ended(at: float, lease: str, reason: str = "released") -> Record:
+    return record("LeaseEnded", at, "alice", lease, reason=reason)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ledger.sqlite"
+
+
+# -- records ---------------------------------------------------------------------------------
+
+
+def test_records_survive_a_restart_in_order(path: Path) -> None:
+    records = [record("Noted", float(n), None, None, n=n, text="héllo \ud800") for n in range(5)]
+    ledger = open_ledger(path)
+    assert ledger.append(records[:2]) == 2
+    assert ledger.append([]) == 2
+    assert ledger.append(records[2:]) == 5
+    ledger.close()
+    ledger.close()
+
+    again = open_ledger(path)
+    assert again.load() == ([], records)
+    assert again.notice is None
+    again.close()
+
+
+def test_a_snapshot_stands_for_what_came_before_it(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([record("Old", 1.0)])
+    upto = ledger.append([record("Old", 2.0)])
+    late = record("Late", 3.0)
+    ledger.append([late])
+    state = [record("State", 2.0, None, None, gpus=[1, 2])]
+    ledger.write_snapshot(state, upto)
+    assert ledger.load() == (state, [late])
+    ledger.write_snapshot([])
+    assert ledger.load() == ([], [])
+    assert [row.kind for row in ledger.history(None, 10)] == ["Late", "Old", "Old"]
+    ledger.close()
+
+
+def test_a_batch_with_a_bad_record_writes_nothing(path: Path) -> None:
+    ledger = open_ledger(path)
+    good = record("Good", 1.0)
+    for bad in (
+        record("Bad", float("nan")),
+        record("Bad", 1.0, number=float("inf")),
+        record("Bad", 1.0, thing=object()),  # type: ignore[arg-type]
+        record("Bad\ud800", 1.0),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            ledger.append([good, bad])
+    assert ledger.load() == ([], [])
+    ledger.append([good])
+    assert ledger.load() == ([], [good])
+    ledger.close()
+
+
+def test_history_is_newest_first_and_by_environment(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([record("A", 1.0, "alice"), record("B", 2.0, "bob"), record("C", 3.0, "alice")])
+    assert [row.kind for row in ledger.history(None, 2)] == ["C", "B"]
+    assert [row.kind for row in ledger.history("alice", 10)] == ["C", "A"]
+    assert ledger.history("nobody", 10) == []
+    assert ledger.history(None, 0) == ledger.history(None, -1) == []
+    ledger.close()
+
+
+def test_the_files_are_for_their_owner_only(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([record("Noted", 1.0)])
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    ledger.close()
+
+
+def test_a_closed_ledger_says_so(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.close()
+    with pytest.raises(LedgerFailed, match="closed"):
+        ledger.append([])
+
+
+# -- one writer ------------------------------------------------------------------------------
+
+
+def test_a_second_node_manager_is_refused_until_the_first_is_gone(path: Path) -> None:
+    first = open_ledger(path)
+    with pytest.raises(LedgerInUse, match="another node manager"):
+        open_ledger(path)
+    first.append([record("Noted", 1.0)])
+    first.close()
+    second = open_ledger(path)
+    assert len(second.load()[1]) == 1
+    second.close()
+
+
+def test_an_outside_program_that_holds_the_file_is_named(path: Path) -> None:
+    open_ledger(path).close()
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LedgerInUse, match="another program"):
+        open_ledger(path)
+    shell.execute("ROLLBACK")
+    shell.close()
+    open_ledger(path).close()
+
+
+CHILD = textwrap.dedent(
+    """
+    import sys
+    from jupyter_gpushare.node.ledger import Ledger, Record
+
+    ledger = Ledger.open(sys.argv[1], history=0.0, wall=1.7e9)
+    snapshot, tail = ledger.load()
+    n = max((record.data["n"] for record in snapshot + tail), default=-1) + 1
+    while True:
+        batch = []
+        for lease in ("L1", "L2"):
+            kind = "LeaseEnded" if n % 4 > 1 else "LeaseGranted"
+            data = {"n": n, "gpus": [{"gpu": "GPU-1", "memory": 1}]}
+            batch.append(Record(kind, float(n), 1.7e9 + n, "alice", lease, data))
+            n += 1
+        ledger.append(batch)
+        print(n - 1, flush=True)
+        if n % 50 == 0:
+            ledger.write_snapshot([batch[-1]])
+            ledger.prune(1.7e9 + n)
+            print("S", n - 1, flush=True)
+    """
+)
+
+
+def test_everything_acknowledged_survives_kill_nine(path: Path) -> None:
+    """Killed at random moments; what append returned from is there, batches are whole."""
+    dice = random.Random(20261120)
+    acknowledged = -1
+    for _round in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        for _line in range(dice.randrange(1, 120)):
+            child.stdout.readline()
+        # The child goes on while it is killed: that is the point.
+        child.send_signal(signal.SIGKILL)
+        # A last line may be torn by the kill; a whole one was acknowledged.
+        rest = child.stdout.read()
+        assert child.wait() == -signal.SIGKILL
+        child.stdout.close()
+        whole = [line for line in rest.split("\n")[:-1] if not line.startswith("S")]
+        if whole:
+            acknowledged = max(acknowledged, int(whole[-1]))
+
+        ledger = open_ledger(path, history=0.0)
+        assert ledger.notice is None
+        snapshot, tail = ledger.load()
+        numbers = [row.data["n"] for row in snapshot + tail]
+        assert len(snapshot) <= 1
+        assert numbers, "nothing was stored"
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert numbers[-1] % 2 == 1, "half a batch"
+        assert numbers[-1] >= acknowledged
+        acknowledged = numbers[-1]
+        (row,) = ledger.usage(0.0, 1.7e9 + acknowledged, None)
+        assert row.gpu_seconds_held == pytest.approx(held_by_child(acknowledged + 1))
+        ledger.close()
+
+
+def held_by_child(count: int) -> float:
+    """GPU-seconds after ``count`` records of CHILD, whose record n happens in second n."""
+    total, open_since = 0.0, {}
+    for n in range(count):
+        if n % 4 > 1:
+            total += n - open_since.pop(n % 2)
+        else:
+            open_since[n % 2] = n
+    return total + sum(count - 1 - since for since in open_since.values())
+
+
+def test_a_killed_node_manager_leaves_no_lock(path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    with pytest.raises(LedgerInUse):
+        open_ledger(path)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    open_ledger(path).close()
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+def filled(path: Path) -> list[Record]:
+    ledger = open_ledger(path)
+    records = [record("Noted", float(n), "alice", None, text="x" * 300) for n in range(200)]
+    ledger.append(records)
+    ledger.close()
+    return records
+
+
+def scribble(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for start in range(4096, len(content), 4096):
+        content[start : start + 200] = os.urandom(200)
+    path.write_bytes(content)
+
+
+def run_sql(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(statement)
+    connection.close()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(os.urandom(20000)),
+    "text": lambda path: path.write_text("this was never a ledger\n" * 100),
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2 // 4096 * 4096),
+    "scribbled": scribble,
+    "not JSON": lambda path: run_sql(path, "UPDATE records SET data = '{' WHERE seq = 150"),
+    "not a record": lambda path: run_sql(path, "UPDATE records SET data = '[]' WHERE seq = 9"),
+    "deep": lambda path: run_sql(path, f"UPDATE records SET data = '{'[' * 200000}'"),
+    "no table": lambda path: run_sql(path, "DROP TABLE records"),
+    "no usage": lambda path: run_sql(path, "DROP TABLE usage_spans"),
+    "no version": lambda path: run_sql(path, "DELETE FROM schema_version"),
+    "bad snapshot": lambda path: run_sql(path, "INSERT INTO meta VALUES ('snapshot_seq', 'x')"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_corrupt_ledger_is_set_aside_and_said_so(path: Path, damage: str) -> None:
+    filled(path)
+    DAMAGE[damage](path)
+    damaged = path.read_bytes()
+
+    ledger = open_ledger(path)
+    aside = path.with_name("ledger.sqlite.corrupt-20231114T221320Z")
+    assert aside.read_bytes() == damaged
+    assert ledger.notice is not None
+    assert str(aside) in ledger.notice
+    assert ledger.load() == ([], [])
+    ledger.append([record("Noted", 1.0)])
+    ledger.close()
+
+    # A second accident in the same second does not overwrite the first.
+    path.write_bytes(b"junk" * 2000)
+    second = open_ledger(path)
+    assert aside.read_bytes() == damaged
+    assert aside.with_name(aside.name + "-2").read_bytes() == b"junk" * 2000
+    second.close()
+    reopened = open_ledger(path)
+    assert reopened.notice is None
+    reopened.close()
+
+
+def test_the_log_goes_aside_with_its_file(path: Path) -> None:
+    filled(path)
+    path.write_bytes(b"junk" * 2000)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).write_bytes(b"old" + suffix.encode())
+    ledger = open_ledger(path)
+    aside = path.name + ".corrupt-20231114T221320Z"
+    assert path.with_name(aside + "-wal").read_bytes() == b"old-wal"
+    assert path.with_name(aside + "-shm").read_bytes() == b"old-shm"
+    ledger.close()
+
+
+def test_a_damaged_log_does_not_stop_the_start(path: Path) -> None:
+    """SQLite believes a log up to the first frame whose checksum is wrong."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.readline()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    log = path.with_name(path.name + "-wal")
+    with log.open("ab") as file:
+        file.write(os.urandom(5000))
+    ledger = open_ledger(path)
+    assert ledger.notice is None
+    assert len(ledger.load()[1]) >= 4
+    ledger.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    position=st.floats(0, 1, exclude_max=True),
+    content=st.binary(min_size=1, max_size=400),
+)
+def test_no_damage_is_ever_a_traceback(position: float, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger"
+        ledger = open_ledger(path)
+        ledger.append([granted(1.0, "L1"), record("Noted", 2.0, text="x" * 5000)])
+        ledger.close()
+        damaged = bytearray(path.read_bytes())
+        start = int(position * len(damaged))
+        damaged[start : start + len(content)] = content
+        path.write_bytes(damaged)
+        try:
+            ledger = open_ledger(path)
+        except LedgerError:
+            return
+        try:
+            ledger.load()
+            ledger.history("alice", 5)
+            ledger.usage(0, BOOT + 100, None)
+            ledger.append([ended(3.0, "L1")])
+        except LedgerError:
+            pass
+        finally:
+            ledger.close()
+
+
+def test_a_foreign_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    run_sql(path, "CREATE TABLE recipes (cake TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(LedgerFailed, match="something else"):
+        open_ledger(path)
+    assert path.read_bytes()[100:] == before[100:]
+    assert [p.name for p in path.parent.glob("*corrupt*")] == []
+
+
+def test_a_newer_ledger_is_left_alone(path: Path) -> None:
+    open_ledger(path).close()
+    run_sql(path, "INSERT INTO schema_version VALUES (99, 0)")
+    with pytest.raises(LedgerFailed, match="newer jupyter_gpushare"):
+        open_ledger(path)
+    assert [p.name for p in path.parent.glob("*corrupt*")] == []
+
+
+def test_a_directory_in_the_ledgers_place_is_refused(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(LedgerFailed, match="directory"):
+        open_ledger(path)
+
+
+def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerFailed):
+        open_ledger(tmp_path / "file" / "ledger")
+
+
+def test_a_ledger_deleted_in_use_takes_nothing_more(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([record("Noted", 1.0)])
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(LedgerFailed, match="moved or deleted"):
+        ledger.append([record("Lost", 2.0)])
+    path.with_name("elsewhere").rename(path)
+    ledger.append([record("Noted", 3.0)])
+    assert [row.at for row in ledger.load()[1]] == [1.0, 3.0]
+    ledger.close()
+
+
+# -- disks -----------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_and_then_recovers(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
+        path = disk / "ledger"
+        ledger = open_ledger(path)
+        stored = [granted(1.0, "L1")]
+        ledger.append(stored)
+        filler = fill(disk)
+        refused = 0
+        for n in range(50):  # the log may have a little room left in its last page
+            more = record("Noted", 2.0 + n, text="x" * 9000)
+            try:
+                ledger.append([more])
+                stored.append(more)
+            except LedgerFull as error:
+                refused += 1
+                message = str(error)
+        assert refused >= 49
+        assert "full" in message
+        assert str(path) in message
+        assert ledger.load() == ([], stored)
+        with pytest.raises(LedgerFull):
+            ledger.write_snapshot([record("State", 1.0, text="x" * 9000)])
+
+        # A node manager that restarts on the full disk still has everything.
+        ledger.close()
+        ledger = open_ledger(path)
+        assert ledger.notice is None
+        assert ledger.load() == ([], stored)
+        with pytest.raises(LedgerFull):
+            ledger.append([record("Noted", 99.0, text="x" * 9000)])
+
+        filler.unlink()
+        stored.append(record("Noted", 100.0, text="x" * 9000))
+        ledger.append(stored[-1:])
+        assert ledger.load() == ([], stored)
+        ledger.close()
+        again = open_ledger(path)
+        assert again.load() == ([], stored)
+        assert again.usage(BOOT, BOOT + 11.0, None) == [UsageRow("alice", 10.0, 10.0, 1)]
+        again.close()
+
+
+def test_no_room_for_a_new_ledger_is_said(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
+        filler = fill(disk)
+        with pytest.raises(LedgerFull):
+            open_ledger(disk / "ledger")
+        filler.unlink()
+        ledger = open_ledger(disk / "ledger")
+        assert ledger.notice is None
+        ledger.close()
+
+
+SIZE_LIMITED = textwrap.dedent(
+    """
+    import resource, sys
+    from jupyter_gpushare.node.ledger import Ledger, LedgerFull, Record
+
+    ledger = Ledger.open(sys.argv[1], history=1e9, wall=1.7e9)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    stored, refused = 0, 0
+    while refused < 5:
+        try:
+            ledger.append([Record("Noted", stored, 1.7e9, None, None, {"text": "x" * 9000})])
+            stored += 1
+        except LedgerFull:
+            refused += 1
+    assert len(ledger.load()[1]) == stored
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    ledger.append([Record("Noted", stored, 1.7e9, None, None, {})])
+    ledger.close()
+    print(stored + 1)
+    """
+)
+
+
+def test_a_file_size_limit_is_a_full_disk(path: Path) -> None:
+    """The same without mounting anything: the system refuses to let the log grow."""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = subprocess.run(
+        [sys.executable, "-c", SIZE_LIMITED, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ledger = open_ledger(path)
+    assert len(ledger.load()[1]) == int(done.stdout)
+    ledger.close()
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
+    tmp_path: Path, crashed: bool
+) -> None:
+    with tiny_disk(tmp_path / "disk", 8 << 20) as disk:
+        path = disk / "ledger"
+        if crashed:  # its log still beside it
+            child = subprocess.Popen(
+                [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+            )
+            assert child.stdout is not None
+            child.stdout.readline()
+            child.kill()
+            child.wait()
+            child.stdout.close()
+            assert (disk / "ledger-wal").stat().st_size > 0
+        else:
+            filled(path)
+        remount(disk, "ro")
+        ledger = open_ledger(path)
+        snapshot, tail = ledger.load()
+        assert tail or snapshot
+        with pytest.raises(LedgerReadOnly, match="read-only"):
+            ledger.append([record("Noted", 1e6)])
+        with pytest.raises(LedgerReadOnly):
+            ledger.prune(BOOT)
+        assert ledger.load() == (snapshot, tail)
+        with pytest.raises(LedgerInUse):
+            open_ledger(path)
+
+        remount(disk, "rw")
+        more = record("Noted", 1e6)
+        ledger.append([more])
+        assert ledger.load() == (snapshot, [*tail, more])
+        ledger.close()
+        again = open_ledger(path)
+        assert again.load() == (snapshot, [*tail, more])
+        again.close()
+
+
+def test_no_ledger_yet_on_a_read_only_disk(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
+        remount(disk, "ro")
+        with pytest.raises(LedgerReadOnly):
+            open_ledger(disk / "ledger")
+        with pytest.raises(LedgerReadOnly):
+            open_ledger(disk / "deeper" / "ledger")
+        remount(disk, "rw")
+
+
+# -- migrations ------------------------------------------------------------------------------
+
+
+def test_a_version_one_file_is_brought_up(path: Path) -> None:
+    path.parent.mkdir()
+    script = Path(__file__).with_name("ledger_v1.sql").read_text(encoding="utf-8")
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(script)
+    connection.close()
+
+    ledger = open_ledger(path, wall=BOOT + 500)
+    assert ledger.notice is None
+    snapshot, tail = ledger.load()
+    assert [row.kind for row in snapshot] == ["QuotaSet"]
+    assert [row.kind for row in tail] == [
+        "LeaseGranted",
+        "ActivityChanged",
+        "LeaseEnded",
+        "LeaseGranted",
+    ]
+    assert ledger.usage(BOOT, BOOT + 200, None) == [
+        UsageRow("alice", 200.0, 60.0, 1),
+        UsageRow("bob", 80.0, 80.0, 1),
+    ]
+    ledger.append([record("LeaseEnded", 220.0, "bob", "L2")])
+    ledger.close()
+    connection = sqlite3.connect(path)
+    versions = connection.execute("SELECT version, wall FROM schema_version").fetchall()
+    connection.close()
+    assert versions == [(1, BOOT), (2, BOOT + 500)]
+    again = open_ledger(path)
+    assert again.usage(BOOT, BOOT + 900, "bob") == [UsageRow("bob", 100.0, 100.0, 1)]
+    again.close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = filled(path)
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("DROP TABLE records")
+        raise LedgerFailed("no")
+
+    monkeypatch.setattr(ledger_module, "MIGRATIONS", (*ledger_module.MIGRATIONS, broken))
+    with pytest.raises(LedgerFailed):
+        open_ledger(path)
+    monkeypatch.undo()
+    ledger = open_ledger(path)
+    assert ledger.load() == ([], records)
+    ledger.close()
+
+
+# -- usage -----------------------------------------------------------------------------------
+
+
+def test_held_and_busy_are_counted_by_gpu(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L1", gpus=2), granted(0.0, "B1", "bob")])
+    ledger.append([activity(10.0, "L1", "idle")])
+    ledger.append([activity(30.0, "L1", "busy"), ended(40.0, "L1")])
+    assert ledger.usage(BOOT, BOOT + 100, None) == [
+        UsageRow("alice", 80.0, 40.0, 1),
+        UsageRow("bob", 100.0, 100.0, 1),
+    ]
+    assert ledger.usage(BOOT + 5, BOOT + 35, "alice") == [UsageRow("alice", 60.0, 20.0, 1)]
+    assert ledger.usage(BOOT + 40, BOOT + 90, "alice") == []
+    ledger.close()
+
+
+def test_parking_and_other_gpus_change_the_count(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L1", gpus=4)])
+    ledger.append([record("LeaseParked", 10.0, "alice", "L1")])
+    ledger.append([granted(50.0, "L1", gpus=1)])
+    ledger.append([ended(60.0, "L1"), ended(61.0, "L1"), ended(62.0, "never granted")])
+    assert ledger.usage(0.0, BOOT + 100, None) == [UsageRow("alice", 50.0, 50.0, 1)]
+    ledger.close()
+
+
+def test_setting_the_clock_does_not_invent_gpu_hours(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L1")])
+    a_year_later = Record("LeaseEnded", 60.0, BOOT + 365 * DAY, "alice", "L1", {})
+    ledger.append([a_year_later])
+    assert ledger.usage(0.0, BOOT + 400 * DAY, None) == [UsageRow("alice", 60.0, 60.0, 1)]
+    ledger.close()
+
+
+def test_the_time_a_machine_was_off_is_nobodys(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(100.0, "L1"), granted(100.0, "L2")])
+    ledger.append([record("Noted", 700.0)])  # the last thing heard
+    weekend = BOOT + 3 * DAY  # the next boot
+    ledger.append([Record("Started", 20.0, weekend + 20, None, None, {})])
+    ledger.append(
+        [
+            Record("LeaseEnded", 21.0, weekend + 21, "alice", "L1", {"reason": "rebooted"}),
+            Record("LeaseEnded", 500.0, weekend + 500, "alice", "L2", {"reason": "rebooted"}),
+        ]
+    )
+    assert ledger.usage(0.0, weekend + 600, None) == [UsageRow("alice", 1200.0, 1200.0, 2)]
+    ledger.close()
+
+
+def test_usage_outlives_its_records(path: Path) -> None:
+    ledger = open_ledger(path, history=10 * DAY)
+    for day in range(40):
+        at = day * DAY
+        ledger.append([granted(at, f"L{day}", gpus=2), activity(at + 1800, f"L{day}", "idle")])
+        ledger.append([ended(at + 7200, f"L{day}")])
+    before = ledger.usage(BOOT, BOOT + 40 * DAY, None)
+    assert before == [UsageRow("alice", 40 * 2 * 7200.0, 40 * 2 * 1800.0, 40)]
+    now = BOOT + 40 * DAY
+    ledger.write_snapshot([])
+    while ledger.prune(now):
+        pass
+    kept = ledger.history(None, 1000)
+    assert len(kept) == 3 * 10
+    assert min(row.wall for row in kept) >= now - 10 * DAY
+    assert ledger.usage(BOOT - DAY, now, None) == before
+    ledger.close()
+    again = open_ledger(path, history=10 * DAY)
+    assert again.usage(BOOT - DAY, now, None) == before
+    whole_hour = (now - 7 * DAY) // 3600 * 3600
+    (week,) = again.usage(whole_hour, now, None)
+    assert week.gpu_seconds_held == pytest.approx(7 * 2 * 7200.0)
+    assert week.leases == 7
+    again.close()
+
+
+def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path) -> None:
+    ledger = open_ledger(path, history=0.0)
+    ledger.append([granted(1.0, "L1"), record("Noted", 2.0)])
+    assert ledger.prune(BOOT + DAY) is False
+    assert len(ledger.load()[1]) == 2
+    ledger.write_snapshot([granted(1.0, "L1")], upto=1)
+    ledger.prune(BOOT + DAY)
+    assert [row.kind for row in ledger.load()[1]] == ["Noted"]
+    assert len(ledger.history(None, 10)) == 1
+    # Numbers never start again, or a snapshot would hide new records.
+    ledger.write_snapshot([])
+    ledger.prune(BOOT + DAY)
+    assert ledger.history(None, 10) == []
+    assert ledger.append([record("Noted", 3.0)]) == 3
+    assert len(ledger.load()[1]) == 1
+    ledger.close()
+
+
+def test_prune_works_in_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "PRUNE_ROWS", 10)
+    ledger = open_ledger(path, history=0.0)
+    ledger.append([record("Noted", float(n)) for n in range(35)])
+    ledger.write_snapshot([])
+    steps = [ledger.prune(BOOT + DAY) for _ in range(4)]
+    assert steps == [True, True, True, False]
+    assert ledger.history(None, 100) == []
+    ledger.close()
+
+
+LEASES = ("L1", "L2", "L3")
+OWNERS = {"L1": "alice", "L2": "alice", "L3": "bob"}
+
+STEP = st.tuples(
+    st.sampled_from(["grant", "busy", "idle", "park", "end", "prune", "reopen", "snapshot"]),
+    st.sampled_from(LEASES),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 1.0, 60.0, 3599.5, 7200.0, DAY, 9 * DAY]),
+)
+
+
+class UsageModel:
+    """What usage means, said as plainly as possible: slices of constant state."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[int, bool]] = {}  # lease -> GPUs, busy
+        self.slices: list[tuple[float, float, str, str, int, bool]] = []
+        self.generation: dict[str, int] = dict.fromkeys(LEASES, 0)
+
+    def advance(self, start: float, end: float) -> None:
+        for lease, (gpus, busy) in self.held.items():
+            self.slices.append((start, end, OWNERS[lease], self.name(lease), gpus, busy))
+
+    def name(self, lease: str) -> str:
+        return f"{lease}.{self.generation[lease]}"
+
+    def usage(self, since: float, until: float) -> dict[str, tuple[float, float]]:
+        totals: dict[str, tuple[float, float]] = {}
+        for start, end, owner, _lease, gpus, busy in self.slices:
+            seconds = gpus * max(0.0, min(end, until) - max(start, since))
+            held, worked = totals.get(owner, (0.0, 0.0))
+            totals[owner] = (held + seconds, worked + (seconds if busy else 0.0))
+        return {owner: total for owner, total in totals.items() if total[0]}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(STEP, max_size=25))
+def test_usage_equals_the_model(steps: list[tuple[str, str, int, float]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger"
+        history = 5 * DAY
+        ledger = open_ledger(path, history)
+        model, now = UsageModel(), 0.0
+        for verb, lease, gpus, pause in steps:
+            name, owner = model.name(lease), OWNERS[lease]
+            if verb == "grant":
+                chosen = [{"gpu": str(n), "memory": 1} for n in range(gpus)]
+                ledger.append([record("LeaseGranted", now, owner, name, gpus=chosen)])
+                model.held[lease] = (gpus, True)
+            elif verb in ("busy", "idle"):
+                ledger.append([record("ActivityChanged", now, owner, name, activity=verb)])
+                if lease in model.held:
+                    model.held[lease] = (model.held[lease][0], verb == "busy")
+            elif verb == "park":
+                ledger.append([record("LeaseParked", now, owner, name)])
+                if lease in model.held:
+                    model.held[lease] = (0, model.held[lease][1])
+            elif verb == "end":
+                ledger.append([record("LeaseEnded", now, owner, name)])
+                model.held.pop(lease, None)
+                model.generation[lease] += 1
+            elif verb == "snapshot":
+                ledger.write_snapshot([])
+            elif verb == "prune":
+                ledger.prune(BOOT + now)
+            else:
+                ledger.close()
+                ledger = open_ledger(path, history)
+            model.advance(now, now + pause)
+            now += pause
+
+            def seen(since: float, until: float, ledger: Ledger = ledger) -> dict[str, object]:
+                rows = ledger.usage(BOOT + since, BOOT + until, None)
+                return {
+                    row.environment: (
+                        pytest.approx(row.gpu_seconds_held),
+                        pytest.approx(row.gpu_seconds_busy),
+                    )
+                    for row in rows
+                    if row.gpu_seconds_held
+                }
+
+            # Everything, and any window that is younger than the exact spans.
+            assert model.usage(-DAY, now) == seen(-DAY, now)
+            assert model.usage(now - 1.5 * DAY, now) == seen(now - 1.5 * DAY, now)
+            assert model.usage(now - 7000.0, now - 30.0) == seen(now - 7000.0, now - 30.0)
+        ledger.close()
+
+
+def test_one_machine_cannot_open_it_through_a_link_to_the_lock(path: Path) -> None:
+    """A planted symbolic link in the lock's place is not followed."""
+    path.parent.mkdir()
+    target = path.parent / "victim"
+    target.write_text("precious")
+    path.with_name(path.name + ".lock").symlink_to(target)
+    with pytest.raises(LedgerFailed):
+        open_ledger(path)
+    assert target.read_text() == "precious"
+
+
+def test_no_temporary_copy_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
+        filled(disk / "ledger")
+        remount(disk, "ro")
+        ledger = open_ledger(disk / "ledger")
+        assert list(scratch.iterdir())
+        ledger.close()
+        assert list(scratch.iterdir()) == []
+        remount(disk, "rw")
+    shutil.rmtree(scratch)
