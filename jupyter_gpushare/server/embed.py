@@ -1,0 +1,314 @@
+"""Hosts a node manager for this OS user, where the host has no system one.
+
+Several servers of one user elect one host by a lock on a file in the Jupyter
+runtime directory. The host runs the node manager as a *child process*, so
+NVML and SQLite never touch the server's event loop and a crash of either
+takes nothing else with it. The child dies with its server (the kernel sends
+it a signal), the lock goes with the server too, and the next server starts
+another one on the same ledger and the same socket: kernels re-attach by
+themselves.
+
+This is the only module of the server that knows the node manager's program.
+It is also that child's entry point (``python -m jupyter_gpushare.server.embed``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+LOCK_NAME = "gpushare-node.lock"
+
+_READY_WITHIN = 30.0  # seconds a node manager may take until it serves
+_STOP_WITHIN = 5.0  # seconds it may take to end when asked
+_POLL = 2.0  # seconds between two looks at the lock when all is quiet
+_EAGER_POLL = 0.1  # the same, just after the node manager was lost
+_EAGER_FOR = 10.0  # seconds of eagerness
+_BACK_OFF = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before starting it again
+_STEADY_AFTER = 30.0  # seconds of service after which the back-off starts anew
+_KEPT_LINES = 20  # of what the child said last, for the story when it fails
+
+
+def gpu_driver_present() -> bool:
+    """Say whether this host shows an NVIDIA driver, without loading any of it."""
+    signs = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg")
+    return any(os.path.exists(sign) for sign in signs)
+
+
+class HostLock:
+    """The election: who holds the lock hosts. It is given back by the kernel when we die."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._fd is not None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free. Raises ``OSError`` if there can be no lock at all."""
+        if self._fd is not None:
+            return True
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except OSError:
+            os.close(fd)
+            raise
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())  # for people; the lock is what counts
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        # The file stays: removing it would let two processes lock two different files.
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class EmbeddedNode:
+    """Keeps this OS user's embedded node manager running, here or in another server.
+
+    ``on_change`` is called (on the loop) when :attr:`hosting`, :attr:`pid` or
+    :attr:`problem` changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket: str,
+        arguments: Sequence[str],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.socket = socket
+        self.problem: str | None = None
+        self._arguments = tuple(arguments)
+        self._log = log
+        self._on_change = on_change
+        self._lock = HostLock(Path(socket).with_name(LOCK_NAME))
+        self._child: asyncio.subprocess.Process | None = None
+        self._serving = False
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def hosting(self) -> bool:
+        """Whether the node manager is a child of this server, and serves."""
+        return self._serving
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while it runs."""
+        child = self._child
+        return child.pid if child is not None and child.returncode is None else None
+
+    def start(self) -> None:
+        """Begin to take part in the election (needs the running loop)."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def lost(self) -> None:
+        """Hear that the node manager went away: look at the lock at once."""
+        self._lost.set()
+
+    async def stop(self) -> None:
+        """Leave the election and end our child, if we host."""
+        await self.leave()
+        child = self._child
+        if child is not None and child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+            try:
+                await asyncio.wait_for(child.wait(), _STOP_WITHIN)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+        self._child = None
+        self._lock.release()
+
+    async def leave(self) -> None:
+        """Stop supervising, but let our child serve until :meth:`end_child` or our death."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def end_child(self) -> None:
+        """End a child left by :meth:`leave`, without a loop (at the interpreter's exit)."""
+        pid = self.pid
+        if pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGTERM)  # our own unreaped child: the pid is still its own
+            deadline = time.monotonic() + _STOP_WITHIN
+            while time.monotonic() < deadline:
+                if os.waitpid(pid, os.WNOHANG) != (0, 0):
+                    break
+                time.sleep(0.01)
+            else:
+                os.kill(pid, signal.SIGKILL)
+
+    # -- the election -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        eager_until = loop.time() + _EAGER_FOR
+        failures = 0
+        while True:
+            self._lost.clear()
+            try:
+                elected = self._lock.try_acquire()
+            except OSError as error:
+                elected = False
+                self._say_problem(
+                    f"Cannot lock {self._lock.path} ({error.strerror}), so this server cannot "
+                    "host a node manager. Check the Jupyter runtime directory."
+                )
+            if elected:
+                began = loop.time()
+                await self._serve()
+                steady = loop.time() - began >= _STEADY_AFTER
+                failures = 0 if steady else min(failures + 1, len(_BACK_OFF) - 1)
+                await asyncio.sleep(_BACK_OFF[failures])
+                continue
+            pause = _EAGER_POLL if loop.time() < eager_until else _POLL
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._lost.wait(), pause)
+                eager_until = loop.time() + _EAGER_FOR
+                await asyncio.sleep(_EAGER_POLL)
+
+    async def _serve(self) -> None:
+        """Run one child from start to end."""
+        command = [
+            *(sys.executable, "-m", "jupyter_gpushare.server.embed", str(os.getpid())),
+            *("--socket", self.socket, *self._arguments),
+        ]
+        said: deque[str] = deque(maxlen=_KEPT_LINES)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                # A terminal's Ctrl-C is for the server: it asks before it stops.
+                start_new_session=True,
+                env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+            )
+        except OSError as error:
+            self._say_problem(f"Cannot start the node manager: {error}.")
+            return
+        self._child = child
+        assert child.stdout is not None
+        assert child.stderr is not None
+        ready = asyncio.Event()
+        readers = [
+            asyncio.create_task(self._read_ready(child.stdout, ready)),
+            asyncio.create_task(self._read_log(child.stderr, said)),
+        ]
+        try:
+            await self._wait_ready(child, ready)
+            if ready.is_set():
+                self._serving = True
+                self.problem = None
+                self._log.info("gpushare: hosting the node manager at %s", self.socket)
+                self._on_change()
+            await child.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*readers), 1.0)
+            story = said[-1] if said else "it said nothing"
+            self._say_problem(
+                f"The node manager ended with status {child.returncode} ({story}). "
+                "It is being started again."
+            )
+        finally:
+            for reader in readers:
+                reader.cancel()
+            self._serving = False
+            self._on_change()
+
+    async def _wait_ready(self, child: asyncio.subprocess.Process, ready: asyncio.Event) -> None:
+        waiting = {asyncio.create_task(ready.wait()), asyncio.create_task(child.wait())}
+        try:
+            done, _ = await asyncio.wait(
+                waiting, timeout=_READY_WITHIN, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                self._log.warning("gpushare: the node manager does not get ready; starting anew")
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _read_ready(self, stream: asyncio.StreamReader, ready: asyncio.Event) -> None:
+        while line := await _next_line(stream):
+            if line.startswith("ready"):
+                ready.set()
+
+    async def _read_log(self, stream: asyncio.StreamReader, said: deque[str]) -> None:
+        while line := await _next_line(stream):
+            said.append(line)
+            grave = any(word in line for word in ("WARNING", "ERROR", "CRITICAL", "Traceback"))
+            self._log.log(logging.WARNING if grave else logging.DEBUG, "gpushare node: %s", line)
+
+    def _say_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            self._log.warning("gpushare: %s", problem)
+        self.problem = problem
+        self._on_change()
+
+
+async def _next_line(stream: asyncio.StreamReader) -> str | None:
+    """Return the next non-empty line, ``None`` at the end; an endless line is dropped."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # longer than the reader's limit, which it has discarded
+            continue
+        if not line:
+            return None
+        text = line.decode("utf-8", "replace").rstrip()
+        if text:
+            return text
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` (which started it) dies."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        raise SystemExit("The server that started this node manager is gone.")
+
+
+def child_main(argv: Sequence[str]) -> None:
+    """Run the node manager as the child of process ``argv[0]`` with arguments ``argv[1:]``."""
+    import runpy
+
+    _die_with(int(argv[0]))
+    sys.argv = ["jupyter-gpushare-node", *argv[1:]]
+    runpy.run_module("jupyter_gpushare.node", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    child_main(sys.argv[1:])

@@ -1,0 +1,314 @@
+"""The Jupyter server extension: joins the parts, and knows every setting.
+
+Settings belong in ``jupyter_gpushare_config.py`` or ``.json``, for example
+``c.GpuShareExtension.simulate = "2x24GiB"``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+from jupyter_core.paths import jupyter_data_dir
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
+
+from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.address import (
+    embedded_socket,
+    find_socket,
+    jupyter_runtime_dir,
+    system_socket,
+)
+
+from .embed import EmbeddedNode, gpu_driver_present
+from .errors import NodeProblem
+from .handlers import rest_routes
+from .kernelenv import KernelEnvironment
+from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
+from .lifecycle import KernelLifecycle
+from .link import NodeLink
+from .live import LiveFeed, live_routes
+from .metrics import GpuShareCollector, Metrics
+
+_TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
+
+
+class GpuShareExtension(ExtensionApp):
+    """Shares the host's GPUs between this server's kernels and everybody else's."""
+
+    name = "jupyter_gpushare"
+    node: EmbeddedNode | None = None
+    load_other_extensions = True
+
+    socket = Unicode(
+        None,
+        allow_none=True,
+        help="""Path of the node manager's socket. By default: the environment variable
+        JUPYTER_GPUSHARE_SOCKET, else the system node manager's, else the embedded one's.""",
+    ).tag(config=True)
+
+    embed = CaselessStrEnum(
+        ["auto", "never", "always"],
+        default_value="auto",
+        help="""Whether this server may host a node manager for its user. 'auto': if no socket
+        is configured, the host has no system node manager, and there is an NVIDIA driver or
+        `simulate` is set. 'always': even so. 'never': only join one that is there.""",
+    ).tag(config=True)
+
+    simulate = Unicode(
+        help="""Simulated GPUs for the embedded node manager, e.g. '2x24GiB,1x80GiB'.
+        Default: the environment variable JUPYTER_GPUSHARE_SIMULATE.""",
+    ).tag(config=True)
+
+    ledger = Unicode(
+        help="""Path of the embedded node manager's ledger. All servers of one user must
+        have the same. Default: gpushare/ledger.sqlite in the Jupyter data directory.""",
+    ).tag(config=True)
+
+    node_config = Unicode(
+        "",
+        help="""Path of a configuration file for the embedded node manager (as
+        `jupyter gpushare node --config`).""",
+    ).tag(config=True)
+
+    fallback = CaselessStrEnum(
+        ["cpu", "error"],
+        default_value=None,
+        allow_none=True,
+        help="""What kernels do when they get no GPU: 'cpu' warns and goes on without, 'error'
+        raises. Unset: the kernels' own default.""",
+    ).tag(config=True)
+
+    acquire = CaselessStrEnum(
+        ["import", "first-use"],
+        default_value=None,
+        allow_none=True,
+        help="""When kernels ask for a GPU: at the framework's 'import' or at its 'first-use' of
+        CUDA. Unset: the kernels' own default.""",
+    ).tag(config=True)
+
+    wait_timeout = Float(
+        None,
+        allow_none=True,
+        help="""Seconds a kernel waits in the queue before it falls back. Unset: the kernels'
+        own default.""",
+    ).tag(config=True)
+
+    call_timeout = Float(
+        5.0, help="Seconds the node manager may take to answer one request of this server."
+    ).tag(config=True)
+
+    live_limit = Int(64, help="Most live status connections (open browser tabs) at once.").tag(
+        config=True
+    )
+
+    kernel_variables = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="Further environment variables for kernels and terminals.",
+    ).tag(config=True)
+
+    @default("simulate")
+    def _default_simulate(self) -> str:
+        return os.environ.get("JUPYTER_GPUSHARE_SIMULATE", "")
+
+    @default("ledger")
+    def _default_ledger(self) -> str:
+        return str(Path(jupyter_data_dir()) / "gpushare" / "ledger.sqlite")
+
+    # -- which node manager -------------------------------------------------------------------
+
+    def configured_socket(self) -> str | None:
+        """Return the socket somebody configured, by trait or environment.
+
+        A server started in another server's terminal inherits the embedded
+        node manager's path: that is no configuration, it may have to host it.
+        """
+        given = self.socket or os.environ.get(names.SOCKET)
+        if not given or given == embedded_socket(jupyter_runtime_dir()):
+            return None
+        return given
+
+    def find(self) -> str | None:
+        """Return the socket of the node manager that this server and its kernels use."""
+        configured = self.configured_socket()
+        if configured is not None:
+            return configured
+        if self.node is not None:
+            return self.node.socket
+        found = find_socket(os.environ)
+        return None if found is None else found.path
+
+    def why(self) -> str | None:
+        """Return what is known of why there is no node manager, for people."""
+        if self.node is not None:
+            return self.node.problem
+        if self.configured_socket() is None and not os.path.exists(system_socket()):
+            return (
+                "This host shows no NVIDIA GPU and no system node manager, so there is nothing "
+                "to share. To try with simulated GPUs set JUPYTER_GPUSHARE_SIMULATE=2x24GiB."
+            )
+        return None
+
+    def wants_embedded(self) -> bool:
+        """Say whether this server should take part in hosting a node manager."""
+        if self.embed == "always":
+            return True
+        if self.embed == "never" or self.configured_socket() is not None:
+            return False
+        # The directory is enough: a system node manager that restarts is still the one.
+        if os.path.isdir(os.path.dirname(system_socket())):
+            return False
+        return bool(self.simulate) or gpu_driver_present()
+
+    def _make_node(self) -> EmbeddedNode | None:
+        if not self.wants_embedded():
+            return None
+        arguments = ["--ledger", self.ledger]
+        if self.simulate:
+            arguments += ["--simulate", self.simulate]
+        if self.node_config:
+            arguments += ["--config", self.node_config]
+        socket = self.configured_socket() or embedded_socket(jupyter_runtime_dir())
+        return EmbeddedNode(
+            socket=socket, arguments=arguments, log=self.log, on_change=self._node_changed
+        )
+
+    # -- the extension's life -----------------------------------------------------------------
+
+    def initialize_settings(self) -> None:
+        """Make the parts; nothing runs before :meth:`start_services`."""
+        server = self.serverapp
+        assert server is not None
+        self._running = False
+        self.node = self._make_node()
+        self.link = NodeLink(
+            find=self.find,
+            why=self.why,
+            token=read_token,
+            timeout=self.call_timeout,
+            log=self.log,
+        )
+        self.feed = LiveFeed(self.link, self.live_limit)
+        server.event_logger.register_event_schema(SCHEMA_PATH)
+        self.events = LeaseEvents(
+            emit=lambda data: server.event_logger.emit(schema_id=SCHEMA_ID, data=data),
+            log=self.log,
+        )
+        self.link.subscribe(self._link_changed)
+        self.metrics = Metrics(
+            prometheus_client.REGISTRY,
+            GpuShareCollector(lambda: self.link.state.status, self.events.counts),
+        )
+        self.kernel_environment = KernelEnvironment(
+            kernel_manager=server.kernel_manager,
+            session_manager=server.session_manager,
+            contents_manager=server.contents_manager,
+            socket=self.find,
+            settings=self._kernel_settings(),
+            log=self.log,
+        )
+        self.kernel_environment.install()
+        self.lifecycle = KernelLifecycle(
+            kernel_manager=server.kernel_manager,
+            event_logger=server.event_logger,
+            tell=self._tell_ended,
+            log=self.log,
+        )
+
+    def initialize_handlers(self) -> None:
+        """Add the REST and WebSocket routes."""
+        self.handlers.extend(rest_routes(self.link))
+        self.handlers.extend(live_routes(self.feed))
+
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        await self.start_services()
+
+    async def start_services(self) -> None:
+        """Start what needs the running loop; twice is once."""
+        if self._running:
+            return
+        self._running = True
+        server = self.serverapp
+        assert server is not None
+        if self.node is not None:
+            self.node.start()
+        self.link.start()
+        self.lifecycle.start()
+        self.metrics.start()
+        terminals = server.web_app.settings.get("terminal_manager")
+        if terminals is not None:
+            self.kernel_environment.add_to_terminals(terminals)
+
+    async def stop_extension(self) -> None:
+        """Stop everything of ours.
+
+        The server ends its kernels only after its extensions. A node manager
+        that we host and that still has kernels of ours lives until this
+        process ends, so that it sees them go.
+        """
+        if not self._running:
+            return
+        self._running = False
+        server = self.serverapp
+        assert server is not None
+        self.metrics.stop()
+        self.feed.close()
+        await self.lifecycle.stop()
+        await self.link.close()
+        self.kernel_environment.uninstall()
+        if self.node is not None:
+            if self.node.hosting and len(server.kernel_manager.list_kernel_ids()) > 0:
+                await self.node.leave()
+                atexit.register(self.node.end_child)
+            else:
+                await self.node.stop()
+
+    # -- between the parts --------------------------------------------------------------------
+
+    def _kernel_settings(self) -> dict[str, str]:
+        given = {
+            names.FALLBACK: self.fallback,
+            names.ACQUIRE: self.acquire,
+            names.WAIT_TIMEOUT: None if self.wait_timeout is None else f"{self.wait_timeout:g}",
+        }
+        settings = {name: value for name, value in given.items() if value is not None}
+        return {**settings, **self.kernel_variables}
+
+    def _link_changed(self) -> None:
+        state = self.link.state
+        if self._running and self.node is not None and not state.connected:
+            self.node.lost()
+        self.events.observe(state.status)
+
+    def _node_changed(self) -> None:
+        if self.node is not None and self.node.hosting:
+            self.link.hurry()
+
+    async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
+        params: dict[str, Any] = {"kernel_id": kernel_id}
+        if pid is not None:
+            params["pid"] = pid
+        try:
+            await self.link.call("task.ended", params, timeout=_TELL_WITHIN)
+        except NodeProblem as problem:
+            # It watches the process itself, so this costs a good reason text, no GPU.
+            self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)
+
+
+def read_token() -> str | None:
+    """Return the token this server identifies itself with, if it was given one."""
+    token = os.environ.get(names.TOKEN)
+    if token:
+        return token
+    path = os.environ.get(names.TOKEN_FILE)
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

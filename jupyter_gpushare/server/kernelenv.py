@@ -1,0 +1,238 @@
+"""What kernels and terminals are told: the socket, the kernel's id, the notebook's wishes.
+
+A kernel's id is not in its environment by itself, so it is added where every
+kernel of this server passes: ``MultiKernelManager.pre_start_kernel(name,
+kwargs)``. It is the last step before the kernel manager is started, it is
+called by the synchronous and the asynchronous manager and by their
+subclasses, and it hands over the very ``kwargs`` that the start uses. What is
+put into ``kwargs["env"]`` is kept by the kernel manager as its launch
+arguments, so restarts and automatic restarts have it too. Managers that start
+kernels elsewhere (a gateway) do not pass here, and there a local socket would
+be of no use.
+
+The methods are wrapped on the *instances* of this server, never on the
+classes, and each wrapper calls what it found: subclasses and other extensions
+that do the same keep working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+
+from jupyter_gpushare.protocol import names
+
+NOTEBOOK_KEYS = ("gpus", "memory", "class")
+"""The keys of a notebook's ``gpushare`` metadata that are passed on."""
+
+_READ_TIMEOUT = 2.0  # seconds a kernel's start may wait for the notebook's metadata
+_LARGEST_NOTEBOOK = 64 * 2**20  # bytes; a larger notebook is not parsed for a few words
+_LONGEST_VALUE = 256  # characters of one metadata value
+
+# Which notebook the kernel that is being started in this asyncio task belongs to.
+_starting_for: ContextVar[str | None] = ContextVar("gpushare_starting_for", default=None)
+
+
+def notebook_wishes(metadata: object) -> str | None:
+    """Return the JSON text of a notebook's ``gpushare`` metadata, ``None`` when it has none.
+
+    Only known keys with plain values are kept; the kernel's side judges them.
+    """
+    if not isinstance(metadata, Mapping):
+        return None
+    gpushare = metadata.get("gpushare")
+    if not isinstance(gpushare, Mapping):
+        return None
+    wishes: dict[str, int | float | str] = {}
+    for key in NOTEBOOK_KEYS:
+        value = gpushare.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            continue
+        if len(str(value)) <= _LONGEST_VALUE:
+            wishes[key] = value
+    return json.dumps(wishes) if wishes else None
+
+
+class KernelEnvironment:
+    """Puts our variables into the environment of every kernel and terminal of one server.
+
+    ``socket`` returns the node manager's socket path, or ``None`` when this
+    server has none (then kernels get nothing from us and stay inert).
+    ``settings`` are further variables that apply where the environment does
+    not have them already.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel_manager: Any,
+        session_manager: Any,
+        contents_manager: Any,
+        socket: Callable[[], str | None],
+        settings: Mapping[str, str],
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self._kernels = kernel_manager
+        self._sessions = session_manager
+        self._contents = contents_manager
+        self._socket = socket
+        self._settings = dict(settings)
+        self._log = log
+        self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
+
+    def install(self) -> None:
+        """Wrap the managers' methods; twice is once."""
+        if self._wrapped:
+            return
+        self._wrap(self._kernels, "pre_start_kernel", self._around_pre_start)
+        self._wrap(self._kernels, "restart_kernel", self._around_restart)
+        self._wrap(self._sessions, "start_kernel_for_session", self._around_session_start)
+
+    def uninstall(self) -> None:
+        """Take our wrappers away again, where nobody has wrapped them in turn."""
+        for owner, name, wrapper in self._wrapped:
+            if vars(owner).get(name) is wrapper:
+                delattr(owner, name)
+        self._wrapped.clear()
+
+    def variables(self) -> dict[str, str]:
+        """Return what every kernel and terminal gets; empty when there is no node manager."""
+        socket = self._socket()
+        return {} if socket is None else {**self._settings, names.SOCKET: socket}
+
+    def add_to(self, env: MutableMapping[str, str]) -> None:
+        """Add :meth:`variables` to a process's environment; the environment wins over settings."""
+        socket = self._socket()
+        if socket is None:
+            return
+        for name, value in self._settings.items():
+            env.setdefault(name, value)
+        env[names.SOCKET] = socket
+
+    def add_to_terminals(self, terminal_manager: Any) -> None:
+        """Have new terminals of ``terminal_manager`` (terminado's) get :meth:`variables`."""
+        extra = getattr(terminal_manager, "extra_env", None)
+        if extra is None:
+            extra = terminal_manager.extra_env = {}
+        for name, value in self._settings.items():
+            if name not in os.environ:
+                extra.setdefault(name, value)
+        socket = self._socket()
+        if socket is not None:
+            extra[names.SOCKET] = socket
+
+    # -- wrappers -----------------------------------------------------------------------------
+
+    def _wrap(
+        self,
+        owner: Any,
+        name: str,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        original = getattr(owner, name, None)
+        if original is None:  # a manager of another design: leave it alone
+            self._log.debug("gpushare: %s has no %s", type(owner).__name__, name)
+            return
+        wrapper = around(original)
+        setattr(owner, name, wrapper)
+        self._wrapped.append((owner, name, wrapper))
+
+    def _around_pre_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def pre_start_kernel(kernel_name: str | None, kwargs: dict[str, Any]) -> Any:
+            found = original(kernel_name, kwargs)
+            with self._guard("add to a kernel's environment"):
+                kernel_id = found[-1]
+                given = kwargs.get("env")
+                env = dict(os.environ if given is None else given)
+                self.add_to(env)
+                if names.SOCKET in env:
+                    env[names.KERNEL_ID] = kernel_id
+                    notebook = _starting_for.get()
+                    if notebook is not None:
+                        env[names.NOTEBOOK] = notebook
+                    else:
+                        env.pop(names.NOTEBOOK, None)
+                    kwargs["env"] = env
+            return found
+
+        return pre_start_kernel
+
+    def _around_session_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        async def start_kernel_for_session(*args: Any, **kwargs: Any) -> Any:
+            token = None
+            with self._guard("read the notebook's metadata"):
+                given = signature.bind_partial(*args, **kwargs).arguments
+                wishes = await self._read(given.get("path"), given.get("type"))
+                token = _starting_for.set(wishes)
+            try:
+                return await ensure_async(original(*args, **kwargs))
+            finally:
+                if token is not None:
+                    _starting_for.reset(token)
+
+        return start_kernel_for_session
+
+    def _around_restart(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        async def restart_kernel(kernel_id: str, *args: Any, **kwargs: Any) -> Any:
+            with self._guard("refresh a kernel's environment"):
+                await self._refresh(kernel_id)
+            return await ensure_async(original(kernel_id, *args, **kwargs))
+
+        return restart_kernel
+
+    # -- the notebook -------------------------------------------------------------------------
+
+    async def _refresh(self, kernel_id: str) -> None:
+        """Before a restart: the notebook's wishes may have been edited, the socket moved."""
+        update_env = getattr(self._kernels, "update_env", None)
+        if update_env is None or kernel_id not in self._kernels:
+            return
+        env: dict[str, str] = {}
+        socket = self._socket()
+        if socket is not None:
+            env[names.SOCKET] = socket
+        for session in await ensure_async(self._sessions.list_sessions()):
+            if session.get("kernel", {}).get("id") == kernel_id:
+                wishes = await self._read(session.get("path"), session.get("type"))
+                env[names.NOTEBOOK] = wishes or "{}"
+                break
+        if env:
+            update_env(kernel_id=kernel_id, env=env)
+
+    async def _read(self, path: object, kind: object) -> str | None:
+        if self._socket() is None or not isinstance(path, str) or kind not in ("notebook", None):
+            return None
+        if kind is None and not path.endswith(".ipynb"):
+            return None
+        return await asyncio.wait_for(self._read_notebook(path), _READ_TIMEOUT)
+
+    async def _read_notebook(self, path: str) -> str | None:
+        get: Callable[..., Awaitable[Any]] = self._contents.get
+        exists = await ensure_async(self._contents.file_exists(path))
+        if not exists:
+            return None
+        model = await ensure_async(get(path, content=False))
+        if (model.get("size") or 0) > _LARGEST_NOTEBOOK:
+            return None
+        model = await ensure_async(get(path, content=True, type="notebook"))
+        return notebook_wishes((model.get("content") or {}).get("metadata"))
+
+    @contextmanager
+    def _guard(self, doing: str) -> Iterator[None]:
+        """A kernel starts whether or not our part of it works."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - managers are pluggable: they may raise anything
+            self._log.warning("gpushare could not %s; the kernel starts without", doing)
+            self._log.debug("gpushare: the reason", exc_info=True)

@@ -1,0 +1,106 @@
+"""Tells the node manager at once when a kernel was shut down, restarted or died.
+
+The server's ``kernel_actions`` events say what people did; the restarter's
+callbacks say what happened by itself. A kernel keeps its id over a restart,
+so an end is told with the process id that ended: the lease that the *new*
+process of the same kernel may already hold must not be hit.
+
+This is the fast and well-named path, not the only one: the node manager also
+watches every task's process itself (a pidfd), so managers that emit no
+events, and a server that dies, leak nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+
+Tell = Callable[[str, int | None], Awaitable[None]]
+"""Called with the kernel's id and the process id that ended (``None``: whatever it had)."""
+
+
+class KernelLifecycle:
+    """Follows the kernels of one server; ``tell`` is called once for each end."""
+
+    def __init__(
+        self,
+        *,
+        kernel_manager: Any,
+        event_logger: Any,
+        tell: Tell,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self._kernels = kernel_manager
+        self._events = event_logger
+        self._tell = tell
+        self._log = log
+        self._pids: dict[str, int | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Listen to the server's kernel events."""
+        self._events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
+
+    async def stop(self) -> None:
+        """Stop listening and let what is being told finish (it is bounded by ``tell``)."""
+        self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _on_action(self, logger: Any, schema_id: str, data: dict[str, Any]) -> None:
+        kernel_id = data.get("kernel_id")
+        if not isinstance(kernel_id, str) or data.get("status") != "success":
+            return
+        match data.get("action"):
+            case "start":
+                self._started(kernel_id)
+            case "restart":
+                before = self._pids.get(kernel_id)
+                now = self._pid(kernel_id)
+                self._pids[kernel_id] = now
+                if before is not None and before != now:
+                    self._ended(kernel_id, before)
+            case "shutdown":
+                self._pids.pop(kernel_id, None)
+                self._ended(kernel_id, None)
+
+    def _started(self, kernel_id: str) -> None:
+        self._pids[kernel_id] = self._pid(kernel_id)
+        kernel = self._kernel(kernel_id)
+        if kernel is None:
+            return
+
+        def died() -> None:
+            # A dead process's id is told, so what the restarted kernel asks for is safe.
+            before = self._pids.get(kernel_id)
+            self._pids[kernel_id] = None
+            if before is not None:
+                self._ended(kernel_id, before)
+
+        def gone() -> None:
+            self._pids.pop(kernel_id, None)
+            self._ended(kernel_id, None)
+
+        kernel.add_restart_callback(died, "restart")
+        kernel.add_restart_callback(gone, "dead")
+
+    def _kernel(self, kernel_id: str) -> Any:
+        return self._kernels.get_kernel(kernel_id) if kernel_id in self._kernels else None
+
+    def _pid(self, kernel_id: str) -> int | None:
+        provisioner = getattr(self._kernel(kernel_id), "provisioner", None)
+        pid = getattr(provisioner, "pid", None)
+        return pid if isinstance(pid, int) else None
+
+    def _ended(self, kernel_id: str, pid: int | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._say(kernel_id, pid))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _say(self, kernel_id: str, pid: int | None) -> None:
+        self._log.debug("gpushare: kernel %s ended (process %s)", kernel_id, pid)
+        await self._tell(kernel_id, pid)

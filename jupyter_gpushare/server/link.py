@@ -1,0 +1,250 @@
+"""The server's one connection to the node manager, on the server's own event loop.
+
+It keeps itself alive: it connects, says hello, watches, and when the
+connection is lost it tries again with a growing, jittered pause. Whoever asks
+something meanwhile hears at once that the node manager is away; nobody waits
+for a connection that may never come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_gpushare._version import __version__
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import ProtocolError
+from jupyter_gpushare.protocol.framing import LineFramer
+from jupyter_gpushare.protocol.messages import ErrorReply, Notification, Reply, parse_incoming
+
+from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
+
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)  # seconds before connecting again
+_CONNECT_WITHIN = 5.0  # seconds for connecting, hello and watch, each
+_CHUNK = 65536  # bytes read at once
+_MOST_UNSENT = 1 << 20  # bytes that may wait for a node manager that does not read
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What is known of the node manager now; replaced as a whole at each change.
+
+    ``status`` is ``None`` while no node manager is connected; then ``message``
+    says why, for people. ``generation`` counts connections.
+    """
+
+    status: Mapping[str, Any] | None
+    hello: Mapping[str, Any] | None
+    message: str
+    generation: int = 0
+
+    @property
+    def connected(self) -> bool:
+        return self.status is not None
+
+
+class NodeLink:
+    """A self-healing client of one node manager.
+
+    ``find`` returns the socket's path (``None``: there is none to try, and
+    ``why`` says why). ``token`` returns the secret that identifies this
+    server where peer credentials do not.
+    """
+
+    def __init__(
+        self,
+        *,
+        find: Callable[[], str | None],
+        why: Callable[[], str | None],
+        token: Callable[[], str | None] = lambda: None,
+        timeout: float = 5.0,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self.state = LinkState(None, None, "The connection to the node manager was not tried yet.")
+        self._find = find
+        self._why = why
+        self._token = token
+        self._timeout = timeout
+        self._log = log
+        self._writer: asyncio.StreamWriter | None = None
+        self._protocol = ClientConnection()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._subscribers: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect (needs the running loop)."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Disconnect; every pending call hears so."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def hurry(self) -> None:
+        """Try to connect now instead of at the end of the pause."""
+        self._hurry.set()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` after each change of :attr:`state`; returns how to stop that."""
+        self._subscribers.append(changed)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._subscribers.remove(changed)
+
+        return unsubscribe
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def call(
+        self, method: str, params: Mapping[str, Any], *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Ask the node manager and return its result.
+
+        Waits at most ``timeout`` seconds (the link's own by default). Raises
+        :class:`NodeUnavailable`, :class:`NodeTimedOut`, or
+        :class:`NodeProblem` with the node manager's reason and sentence.
+        """
+        if not self.state.connected:
+            raise NodeUnavailable(self.state.message)
+        return await self._ask(method, params, self._timeout if timeout is None else timeout)
+
+    async def _ask(self, method: str, params: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        writer = self._writer
+        if writer is None or writer.is_closing():
+            raise NodeUnavailable(self.state.message)
+        if writer.transport.get_write_buffer_size() > _MOST_UNSENT:
+            raise NodeTimedOut(method, timeout)
+        call_id, line = self._protocol.call(method, params)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[call_id] = answer
+        writer.write(line)
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        except TimeoutError:
+            raise NodeTimedOut(method, timeout) from None
+        finally:
+            self._waiting.pop(call_id, None)
+
+    # -- the connection -----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        try:
+            while True:
+                self._hurry.clear()
+                generation = self.state.generation
+                await self._connect_once()
+                failures = 0 if self.state.generation != generation else failures + 1
+                pause = _PAUSES[min(failures, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), pause)
+        finally:
+            self._set(LinkState(None, None, "The server stops.", self.state.generation))
+
+    async def _connect_once(self) -> None:
+        """Connect, serve until the connection ends, and say why it ended."""
+        path = self._find()
+        if path is None:
+            self._lost(self._why() or "There is no node manager on this host.")
+            return
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_unix_connection(path), _CONNECT_WITHIN
+            )
+        except (TimeoutError, OSError) as error:
+            said = getattr(error, "strerror", None) or "no answer"
+            self._lost(
+                self._why()
+                or f"The node manager at {path} cannot be reached ({said}). It is tried again."
+            )
+            return
+        self._writer = writer
+        self._protocol = ClientConnection()
+        reading = asyncio.create_task(self._read(reader))
+        try:
+            greeting = asyncio.create_task(self._greet())
+            await asyncio.wait({reading, greeting}, return_when=asyncio.FIRST_COMPLETED)
+            if greeting.done():
+                greeting.result()
+            else:
+                greeting.cancel()
+            await reading
+            self._lost("The node manager closed the connection. It is tried again.")
+        except NodeProblem as problem:
+            self._lost(problem.message)
+        except (OSError, ProtocolError) as error:
+            self._log.debug("gpushare: the connection to %s failed", path, exc_info=True)
+            self._lost(f"The connection to the node manager at {path} failed ({error}).")
+        finally:
+            reading.cancel()
+            self._writer = None
+            writer.close()
+            self._fail_waiting()
+
+    async def _greet(self) -> None:
+        hello: dict[str, Any] = {
+            "protocol": 1,
+            "client": {"name": "jupyter-server", "version": __version__},
+        }
+        token = self._token()
+        if token is not None:
+            hello["token"] = token
+        met = await self._ask("hello", hello, _CONNECT_WITHIN)
+        status = await self._ask("watch", {}, _CONNECT_WITHIN)
+        self._log.info("gpushare: connected to node manager %s", met.get("node", {}).get("name"))
+        self._set(LinkState(status, met, "", self.state.generation + 1))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        framer = LineFramer()
+        while data := await reader.read(_CHUNK):
+            for line in framer.feed(data):
+                self._receive(line)
+
+    def _receive(self, line: bytes) -> None:
+        match parse_incoming(line):
+            case Reply(id=call_id, result=result):
+                waiting = self._waiting.get(call_id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(result)
+            case ErrorReply() as error:
+                waiting = self._waiting.get(error.id) if error.id is not None else None
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(NodeProblem(error.reason, error.message, error.data))
+            case Notification(method="changed", params=params):
+                if self.state.connected:
+                    status = params["status"]
+                    self._set(LinkState(status, self.state.hello, "", self.state.generation))
+
+    def _lost(self, message: str) -> None:
+        if self.state.connected:
+            self._log.warning("gpushare: %s", message)
+        if self.state.connected or self.state.message != message:
+            self._set(LinkState(None, None, message, self.state.generation))
+
+    def _fail_waiting(self) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(NodeUnavailable(self.state.message))
+        self._waiting.clear()
+
+    def _set(self, state: LinkState) -> None:
+        self.state = state
+        for changed in tuple(self._subscribers):
+            try:
+                changed()
+            except Exception:  # noqa: BLE001 - one listener's bug must not cut the connection
+                self._log.warning("gpushare: a listener failed", exc_info=True)

@@ -1,0 +1,129 @@
+"""The server's own ``/metrics``: a collector that reads the last status, and never waits.
+
+Nobody's name is in a label: the page may be open to a monitoring system that
+must not learn who runs what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_GPU_GAUGES = (
+    ("memory", "jupyter_gpushare_gpu_memory_bytes", "Memory of the GPU."),
+    ("reserved", "jupyter_gpushare_gpu_reserved_bytes", "Memory reserved by environments."),
+    (
+        "unleased",
+        "jupyter_gpushare_gpu_unleased_bytes",
+        "Memory in use without a lease.",
+    ),
+    ("free", "jupyter_gpushare_gpu_free_bytes", "Memory that can still be granted."),
+    ("used", "jupyter_gpushare_gpu_used_bytes", "Memory in use as measured."),
+    ("utilisation", "jupyter_gpushare_gpu_utilisation_ratio", "Share of time the GPU computed."),
+    ("tasks", "jupyter_gpushare_gpu_tasks", "Tasks that hold a lease on the GPU."),
+)
+
+
+class GpuShareCollector(Collector):
+    """Turns the last status document into metrics.
+
+    ``status`` returns it, or ``None`` while no node manager is connected;
+    ``counts`` is how many lease events of each action this server has seen.
+    """
+
+    def __init__(
+        self, status: Callable[[], Mapping[str, Any] | None], counts: Mapping[str, int]
+    ) -> None:
+        self._status = status
+        self._counts = counts
+
+    def describe(self) -> list[Metric]:
+        """Names are not reserved: one process may run several servers (in tests)."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; called by the ``/metrics`` handler."""
+        status = self._status()
+        yield GaugeMetricFamily(
+            "jupyter_gpushare_up",
+            "Whether this server is connected to a node manager.",
+            value=0.0 if status is None else 1.0,
+        )
+        events = CounterMetricFamily(
+            "jupyter_gpushare_lease_events",
+            "Lease events of this server's environment.",
+            labels=["action"],
+        )
+        for action, count in sorted(self._counts.items()):
+            events.add_metric([action], count)
+        yield events
+        if status is not None:
+            yield from self._gpus(status)
+            yield from self._leases(status)
+
+    def _gpus(self, status: Mapping[str, Any]) -> Iterator[Metric]:
+        gpus = status["gpus"]
+        health = GaugeMetricFamily("jupyter_gpushare_gpus", "GPUs by health.", labels=["health"])
+        for state, count in sorted(Counter(gpu["health"] for gpu in gpus).items()):
+            health.add_metric([state], count)
+        yield health
+        for key, name, text in _GPU_GAUGES:
+            family = GaugeMetricFamily(name, text, labels=["gpu"])
+            for gpu in gpus:
+                value = gpu.get(key)
+                if value is not None:  # unknown is left out, never shown as zero
+                    family.add_metric([gpu["uuid"]], value)
+            yield family
+
+    def _leases(self, status: Mapping[str, Any]) -> Iterator[Metric]:
+        leases = GaugeMetricFamily(
+            "jupyter_gpushare_leases", "Leases of the node by state.", labels=["state"]
+        )
+        for state, count in sorted(Counter(x["state"] for x in status["leases"]).items()):
+            leases.add_metric([state], count)
+        yield leases
+        queue = GaugeMetricFamily(
+            "jupyter_gpushare_queue_requests", "Requests that wait.", labels=["priority_class"]
+        )
+        for name, count in sorted(Counter(x["priority_class"] for x in status["queue"]).items()):
+            queue.add_metric([name], count)
+        yield queue
+        yield GaugeMetricFamily(
+            "jupyter_gpushare_queue_oldest_seconds",
+            "How long the longest-waiting request has waited.",
+            value=max((x["waiting"] for x in status["queue"]), default=0.0),
+        )
+        quota = status.get("quota")
+        if quota is not None:
+            yield GaugeMetricFamily(
+                "jupyter_gpushare_quota_gpus", "GPUs this user may hold.", value=quota["gpus"]
+            )
+            yield GaugeMetricFamily(
+                "jupyter_gpushare_quota_used_gpus",
+                "GPUs this user holds.",
+                value=quota["used_gpus"],
+            )
+
+
+class Metrics:
+    """Registers the collector for the life of one server extension."""
+
+    def __init__(self, registry: CollectorRegistry, collector: GpuShareCollector) -> None:
+        self._registry = registry
+        self._collector = collector
+        self._registered = False
+
+    def start(self) -> None:
+        if not self._registered:
+            self._registry.register(self._collector)
+            self._registered = True
+
+    def stop(self) -> None:
+        if self._registered:
+            self._registry.unregister(self._collector)
+            self._registered = False
