@@ -31,6 +31,6 @@ def unload_ipython_extension(ipython: "Any") -> None:
 
 def _jupyter_server_extension_points() -> "list[dict[str, Any]]":
     """Called by Jupyter Server for each enabled extension."""
-    from .server.app import GpuShareExtension
+    from .server.extension import GpuShareExtension
 
     return [{"module": "jupyter_gpushare", "app": GpuShareExtension}]
