@@ -1,0 +1,46 @@
+"""What an inventory of GPUs promises, whatever stands behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jupyter_gpushare.policy.model import Gpu, GpuReading
+
+
+class InventoryError(Exception):
+    """The GPUs cannot be listed or measured at all; the text says why and what to do.
+
+    Trouble with *one* GPU is never this: it is that GPU's ``problem``.
+    """
+
+
+class Inventory(Protocol):
+    """Lists the GPUs of this node and measures them.
+
+    :meth:`discover` and :meth:`read` may take as long as the driver likes:
+    call them in one executor thread, never on the event loop.
+    """
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the GPUs are pretend ones."""
+
+    def discover(self) -> tuple[Gpu, ...]:
+        """The allocatable GPUs, in display order.
+
+        A GPU that was listed before and is lost now is still listed: its
+        reading says what is wrong. Raises :class:`InventoryError`.
+        """
+
+    def read(self) -> tuple[GpuReading, ...]:
+        """One measurement of each GPU of the last :meth:`discover`, in its order.
+
+        Raises :class:`InventoryError`.
+        """
+
+    def close(self) -> None:
+        """Lets go of the driver; afterwards the other methods raise.
+
+        Never waits, from any thread, and may be called twice: a call that is
+        stuck in the driver lets go when it comes back.
+        """

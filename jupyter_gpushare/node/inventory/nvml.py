@@ -1,0 +1,573 @@
+"""The real GPUs, through NVIDIA's management library.
+
+Full GPUs and MIG instances alike are named by UUID; a GPU in MIG mode yields
+its instances and not itself. Handles are looked up anew for each measurement:
+a GPU that was reset, or an instance that was made again, keeps its UUID but
+not its handle.
+
+Nothing here is initialised at import, nor when an inventory is made: the
+first ``discover`` or ``read`` does it, in the caller's executor thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.processes import lineage
+from jupyter_gpushare.policy.model import (
+    Bytes,
+    Gpu,
+    GpuReading,
+    GpuUuid,
+    ProcessId,
+    ProcessReading,
+)
+
+_log = logging.getLogger(__name__)
+
+# pynvml's handles and structures have no types of their own.
+_Handle = Any
+
+# Answers that concern the library as a whole, not one GPU.
+_NO_LIBRARY = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+
+# Answers that mean "this driver or this device does not know that question".
+_NO_ANSWER = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_DEPRECATED,
+    }
+)
+
+# Answers that mean "not here now": what comes back after one of them was
+# reset, replaced or made again.
+_LOST = frozenset(
+    {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        28,  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
+    }
+)
+
+# XID numbers that speak of one program's fault (13, 31, 43, 45, 68, 109) or
+# only record an event that the GPU has survived (63, 92, 94). Were they held
+# against the GPU, one notebook with a wrong index could take it from everyone.
+_HARMLESS_XIDS = frozenset({13, 31, 43, 45, 63, 68, 92, 94, 109})
+
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older pynvml does not name.
+_RECOVERY_ACTION_FIELD = 230
+_RECOVERY = {
+    1: "a reset",
+    2: "a reboot of this host",
+    3: "its peer-to-peer traffic drained",
+    4: "its peer-to-peer traffic drained and a reset",
+    5: "its IMEX domain recovered",
+    6: "a reset of its PCIe bus",
+    7: "a reboot of the whole system",
+}
+
+# A lost GPU that comes back is seen again only by a library that was started
+# again on some drivers; starting it costs up to seconds, so not at each reading.
+_RESTART_EVERY = 8
+
+_MOST_EVENTS_AT_ONCE = 256
+_PROCESS_LIST_TRIES = 5
+_ANY_INSTANCE = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A GPU we listed. ``board`` is the UUID of the physical GPU it is (a part of).
+
+    ``instance`` is the MIG GPU instance; ``sharers`` counts the MIG devices
+    that share its memory, itself included.
+    """
+
+    gpu: Gpu
+    board: str
+    instance: int | None = None
+    sharers: int = 1
+
+    @property
+    def mig(self) -> bool:
+        return self.instance is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """In bytes. ``used`` excludes the driver's reserve where the driver tells it."""
+
+    capacity: int
+    used: int
+
+
+class NvmlInventory:
+    """The GPUs that NVML lists. See :class:`~.base.Inventory` for what it promises."""
+
+    simulated = False
+
+    def __init__(self, boot_id: str) -> None:
+        """``boot_id`` is stamped on the processes found on the GPUs."""
+        self._boot_id = boot_id
+        self._lock = threading.Lock()  # held while NVML is called; close() never waits for it
+        self._closed = False
+        self._started = False
+        self._devices: dict[GpuUuid, _Device] | None = None
+        self._events: _Handle | None = None
+        self._listening: set[str] = set()
+        # What the driver reported, by board and GPU instance (None: all of the board).
+        self._xids: dict[tuple[str, int | None], int] = {}
+        self._lost_boards: set[str] = set()
+        self._readings_with_loss = 0
+        self._told: set[str] = set()
+
+    def discover(self) -> tuple[Gpu, ...]:
+        with self._calls():
+            return tuple(device.gpu for device in self._discover().values())
+
+    def read(self) -> tuple[GpuReading, ...]:
+        with self._calls():
+            devices = self._discover() if self._devices is None else self._devices
+            self._collect_events()
+            boards = {device.board for device in devices.values()}
+            problems = {board: self._board_problem(board) for board in boards}
+            readings = tuple(
+                self._read(device, problems[device.board]) for device in devices.values()
+            )
+            if self._lost_boards:
+                self._readings_with_loss += 1
+                if self._readings_with_loss % _RESTART_EVERY == 0:
+                    self._stop()
+            else:
+                self._readings_with_loss = 0
+            return readings
+
+    def close(self) -> None:
+        # First the flag, then the try: whoever holds the lock looks at the
+        # flag after letting go of it, so one of the two always stops NVML.
+        self._closed = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
+
+    # The library as a whole
+
+    @contextlib.contextmanager
+    def _calls(self) -> Iterator[None]:
+        """Everything that calls NVML happens in here."""
+        try:
+            with self._lock:
+                if self._closed:
+                    raise InventoryError("The inventory is closed.")
+                try:
+                    self._start()
+                    yield
+                except pynvml.NVMLError as error:
+                    self._stop()
+                    raise InventoryError(_sentence(error)) from error
+        finally:
+            if self._closed:
+                self.close()
+
+    def _start(self) -> None:
+        if not self._started:
+            pynvml.nvmlInit()
+            self._started = True
+            self._listen(self._board_handles() if self._devices is not None else {})
+
+    def _stop(self) -> None:
+        if self._started:
+            self._started = False
+            self._listening.clear()
+            events, self._events = self._events, None
+            # A library that has lost its driver cannot even say good-bye.
+            if events is not None:
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlEventSetFree(events)
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+    # Listing
+
+    def _discover(self) -> dict[GpuUuid, _Device]:
+        found: dict[GpuUuid, _Device] = {}
+        boards: dict[str, _Handle] = {}
+        number = 0
+        for position in range(pynvml.nvmlDeviceGetCount()):
+            number = max(number, position)
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(position)
+                board = _text(pynvml.nvmlDeviceGetUUID(handle))
+                devices = self._allocatable(handle, board, number)
+            except pynvml.NVMLError as error:
+                _reraise_if_general(error)
+                self._tell_once(f"GPU {position} is left out: {_problem(error)}")
+                continue
+            boards[board] = handle
+            found.update((device.gpu.uuid, device) for device in devices)
+            number += len(devices)
+        for uuid, device in (self._devices or {}).items():
+            if device.board not in boards:  # lost, and therefore without a name just now
+                found.setdefault(uuid, device)
+        self._devices = found
+        self._listen(boards)
+        return found
+
+    def _allocatable(self, handle: _Handle, board: str, number: int) -> list[_Device]:
+        """The GPU itself, or its MIG devices when it is in MIG mode."""
+        if not _in_mig_mode(handle):
+            gpu = _describe(handle, GpuUuid(board), number)
+            return [_Device(gpu, board)]
+        members: list[tuple[_Handle, int]] = []
+        for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                member = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, position)
+            except pynvml.NVMLError as error:
+                if error.value in (
+                    pynvml.NVML_ERROR_NOT_FOUND,
+                    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+                ):
+                    continue  # this place on the GPU holds no instance
+                raise
+            members.append((member, pynvml.nvmlDeviceGetGpuInstanceId(member)))
+        instances = [instance for _, instance in members]
+        return [
+            _Device(
+                # MIG devices of one GPU instance have their own processors but
+                # one common memory, and each reports all of it. Offering it
+                # more than once would book it twice, so each gets its part.
+                _describe(
+                    member,
+                    GpuUuid(_text(pynvml.nvmlDeviceGetUUID(member))),
+                    number + offset,
+                    instances.count(instance),
+                ),
+                board,
+                instance,
+                instances.count(instance),
+            )
+            for offset, (member, instance) in enumerate(members)
+        ]
+
+    # Health
+
+    def _board_handles(self) -> dict[str, _Handle]:
+        handles: dict[str, _Handle] = {}
+        for board in {device.board for device in (self._devices or {}).values()}:
+            with contextlib.suppress(pynvml.NVMLError):  # lost: its reading will say so
+                handles[board] = pynvml.nvmlDeviceGetHandleByUUID(board)
+        return handles
+
+    def _listen(self, boards: dict[str, _Handle]) -> None:
+        """Asks the driver to report XID errors of these boards."""
+        for board, handle in boards.items():
+            if board in self._listening:
+                continue
+            try:
+                if self._events is None:
+                    self._events = pynvml.nvmlEventSetCreate()
+                pynvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+                )
+            except pynvml.NVMLError as error:
+                _reraise_if_general(error)
+                self._tell_once(f"No XID reports for {board}: {error}")
+            self._listening.add(board)
+
+    def _collect_events(self) -> None:
+        if self._events is None:
+            return
+        for _ in range(_MOST_EVENTS_AT_ONCE):
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except pynvml.NVMLError as error:
+                _reraise_if_general(error)
+                return  # a time-out: nothing more to report; a lost GPU: its reading says so
+            if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+                continue
+            xid = int(event.eventData)
+            try:
+                board = _text(pynvml.nvmlDeviceGetUUID(event.device))
+            except pynvml.NVMLError as error:
+                _reraise_if_general(error)
+                continue  # it does not even know its name: its reading says so
+            if xid in _HARMLESS_XIDS:
+                _log.info("XID %d on %s: a program's fault, not the GPU's", xid, board)
+                continue
+            _log.error("XID %d on %s", xid, board)
+            instance = int(event.gpuInstanceId)
+            self._xids[board, None if instance == _ANY_INSTANCE else instance] = xid
+
+    def _board_problem(self, board: str) -> str | None:
+        """What is wrong with a physical GPU, XID errors apart."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(board)
+            action = _recovery_action(handle)
+        except pynvml.NVMLError as error:
+            _reraise_if_general(error)
+            if error.value in _LOST:
+                self._lost_boards.add(board)
+            return _problem(error, board)
+        came_back = board in self._lost_boards
+        self._lost_boards.discard(board)
+        if came_back or action == 0:
+            # It was taken away and is here again, or the driver itself says
+            # that what it reported needs nothing done (any more).
+            for key in [key for key in self._xids if key[0] == board]:
+                del self._xids[key]
+        if action:
+            what = _RECOVERY.get(action, f"recovery action {action}")
+            return f"The driver says that the GPU needs {what} before it can be used again."
+        return None
+
+    def _xid_problem(self, device: _Device) -> str | None:
+        xid = self._xids.get((device.board, None))
+        if xid is None and device.mig:
+            xid = self._xids.get((device.board, device.instance))
+        if xid is None:
+            return None
+        return (
+            f"The driver reported the hardware error XID {xid}. Reset the GPU"
+            f" (nvidia-smi --gpu-reset -i {device.board}) and restart the node manager."
+        )
+
+    # Measuring
+
+    def _read(self, device: _Device, board_problem: str | None) -> GpuReading:
+        uuid = device.gpu.uuid
+        lost = GpuReading(uuid=uuid, problem=board_problem, used=None)
+        if device.board in self._lost_boards:
+            return lost
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            problem = board_problem or self._xid_problem(device)
+            if not device.mig and _in_mig_mode(handle):
+                problem = "The GPU was switched to MIG mode; only its instances can be used."
+            memory = _memory(handle)
+            utilisation = _utilisation(handle)
+            processes = self._processes(handle)
+        except pynvml.NVMLError as error:
+            _reraise_if_general(error)
+            if error.value in _LOST and not device.mig:
+                self._lost_boards.add(device.board)
+            return GpuReading(uuid=uuid, problem=_problem(error, device.board), used=None)
+        used: int | None = memory.used
+        if device.sharers > 1:  # the figure is that of all sharers together
+            known = [process.memory for process in processes if process.memory is not None]
+            used = sum(known) if len(known) == len(processes) else None
+        return GpuReading(
+            uuid=uuid,
+            problem=problem,
+            used=None if used is None else Bytes(used),
+            processes=processes,
+            utilisation=utilisation,
+        )
+
+    def _processes(self, handle: _Handle) -> tuple[ProcessReading, ...]:
+        merged: dict[int, int | None] = {}
+        for ask in _PROCESS_LISTS:
+            for pid, memory in _one_list(handle, ask).items():
+                earlier = merged.get(pid)
+                # One process can be on several lists, each time with all its
+                # memory: the larger figure is right, and any is better than none.
+                if earlier is None or (memory is not None and memory > earlier):
+                    merged[pid] = memory
+        return tuple(
+            ProcessReading(
+                # Not visible from our pid namespace, or already gone: nobody's
+                # process, but its memory is taken all the same.
+                lineage=lineage(pid, self._boot_id) or (ProcessId(self._boot_id, pid, 0),),
+                memory=None if memory is None else Bytes(memory),
+            )
+            for pid, memory in sorted(merged.items())
+        )
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            _log.warning("%s", sentence)
+
+
+# The newest call first; a driver that lacks it gets the one before.
+_PROCESS_LISTS: tuple[tuple[Callable[[_Handle], Any], ...], ...] = (
+    (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    ),
+    (
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+    ),
+    (
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+    ),
+)
+
+
+def _one_list(
+    handle: _Handle, versions: tuple[Callable[[_Handle], Any], ...]
+) -> dict[int, int | None]:
+    """Memory in bytes by pid, ``None`` where it is unknown.
+
+    Entries with one pid on *one* list are different memory and add up: so it
+    is for pid 0, by which a driver names every process of another namespace.
+    """
+    for version in versions:
+        for tries_left in reversed(range(_PROCESS_LIST_TRIES)):
+            try:
+                entries = version(handle)
+            except pynvml.NVMLError as error:
+                # Processes appeared between "how many?" and "which?": ask again.
+                if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and tries_left:
+                    continue
+                if error.value in _NO_ANSWER:
+                    break
+                raise
+            memory: dict[int, int | None] = {}
+            for entry in entries:
+                pid, size = int(entry.pid), entry.usedGpuMemory
+                if pid not in memory:
+                    memory[pid] = None if size is None else int(size)
+                else:
+                    before = memory[pid]
+                    memory[pid] = None if size is None or before is None else before + int(size)
+            return memory
+    return {}
+
+
+def _describe(handle: _Handle, uuid: GpuUuid, number: int, sharers: int = 1) -> Gpu:
+    return Gpu(
+        uuid=uuid,
+        index=number,
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        memory=Bytes(_memory(handle).capacity // sharers),
+    )
+
+
+def _memory(handle: _Handle) -> _Memory:
+    try:
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        if error.value not in _NO_ANSWER:
+            raise
+        # An older driver counts its reserve as used and does not tell it apart.
+        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return _Memory(capacity=int(info.total), used=int(info.used))
+    return _Memory(capacity=int(info.total) - int(info.reserved), used=int(info.used))
+
+
+def _utilisation(handle: _Handle) -> float | None:
+    try:
+        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    except pynvml.NVMLError as error:
+        if error.value in _NO_ANSWER:  # so it is for MIG devices
+            return None
+        raise
+
+
+def _in_mig_mode(handle: _Handle) -> bool:
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _NO_ANSWER:
+            return False
+        raise
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _recovery_action(handle: _Handle) -> int | None:
+    """0: none needed; ``None``: the driver does not say."""
+    try:
+        value = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])[0]
+    except pynvml.NVMLError as error:
+        if error.value in _NO_ANSWER:
+            return None
+        raise
+    return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _reraise_if_general(error: pynvml.NVMLError) -> None:
+    if error.value in _NO_LIBRARY:
+        raise error
+
+
+def _problem(error: pynvml.NVMLError, board: str | None = None) -> str:
+    """What an answer about one GPU means to a person."""
+    which = board or "UUID"
+    if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+        return (
+            "The GPU has fallen off the bus: the driver cannot reach it any more."
+            " Usually only a reboot of this host brings it back."
+        )
+    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+        return (
+            "The GPU needs a reset before it can be used again: end what uses it,"
+            f" then nvidia-smi --gpu-reset -i {which}."
+        )
+    if error.value in (
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        28,  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
+    ):
+        return "The GPU is not there any more: the driver does not list it."
+    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+        return (
+            "The node manager may not use the GPU: give its user access to /dev/nvidia*,"
+            " or pass the GPU into its container."
+        )
+    return f"The driver cannot read the GPU ({error})."
+
+
+def _sentence(error: pynvml.NVMLError) -> str:
+    """What an answer about the library means to a person, and what to do."""
+    or_simulate = " (or start with --simulate 2x24GiB for simulated GPUs)"
+    if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return (
+            "NVIDIA's management library (libnvidia-ml.so.1) is not on this host: install the"
+            f" NVIDIA driver, or pass the GPUs into this container{or_simulate}."
+        )
+    if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return (
+            "The NVIDIA driver is not loaded: try nvidia-smi, then modprobe nvidia or a"
+            f" reboot{or_simulate}."
+        )
+    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return (
+            "The NVIDIA driver was updated while it ran: its library and its kernel module"
+            " have different versions. Reboot this host, or load the module again."
+        )
+    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+        return (
+            "The node manager may not talk to the NVIDIA driver: give its user access to"
+            f" /dev/nvidia*, or pass the GPUs into its container{or_simulate}."
+        )
+    return f"The NVIDIA driver does not answer ({error}): see nvidia-smi and the kernel's log."

@@ -1,0 +1,640 @@
+"""The inventories: NVML's through the real pynvml over our own library, and the simulated one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.nvml import GIB, Kind, Nvml, NvmlWorld
+
+from jupyter_gpushare.node.inventory import Inventory, InventoryError, open_inventory
+from jupyter_gpushare.node.inventory.nvml import NvmlInventory
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
+from jupyter_gpushare.node.processes import lineage, read_boot_id
+from jupyter_gpushare.policy.model import GpuReading, ProcessId
+
+BOOT = "the-boot"
+DEADLINE = 10.0
+RESERVED = 512 * 2**20
+NOBODY = 2**22 + 5  # no kernel gives this pid
+
+
+@pytest.fixture
+def world(nvml_world: NvmlWorld) -> Iterator[NvmlWorld]:
+    """A world that this process sees; in the end NVML must have been shut down."""
+    library = nvml_world.load()
+    yield nvml_world
+    assert library.nvml_stub_initialised() == 0
+
+
+@pytest.fixture
+def inventory(world: NvmlWorld) -> Iterator[NvmlInventory]:
+    inventory = NvmlInventory(BOOT)
+    yield inventory
+    inventory.close()
+
+
+def only(inventory: Inventory) -> GpuReading:
+    (reading,) = inventory.read()
+    return reading
+
+
+def problem(inventory: Inventory) -> str:
+    reading = only(inventory)
+    assert reading.problem is not None
+    return reading.problem
+
+
+def started(inventory: Inventory) -> None:
+    inventory.discover()
+    inventory.read()
+
+
+def until(predicate: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not predicate():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.005)
+
+
+# Listing
+
+
+def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    first = world.add_gpu(memory=24 * GIB, reserved=RESERVED, name="NVIDIA Some Thing 24GB")
+    second = world.add_gpu(memory=80 * GIB, reserved=2 * RESERVED)
+    one, two = inventory.discover()
+    assert (one.uuid, one.index, one.name) == (first, 0, "NVIDIA Some Thing 24GB")
+    assert (two.uuid, two.index) == (second, 1)
+    assert one.memory == 24 * GIB - RESERVED
+    assert two.memory == 80 * GIB - 2 * RESERVED
+    assert not one.simulated
+    assert not inventory.simulated
+    assert inventory.discover() == (one, two)
+
+
+def test_no_gpu_is_no_error(inventory: NvmlInventory) -> None:
+    assert inventory.discover() == ()
+    assert inventory.read() == ()
+
+
+def test_an_old_driver_without_the_reserve(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    world.add_gpu(memory=24 * GIB, reserved=RESERVED)
+    world.lack("nvmlDeviceGetMemoryInfo_v2")
+    (gpu,) = inventory.discover()
+    assert gpu.memory == 24 * GIB
+    assert only(inventory).used == RESERVED, "what cannot be told apart counts as used"
+
+
+def test_mig_devices_stand_in_for_their_gpu(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    whole = world.add_gpu()
+    parent = world.add_gpu(memory=40 * GIB)
+    small = world.add_mig(parent, memory=5 * GIB, reserved=0, name="MIG 1g.5gb")
+    large = world.add_mig(parent, memory=20 * GIB, reserved=GIB, name="MIG 3g.20gb")
+    last = world.add_gpu()
+    gpus = inventory.discover()
+    assert [gpu.uuid for gpu in gpus] == [whole, small, large, last]
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    assert [gpu.memory for gpu in gpus[1:3]] == [5 * GIB, 19 * GIB]
+    assert gpus[1].name == "MIG 1g.5gb"
+    world.add_process(large, os.getpid(), 2 * GIB)
+    readings = {reading.uuid: reading for reading in inventory.read()}
+    assert readings[large].used == 2 * GIB  # type: ignore[index]
+    assert readings[small].used == 0  # type: ignore[index]
+    assert readings[large].processes[0].memory == 2 * GIB  # type: ignore[index]
+    assert readings[large].utilisation is None, "a MIG device has no figure"  # type: ignore[index]
+
+
+def test_mig_mode_without_instances_offers_nothing(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    gpu = world.add_gpu()
+    assert len(inventory.discover()) == 1
+    world.set_mig_mode(gpu, True)
+    assert "MIG mode" in problem(inventory)
+    assert inventory.discover() == ()
+    world.set_mig_mode(gpu, False)
+    assert len(inventory.discover()) == 1
+    assert only(inventory).problem is None
+
+
+def test_mig_devices_of_one_instance_never_offer_its_memory_twice(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    parent = world.add_gpu()
+    one = world.add_mig(parent, memory=20 * GIB, reserved=0, instance=3, compute_instance=0)
+    two = world.add_mig(parent, memory=20 * GIB, reserved=0, instance=3, compute_instance=1)
+    assert sum(gpu.memory for gpu in inventory.discover()) == 20 * GIB
+    world.set_unlisted(one, GIB)
+    world.add_process(two, os.getpid(), None)
+    first, second = inventory.read()
+    assert first.used == 0, "the processes' figures, since the device's is that of both"
+    assert second.used is None
+
+
+def test_a_mig_device_that_was_removed_is_listed_no_more(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    parent = world.add_gpu()
+    stays = world.add_mig(parent)
+    goes = world.add_mig(parent)
+    assert len(inventory.discover()) == 2
+    world.remove(goes)
+    first, second = inventory.read()
+    assert first.problem is None
+    assert "not there any more" in str(second.problem)
+    assert [gpu.uuid for gpu in inventory.discover()] == [stays]
+
+
+def test_a_new_gpu_is_found_by_the_next_discover(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    first = world.add_gpu()
+    started(inventory)
+    second = world.add_gpu()
+    assert [reading.uuid for reading in inventory.read()] == [first]
+    assert [gpu.uuid for gpu in inventory.discover()] == [first, second]
+    assert [reading.uuid for reading in inventory.read()] == [first, second]
+
+
+def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    forbidden = world.add_gpu()
+    allowed = world.add_gpu()
+    world.fail(forbidden, "nvmlDeviceGetHandleByIndex_v2", Nvml.NO_PERMISSION)
+    (gpu,) = inventory.discover()
+    assert (gpu.uuid, gpu.index) == (allowed, 1), "its number is still the one nvidia-smi shows"
+
+
+# Measuring
+
+
+def test_processes_are_measured_with_their_lineage(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    gpu = world.add_gpu()
+    world.set_utilisation(gpu, 37)
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        world.add_process(gpu, child.pid, 3 * GIB)
+        reading = only(inventory)
+        (process,) = reading.processes
+        assert process.memory == 3 * GIB
+        assert process.lineage == lineage(child.pid, BOOT)
+        assert [each.pid for each in process.lineage[:2]] == [child.pid, os.getpid()]
+        assert reading.used == 3 * GIB
+        assert reading.utilisation == pytest.approx(0.37)
+        assert reading.problem is None
+    finally:
+        child.kill()
+        child.wait()
+    assert only(inventory).processes == ()
+    assert only(inventory).used == 0
+
+
+def test_unknown_memory_is_not_zero(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.add_process(gpu, os.getpid(), None)
+    assert [process.memory for process in only(inventory).processes] == [None]
+    world.set_memory(gpu, os.getpid(), 0)
+    assert [process.memory for process in only(inventory).processes] == [0]
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({Kind.COMPUTE: 5, Kind.GRAPHICS: 5}, 5),
+        ({Kind.COMPUTE: 5, Kind.GRAPHICS: None}, 5),
+        ({Kind.COMPUTE: None, Kind.MPS: 7}, 7),
+        ({Kind.COMPUTE: 3, Kind.GRAPHICS: 9, Kind.MPS: None}, 9),
+        ({Kind.GRAPHICS: 0, Kind.MPS: None}, 0),
+        ({Kind.GRAPHICS: None, Kind.MPS: None}, None),
+        ({Kind.MPS: 4}, 4),
+    ],
+)
+def test_one_process_on_several_lists_is_one(
+    world: NvmlWorld,
+    inventory: NvmlInventory,
+    figures: dict[Kind, int | None],
+    expected: int | None,
+) -> None:
+    gpu = world.add_gpu()
+    for kind, memory in figures.items():
+        world.add_process(gpu, os.getpid(), memory, kind)
+    (process,) = only(inventory).processes
+    assert process.memory == expected
+
+
+def test_a_process_we_cannot_see_still_counts(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.add_process(gpu, NOBODY, GIB, stays=True)
+    # Several processes of other pid namespaces are all called 0.
+    world.add_process(gpu, 0, 2 * GIB, stays=True)
+    world.add_process(gpu, 0, 3 * GIB, stays=True)
+    reading = only(inventory)
+    assert [(process.lineage, process.memory) for process in reading.processes] == [
+        ((ProcessId(BOOT, 0, 0),), 5 * GIB),
+        ((ProcessId(BOOT, NOBODY, 0),), GIB),
+    ]
+    assert reading.used == 6 * GIB
+
+
+def test_many_processes(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    with world.together():
+        for number in range(200):
+            world.add_process(gpu, NOBODY + number, 2**20, stays=True)
+    assert len(only(inventory).processes) == 200
+
+
+def test_older_process_lists_and_missing_ones(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.add_process(gpu, os.getpid(), GIB)
+    world.lack(
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+    )
+    assert [process.memory for process in only(inventory).processes] == [GIB]
+
+
+def test_memory_nobody_is_listed_for_is_used_all_the_same(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    gpu = world.add_gpu()
+    world.set_unlisted(gpu, 7 * GIB)
+    assert only(inventory).used == 7 * GIB
+
+
+def test_no_utilisation_is_unknown(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.fail(gpu, "nvmlDeviceGetUtilizationRates", Nvml.NOT_SUPPORTED)
+    assert only(inventory).utilisation is None
+    assert only(inventory).problem is None
+
+
+# Mishaps of one GPU
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (Nvml.GPU_IS_LOST, "fallen off the bus"),
+        (Nvml.RESET_REQUIRED, "needs a reset"),
+        (Nvml.UNKNOWN, "cannot read the GPU"),
+    ],
+)
+def test_a_lost_gpu_says_so_and_comes_back(
+    world: NvmlWorld, inventory: NvmlInventory, code: Nvml, words: str
+) -> None:
+    well, ill = world.add_gpu(), world.add_gpu()
+    world.add_process(ill, os.getpid(), GIB)
+    gpus = inventory.discover()
+    world.lose(ill, code)
+    for _ in range(20):  # also across the restarts of the library
+        first, second = inventory.read()
+        assert (first.uuid, first.problem, first.used) == (well, None, 0)
+        assert words in str(second.problem)
+        assert (second.used, second.processes, second.utilisation) == (None, (), None)
+    assert inventory.discover() == gpus, "a lost GPU is still listed"
+    world.restore(ill)
+    second = inventory.read()[1]
+    assert second.problem is None
+    assert second.used == GIB
+    assert len(second.processes) == 1
+
+
+def test_a_gpu_lost_while_it_is_measured(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    started(inventory)
+    world.fail(gpu, "nvmlDeviceGetMemoryInfo_v2", Nvml.GPU_IS_LOST)
+    reading = only(inventory)
+    assert "fallen off the bus" in str(reading.problem)
+    assert reading.used is None, "unknown is not zero"
+    world.restore(gpu)
+    assert only(inventory).problem is None
+
+
+def test_a_gpu_lost_before_it_had_a_name_is_found_when_it_is_back(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    well, ill = world.add_gpu(), world.add_gpu()
+    world.lose(ill)
+    assert [gpu.uuid for gpu in inventory.discover()] == [well]
+    world.restore(ill)
+    assert [gpu.uuid for gpu in inventory.discover()] == [well, ill]
+
+
+def test_a_gpu_that_was_pulled_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    listed = inventory.discover()
+    world.remove(gpu)
+    assert "not there any more" in problem(inventory)
+    assert inventory.discover() == listed
+    world.add_gpu(gpu=gpu)
+    assert only(inventory).problem is None
+
+
+def test_the_loss_of_a_board_is_the_loss_of_its_mig_devices(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    parent = world.add_gpu()
+    world.add_mig(parent)
+    world.add_mig(parent)
+    started(inventory)
+    world.lose(parent)
+    assert all("fallen off" in str(reading.problem) for reading in inventory.read())
+    assert len(inventory.discover()) == 2
+    world.restore(parent)
+    assert all(reading.problem is None for reading in inventory.read())
+
+
+def test_a_hardware_error_stays_until_the_gpu_was_away(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    ill, well = world.add_gpu(), world.add_gpu()
+    started(inventory)
+    world.report_xid(ill, 79)
+    for _ in range(3):
+        first, second = inventory.read()
+        assert "XID 79" in str(first.problem)
+        assert ill in str(first.problem), "the advice names the GPU"
+        assert first.used == 0, "it still answers"
+        assert second.problem is None
+    world.lose(ill, Nvml.RESET_REQUIRED)
+    assert "needs a reset" in str(inventory.read()[0].problem)
+    world.restore(ill)
+    assert [reading.problem for reading in inventory.read()] == [None, None]
+    assert well == inventory.read()[1].uuid
+
+
+def test_a_hardware_error_the_driver_recovered_from(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    gpu = world.add_gpu()
+    world.set_recovery(gpu, 0)
+    started(inventory)
+    world.report_xid(gpu, 48)
+    assert only(inventory).problem is None
+    world.set_recovery(gpu, 1)
+    assert "needs a reset" in problem(inventory)
+    world.set_recovery(gpu, 2)
+    assert "reboot of this host" in problem(inventory)
+    world.set_recovery(gpu, 0)
+    assert only(inventory).problem is None
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 94])
+def test_a_programs_own_fault_does_not_take_the_gpu_away(
+    world: NvmlWorld, inventory: NvmlInventory, xid: int
+) -> None:
+    gpu = world.add_gpu()
+    started(inventory)
+    world.report_xid(gpu, xid)
+    assert only(inventory).problem is None
+    world.report_xid(gpu, 62)
+    assert "XID 62" in problem(inventory)
+
+
+def test_a_hardware_error_in_one_mig_instance(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    parent = world.add_gpu()
+    world.add_mig(parent, instance=1)
+    world.add_mig(parent, instance=2)
+    started(inventory)
+    world.report_xid(parent, 48, instance=2)
+    first, second = inventory.read()
+    assert first.problem is None
+    assert "XID 48" in str(second.problem)
+    world.report_xid(parent, 79)
+    assert all("XID 79" in str(reading.problem) for reading in inventory.read())
+
+
+def test_a_driver_without_events_is_no_problem(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.fail(gpu, "nvmlDeviceRegisterEvents", Nvml.NOT_SUPPORTED)
+    started(inventory)
+    world.report_xid(gpu, 79)
+    assert only(inventory).problem is None
+
+
+# Mishaps of the whole library
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (Nvml.DRIVER_NOT_LOADED, "modprobe nvidia"),
+        (Nvml.NO_PERMISSION, "/dev/nvidia"),
+        (Nvml.VERSION_MISMATCH, "updated while it ran"),
+        (Nvml.UNKNOWN, "nvidia-smi"),
+    ],
+)
+def test_a_library_that_does_not_start_says_what_to_do(
+    world: NvmlWorld, inventory: NvmlInventory, code: Nvml, words: str
+) -> None:
+    world.add_gpu()
+    world.refuse_start(code)
+    with pytest.raises(InventoryError, match=words):
+        inventory.discover()
+    with pytest.raises(InventoryError, match=words):
+        inventory.read()
+    world.refuse_start(None)
+    assert len(inventory.discover()) == 1
+
+
+def test_a_driver_updated_under_way(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    started(inventory)
+    world.refuse_everything(Nvml.VERSION_MISMATCH)
+    with pytest.raises(InventoryError, match="Reboot"):
+        inventory.read()
+    with pytest.raises(InventoryError, match="Reboot"):
+        inventory.discover()
+    world.refuse_everything(None)
+    assert only(inventory).problem is None
+    world.report_xid(gpu, 79)
+    assert "XID 79" in problem(inventory), "it listens again after a new start"
+
+
+def test_a_foreign_shutdown_is_survived(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    world.add_gpu()
+    started(inventory)
+    assert world.load().nvmlShutdown() == 0
+    with pytest.raises(InventoryError, match="does not answer"):
+        inventory.read()
+    assert only(inventory).problem is None
+
+
+def test_closed_is_closed(world: NvmlWorld) -> None:
+    world.add_gpu()
+    inventory = NvmlInventory(BOOT)
+    inventory.close()
+    for method in (inventory.discover, inventory.read):
+        with pytest.raises(InventoryError, match="closed"):
+            method()
+    assert world.load().nvml_stub_initialised() == 0
+
+
+def test_close_neither_waits_for_a_slow_call_nor_pulls_the_library_from_under_it(
+    world: NvmlWorld,
+) -> None:
+    world.add_gpu()
+    inventory = NvmlInventory(BOOT)
+    started(inventory)
+    world.set_slow(60_000)
+    results: list[tuple[GpuReading, ...]] = []
+    thread = threading.Thread(target=lambda: results.append(inventory.read()))
+    thread.start()
+    until(lambda: inventory._lock.locked())
+    before = time.monotonic()
+    inventory.close()
+    inventory.close()
+    assert time.monotonic() - before < 1.0
+    assert world.load().nvml_stub_initialised() == 1
+    world.set_slow(0)
+    thread.join(DEADLINE)
+    assert results[0][0].problem is None
+    assert world.load().nvml_stub_initialised() == 0
+    with pytest.raises(InventoryError, match="closed"):
+        inventory.read()
+
+
+def test_no_library_no_driver_call_at_import(nvml_world: NvmlWorld) -> None:
+    code = (
+        "import sys, jupyter_gpushare.node.inventory.nvml, pynvml;"
+        "assert pynvml.nvmlLib is None;"
+        "from jupyter_gpushare.node.inventory import open_inventory;"
+        "inventory = open_inventory(None);"
+        "assert pynvml.nvmlLib is None;"
+        "inventory.close();"
+        "assert pynvml.nvmlLib is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=nvml_world.environ())
+
+
+PROGRAM = """
+import json
+from jupyter_gpushare.node.inventory import InventoryError, open_inventory
+inventory = open_inventory(None)
+try:
+    gpus, readings = inventory.discover(), inventory.read()
+except InventoryError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    print(json.dumps({
+        "gpus": [[gpu.uuid, gpu.memory] for gpu in gpus],
+        "processes": [
+            [each.lineage[0].boot_id, each.lineage[0].pid, each.memory]
+            for reading in readings for each in reading.processes
+        ],
+    }))
+inventory.close()
+"""
+
+
+def run_program(environ: dict[str, str]) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environ, check=True, capture_output=True, text=True
+    )
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_another_process_sees_the_world_by_its_environment(nvml_world: NvmlWorld) -> None:
+    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=RESERVED)
+    nvml_world.add_process(gpu, os.getpid(), GIB)
+    answer = run_program(nvml_world.environ())
+    assert answer["gpus"] == [[gpu, 24 * GIB - RESERVED]]
+    assert answer["processes"] == [[read_boot_id(), os.getpid(), GIB]]
+
+
+def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
+    # A file that is no library hides a real one, should this machine have it.
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
+    answer = run_program({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+    assert "install the NVIDIA driver" in str(answer["error"])
+    assert "--simulate" in str(answer["error"])
+
+
+# Simulated
+
+
+def test_no_spec_never_means_simulated() -> None:
+    inventory = open_inventory(None)
+    assert isinstance(inventory, NvmlInventory)
+    assert not inventory.simulated
+    inventory.close()
+
+
+def test_a_spec_gives_simulated_gpus_that_say_so() -> None:
+    inventory = open_inventory("1x80GiB, 2x24GiB")
+    assert isinstance(inventory, SimulatedInventory)
+    assert inventory.simulated
+    gpus = inventory.discover()
+    assert [gpu.memory for gpu in gpus] == [80 * GIB, 24 * GIB, 24 * GIB]
+    assert [gpu.index for gpu in gpus] == [0, 1, 2]
+    assert all(gpu.simulated and "Simulated" in gpu.name for gpu in gpus)
+    assert [reading.uuid for reading in inventory.read()] == [gpu.uuid for gpu in gpus]
+    assert all(reading.problem is None and reading.used == 0 for reading in inventory.read())
+    inventory.close()
+    with pytest.raises(InventoryError, match="closed"):
+        inventory.discover()
+    with pytest.raises(InventoryError, match="closed"):
+        inventory.read()
+
+
+def test_simulated_gpus_keep_their_uuids() -> None:
+    first, again = parse_spec("2x24GiB"), parse_spec(" 2 x 24 GiB ")
+    assert first == again
+    assert len({gpu.uuid for gpu in first}) == 2
+    for gpu in first:
+        assert gpu.uuid.startswith("GPU-")
+        assert str(uuid.UUID(gpu.uuid.removeprefix("GPU-"))) == gpu.uuid.removeprefix("GPU-")
+    assert {gpu.uuid for gpu in first}.isdisjoint(gpu.uuid for gpu in parse_spec("2x25GiB"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "gigabytes"), [("24GiB", [24]), ("1x0.5GiB", [0.5]), ("3x1GiB,1x2GiB", [1, 1, 1, 2])]
+)
+def test_specs(spec: str, gigabytes: list[float]) -> None:
+    assert [gpu.memory / GIB for gpu in parse_spec(spec)] == gigabytes
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", ",", "2x", "x24GiB", "0x24GiB", "2x0GiB", "-1x24GiB", "2x24", "1.5x24GiB", "2x24GiB,",
+     "9999999x1GiB", "1000x1GiB,1000x1GiB", "2x24parsecs", "2x..GiB", "1x99999999999999999999GiB"],
+)  # fmt: skip
+def test_an_unreadable_spec_says_how_to_write_one(spec: str) -> None:
+    with pytest.raises(InventoryError, match="2x24GiB"):
+        open_inventory(spec)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 500)), min_size=1, max_size=8))
+def test_every_good_spec_is_read(parts: list[tuple[int, int]]) -> None:
+    gpus = parse_spec(",".join(f"{count}x{size}GiB" for count, size in parts))
+    assert [gpu.memory for gpu in gpus] == [
+        size * GIB for count, size in parts for _ in range(count)
+    ]
+    assert len({gpu.uuid for gpu in gpus}) == len(gpus)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_spec_or_a_typed_error(text: str) -> None:
+    try:
+        good = bool(parse_spec(text))
+    except InventoryError as error:
+        good = "Write for example" in str(error)
+    assert good

@@ -1,0 +1,712 @@
+/*
+ * A small libnvidia-ml.so.1 of our own, for tests on machines without a GPU.
+ *
+ * It exports the part of NVML's C interface that jupyter_gpushare and the
+ * frameworks' device counters call, so that the real pynvml runs against it.
+ * What it answers is read from the file named by NVML_STUB_STATE at *every*
+ * call: a test changes the world while the library is loaded. The file is
+ * replaced atomically by tests/support/nvml.py, which is also where the lines
+ * are explained to test authors.
+ *
+ * One item a line, words separated by single spaces; a name is the rest of
+ * its line; sizes in bytes:
+ *
+ *   init CODE                         nvmlInit answers CODE
+ *   every CODE                        every call on the library answers CODE
+ *   slow MILLISECONDS                 every call on a GPU takes so long, or until the line goes
+ *   lacks FUNCTION                    FUNCTION answers "function not found"
+ *   gpu UUID TOTAL RESERVED NAME
+ *   mig PARENT UUID GI CI TOTAL RESERVED NAME
+ *   migmode UUID                      in MIG mode (also without instances)
+ *   error UUID CODE                   every call on this device answers CODE
+ *   fails UUID FUNCTION CODE          one function on this device answers CODE
+ *   util UUID PERCENT
+ *   extra UUID BYTES                  used by no listed process
+ *   recovery UUID ACTION              recovery action field (absent: not supported)
+ *   proc UUID PID BYTES|? C|G|M FLAG  FLAG: "live" = gone when the process is; "stays"
+ *   xid SERIAL UUID XID GI|-          told once by each event set that was made before it
+ */
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
+    FUNCTION_NOT_FOUND = 13,
+    VERSION_MISMATCH = 25,
+};
+
+enum { MOST_DEVICES = 128, MOST_PROCESSES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32 };
+enum { UUID_SIZE = 96, NAME_SIZE = 96 };
+
+typedef unsigned long long u64;
+
+struct device {
+    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
+    unsigned gi, ci, index;
+    u64 total, reserved, extra;
+    int is_mig, mig_mode, error, util, recovery;
+};
+
+struct process {
+    char uuid[UUID_SIZE];
+    unsigned pid;
+    u64 memory; /* all bits set: unknown */
+    char kind;
+};
+
+struct xid {
+    u64 serial, number;
+    char uuid[UUID_SIZE];
+    unsigned gi;
+};
+
+struct failure {
+    char uuid[UUID_SIZE], function[64];
+    int code;
+};
+
+struct world {
+    int init, every, slow;
+    int devices, gpus, processes, xids, lacks, fails;
+    struct device device[MOST_DEVICES];
+    struct process process[MOST_PROCESSES];
+    struct xid xid[MOST_XIDS];
+    char lack[MOST_LACKS][64];
+    struct failure fail[MOST_FAILS];
+};
+
+/* A handle outlives the lines it was made from, as a real one does. */
+struct handle {
+    char uuid[UUID_SIZE];
+};
+
+struct event_set {
+    u64 seen;
+    int registered;
+    char uuid[MOST_DEVICES][UUID_SIZE];
+};
+
+struct event_data {
+    struct handle *device;
+    u64 type, data;
+    unsigned gi, ci;
+};
+
+struct process_info {
+    unsigned pid;
+    u64 memory;
+    unsigned gi, ci;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct handle handles[MOST_DEVICES * 4];
+static int handles_used;
+static int initialised;
+static struct world now; /* only under the lock */
+
+/* ---- the state file ---- */
+
+static struct device *find(struct world *world, const char *uuid)
+{
+    for (int i = 0; i < world->devices; i++)
+        if (strcmp(world->device[i].uuid, uuid) == 0)
+            return &world->device[i];
+    return NULL;
+}
+
+static int runs(unsigned pid)
+{
+    char path[64], text[512], state = 'X';
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = 0;
+    char *end = strrchr(text, ')');
+    if (end != NULL)
+        state = end[2];
+    return state != 'Z' && state != 'X';
+}
+
+static void read_line(struct world *world, char *line)
+{
+    char uuid[UUID_SIZE], other[UUID_SIZE], word[64], flag[16], kind;
+    unsigned gi, ci, pid;
+    u64 total, reserved, number;
+    int code, name = 0;
+    struct device *device;
+
+    line[strcspn(line, "\n")] = 0;
+    if (sscanf(line, "init %d", &code) == 1)
+        world->init = code;
+    else if (sscanf(line, "every %d", &code) == 1)
+        world->every = code;
+    else if (sscanf(line, "slow %d", &code) == 1)
+        world->slow = code;
+    else if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
+        strcpy(world->lack[world->lacks++], word);
+    else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name &&
+             world->devices < MOST_DEVICES) {
+        device = &world->device[world->devices++];
+        strcpy(device->uuid, uuid);
+        snprintf(device->name, NAME_SIZE, "%s", line + name);
+        device->index = (unsigned)world->gpus++;
+        device->total = total;
+        device->reserved = reserved;
+        device->gi = device->ci = 0xFFFFFFFF;
+        device->recovery = -1;
+    } else if (sscanf(line, "mig %95s %95s %u %u %llu %llu %n", other, uuid, &gi, &ci, &total,
+                      &reserved, &name) == 6 &&
+               name && world->devices < MOST_DEVICES) {
+        device = find(world, other);
+        if (device != NULL)
+            device->mig_mode = 1;
+        device = &world->device[world->devices++];
+        strcpy(device->uuid, uuid);
+        strcpy(device->parent, other);
+        snprintf(device->name, NAME_SIZE, "%s", line + name);
+        device->is_mig = 1;
+        device->gi = gi;
+        device->ci = ci;
+        device->total = total;
+        device->reserved = reserved;
+        device->recovery = -1;
+    } else if (sscanf(line, "proc %95s %u %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
+        if (world->processes < MOST_PROCESSES && (strcmp(flag, "stays") == 0 || runs(pid))) {
+            struct process *process = &world->process[world->processes++];
+            strcpy(process->uuid, uuid);
+            process->pid = pid;
+            process->memory = word[0] == '?' ? ~0ULL : strtoull(word, NULL, 10);
+            process->kind = kind;
+        }
+    } else if (sscanf(line, "xid %llu %95s %llu %63s", &total, uuid, &number, word) == 4) {
+        if (world->xids < MOST_XIDS) {
+            struct xid *xid = &world->xid[world->xids++];
+            xid->serial = total;
+            xid->number = number;
+            xid->gi = word[0] == '-' ? 0xFFFFFFFF : (unsigned)strtoul(word, NULL, 10);
+            strcpy(xid->uuid, uuid);
+        }
+    } else if (sscanf(line, "fails %95s %63s %d", uuid, word, &code) == 3) {
+        if (world->fails < MOST_FAILS) {
+            struct failure *failure = &world->fail[world->fails++];
+            strcpy(failure->uuid, uuid);
+            strcpy(failure->function, word);
+            failure->code = code;
+        }
+    } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
+               (device = find(world, uuid)) != NULL) {
+        if (strcmp(flag, "migmode") == 0)
+            device->mig_mode = 1;
+        else if (strcmp(flag, "error") == 0)
+            device->error = (int)number;
+        else if (strcmp(flag, "util") == 0)
+            device->util = (int)number;
+        else if (strcmp(flag, "extra") == 0)
+            device->extra = number;
+        else if (strcmp(flag, "recovery") == 0)
+            device->recovery = (int)number;
+    }
+}
+
+/* Only under the lock. */
+static int look(void)
+{
+    char *line = NULL;
+    size_t room = 0;
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = path == NULL ? NULL : fopen(path, "re");
+
+    memset(&now, 0, sizeof now);
+    if (file == NULL)
+        return DRIVER_NOT_LOADED;
+    while (getline(&line, &room, file) >= 0)
+        read_line(&now, line);
+    free(line);
+    fclose(file);
+    return SUCCESS;
+}
+
+static int check(const char *function)
+{
+    int code = look();
+    if (code == SUCCESS && !initialised)
+        code = UNINITIALIZED;
+    if (code == SUCCESS)
+        code = now.every;
+    for (int i = 0; code == SUCCESS && i < now.lacks; i++)
+        if (strcmp(now.lack[i], function) == 0)
+            code = FUNCTION_NOT_FOUND;
+    return code;
+}
+
+/* Takes the lock and finds the device; only SUCCESS leaves the lock taken. */
+static int enter(const char *function, const struct handle *handle, struct device **device)
+{
+    const struct timespec moment = {0, 5 * 1000 * 1000};
+    int code, waited = 0;
+
+    pthread_mutex_lock(&lock);
+    code = check(function);
+    while (code == SUCCESS && waited < now.slow) {
+        pthread_mutex_unlock(&lock);
+        nanosleep(&moment, NULL);
+        waited += 5;
+        pthread_mutex_lock(&lock);
+        code = check(function);
+    }
+    if (code == SUCCESS && handle == NULL)
+        code = INVALID_ARGUMENT;
+    if (code == SUCCESS) {
+        struct device *found = find(&now, handle->uuid), *parent = NULL;
+        if (found == NULL) {
+            code = NOT_FOUND;
+        } else {
+            if (found->is_mig)
+                parent = find(&now, found->parent);
+            code = found->error != SUCCESS ? found->error : parent != NULL ? parent->error : SUCCESS;
+            *device = found;
+        }
+    }
+    for (int i = 0; code == SUCCESS && i < now.fails; i++)
+        if (strcmp(now.fail[i].function, function) == 0 &&
+            strcmp(now.fail[i].uuid, handle->uuid) == 0)
+            code = now.fail[i].code;
+    if (code != SUCCESS)
+        pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static int leave(int code)
+{
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static struct handle *handle_of(const char *uuid)
+{
+    for (int i = 0; i < handles_used; i++)
+        if (strcmp(handles[i].uuid, uuid) == 0)
+            return &handles[i];
+    if (handles_used == MOST_DEVICES * 4)
+        return NULL;
+    strcpy(handles[handles_used].uuid, uuid);
+    return &handles[handles_used++];
+}
+
+static u64 used_by_processes(const struct device *device)
+{
+    u64 sum = 0;
+    for (int i = 0; i < now.processes; i++) {
+        int earlier = 0;
+        if (strcmp(now.process[i].uuid, device->uuid) != 0 || now.process[i].memory == ~0ULL)
+            continue;
+        for (int j = 0; j < i; j++) /* one process on two lists holds its memory once */
+            earlier |= now.process[j].pid == now.process[i].pid &&
+                       now.process[j].kind != now.process[i].kind &&
+                       strcmp(now.process[j].uuid, device->uuid) == 0;
+        if (!earlier)
+            sum += now.process[i].memory;
+    }
+    return sum;
+}
+
+static int copy(char *to, unsigned size, const char *text)
+{
+    if (strlen(text) >= size)
+        return INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return SUCCESS;
+}
+
+/* ---- the library ---- */
+
+EXPORT int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int code = look();
+    if (code == SUCCESS)
+        code = now.init;
+    if (code == SUCCESS)
+        initialised++;
+    return leave(code);
+}
+
+EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+EXPORT int nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+EXPORT int nvmlShutdown(void)
+{
+    pthread_mutex_lock(&lock);
+    int code = initialised > 0 ? SUCCESS : UNINITIALIZED;
+    if (initialised > 0)
+        initialised--;
+    return leave(code);
+}
+
+/* For tests: how many times the library is initialised and not shut down. */
+EXPORT int nvml_stub_initialised(void) { return initialised; }
+
+EXPORT const char *nvmlErrorString(int code)
+{
+    static __thread char text[64];
+    snprintf(text, sizeof text, "NVML error %d", code);
+    return text;
+}
+
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned size)
+{
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    return leave(code == SUCCESS ? copy(text, size, "580.0.stub") : code);
+}
+
+EXPORT int nvmlSystemGetNVMLVersion(char *text, unsigned size)
+{
+    return copy(text, size, "13.580.0.stub");
+}
+
+EXPORT int nvmlSystemGetCudaDriverVersion(int *version)
+{
+    *version = 13000;
+    return SUCCESS;
+}
+
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    return nvmlSystemGetCudaDriverVersion(version);
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    *count = (unsigned)now.gpus;
+    return leave(code);
+}
+
+EXPORT int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+static int give_handle(const char *function, struct device *device, struct handle **handle)
+{
+    int code = device == NULL ? NOT_FOUND : device->error;
+    if (code == SUCCESS && device->is_mig) {
+        struct device *parent = find(&now, device->parent);
+        code = parent == NULL ? NOT_FOUND : parent->error;
+    }
+    for (int i = 0; code == SUCCESS && i < now.fails; i++)
+        if (strcmp(now.fail[i].function, function) == 0 &&
+            strcmp(now.fail[i].uuid, device->uuid) == 0)
+            code = now.fail[i].code;
+    if (code == SUCCESS)
+        *handle = handle_of(device->uuid);
+    return code;
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct handle **handle)
+{
+    struct device *found = NULL;
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    for (int i = 0; i < now.devices; i++)
+        if (!now.device[i].is_mig && now.device[i].index == index)
+            found = &now.device[i];
+    if (code == SUCCESS)
+        code = found == NULL ? INVALID_ARGUMENT : give_handle(__func__, found, handle);
+    return leave(code);
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct handle **handle)
+{
+    return nvmlDeviceGetHandleByIndex_v2(index, handle);
+}
+
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **handle)
+{
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    if (code == SUCCESS)
+        code = give_handle(__func__, find(&now, uuid), handle);
+    return leave(code);
+}
+
+EXPORT int nvmlDeviceGetUUID(struct handle *handle, char *text, unsigned size)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    return code != SUCCESS ? code : leave(copy(text, size, device->uuid));
+}
+
+EXPORT int nvmlDeviceGetName(struct handle *handle, char *text, unsigned size)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    return code != SUCCESS ? code : leave(copy(text, size, device->name));
+}
+
+EXPORT int nvmlDeviceGetIndex(struct handle *handle, unsigned *index)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *index = device->index;
+    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+struct memory {
+    u64 total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    u64 total, reserved, free, used;
+};
+
+EXPORT int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    memory->total = device->total;
+    memory->used = device->reserved + device->extra + used_by_processes(device);
+    memory->free = memory->total - memory->used;
+    return leave(SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *memory)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    if (memory->version != (sizeof *memory | 2u << 24))
+        return leave(VERSION_MISMATCH);
+    memory->total = device->total;
+    memory->reserved = device->reserved;
+    memory->used = device->extra + used_by_processes(device);
+    memory->free = memory->total - memory->reserved - memory->used;
+    return leave(SUCCESS);
+}
+
+struct utilisation {
+    unsigned gpu, memory;
+};
+
+EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, struct utilisation *rates)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    rates->gpu = (unsigned)device->util;
+    rates->memory = 0;
+    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+static int list(const char *function, char kind, struct handle *handle, unsigned *count,
+                struct process_info *info)
+{
+    struct device *device = NULL;
+    unsigned room = *count, found = 0;
+    int code = enter(function, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    if (device->is_mig && kind != 'C')
+        return leave(NOT_SUPPORTED);
+    for (int i = 0; i < now.processes; i++) {
+        const struct process *process = &now.process[i];
+        if (process->kind != kind || strcmp(process->uuid, device->uuid) != 0)
+            continue;
+        if (found < room && info != NULL) {
+            info[found].pid = process->pid;
+            info[found].memory = process->memory;
+            info[found].gi = device->gi;
+            info[found].ci = device->ci;
+        }
+        found++;
+    }
+    *count = found;
+    return leave(found > room ? INSUFFICIENT_SIZE : SUCCESS);
+}
+
+#define PROCESS_LIST(name, kind)                                                               \
+    EXPORT int name##_v3(struct handle *handle, unsigned *count, struct process_info *info)    \
+    {                                                                                          \
+        return list(__func__, kind, handle, count, info);                                      \
+    }                                                                                          \
+    EXPORT int name##_v2(struct handle *handle, unsigned *count, struct process_info *info)    \
+    {                                                                                          \
+        return list(__func__, kind, handle, count, info);                                      \
+    }
+
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, 'C')
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, 'G')
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, 'M')
+
+struct field_value {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned value_type;
+    int code;
+    u64 value;
+};
+
+EXPORT int nvmlDeviceGetFieldValues(struct handle *handle, int count, struct field_value *values)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    for (int i = 0; i < count; i++) {
+        int known = values[i].field == 230 && device->recovery >= 0;
+        values[i].code = known ? SUCCESS : NOT_SUPPORTED;
+        values[i].value_type = 1;
+        values[i].value = known ? (u64)device->recovery : 0;
+    }
+    return leave(SUCCESS);
+}
+
+/* ---- MIG ---- */
+
+EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *current, unsigned *pending)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *current = *pending = (unsigned)device->mig_mode;
+    return leave(device->is_mig ? INVALID_ARGUMENT : SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct handle *handle, unsigned *count)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *count = device->mig_mode ? 7 : 0;
+    return leave(SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned index,
+                                               struct handle **mig)
+{
+    struct device *device = NULL;
+    unsigned position = 0;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    code = NOT_FOUND;
+    for (int i = 0; i < now.devices; i++)
+        if (now.device[i].is_mig && strcmp(now.device[i].parent, device->uuid) == 0 &&
+            position++ == index)
+            code = give_handle(__func__, &now.device[i], mig);
+    return leave(code);
+}
+
+EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct handle *mig, struct handle **handle)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, mig, &device);
+    if (code != SUCCESS)
+        return code;
+    return leave(device->is_mig ? give_handle(__func__, find(&now, device->parent), handle)
+                                : INVALID_ARGUMENT);
+}
+
+EXPORT int nvmlDeviceGetGpuInstanceId(struct handle *handle, unsigned *id)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *id = device->gi;
+    return leave(device->is_mig ? SUCCESS : NOT_SUPPORTED);
+}
+
+EXPORT int nvmlDeviceGetComputeInstanceId(struct handle *handle, unsigned *id)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *id = device->ci;
+    return leave(device->is_mig ? SUCCESS : NOT_SUPPORTED);
+}
+
+/* ---- events ---- */
+
+EXPORT int nvmlEventSetCreate(struct event_set **set)
+{
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    if (code == SUCCESS) {
+        *set = calloc(1, sizeof **set);
+        for (int i = 0; i < now.xids; i++)
+            if (now.xid[i].serial > (*set)->seen)
+                (*set)->seen = now.xid[i].serial;
+    }
+    return leave(code);
+}
+
+EXPORT int nvmlDeviceRegisterEvents(struct handle *handle, u64 types, struct event_set *set)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    (void)types;
+    if (code != SUCCESS)
+        return code;
+    if (set->registered < MOST_DEVICES)
+        strcpy(set->uuid[set->registered++], device->uuid);
+    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+EXPORT int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout)
+{
+    (void)timeout; /* our callers never wait */
+    pthread_mutex_lock(&lock);
+    int code = check(__func__);
+    if (code != SUCCESS)
+        return leave(code);
+    for (int i = 0; i < now.xids; i++) {
+        const struct xid *xid = &now.xid[i];
+        if (xid->serial <= set->seen)
+            continue;
+        for (int j = 0; j < set->registered; j++)
+            if (strcmp(set->uuid[j], xid->uuid) == 0) {
+                set->seen = xid->serial;
+                data->device = handle_of(xid->uuid);
+                data->type = 8; /* nvmlEventTypeXidCriticalError */
+                data->data = xid->number;
+                data->gi = xid->gi;
+                data->ci = 0xFFFFFFFF;
+                return leave(SUCCESS);
+            }
+    }
+    return leave(TIMEOUT);
+}
+
+EXPORT int nvmlEventSetFree(struct event_set *set)
+{
+    free(set);
+    return SUCCESS;
+}
