@@ -1,0 +1,1 @@
+"""``jupyter gpushare``: one file a verb."""

@@ -1,0 +1,41 @@
+"""``jupyter gpushare``: the verbs and where they are; a verb is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .verb import UsageError, Verb
+
+
+class GpuShareApp(Verb):
+    """Share the GPUs of this machine between many notebooks, just in time."""
+
+    name = "jupyter-gpushare"
+    arguments = "VERB"
+    description = """Share the GPUs of this machine between many notebooks, just in time."""
+    subcommand_description = "`jupyter gpushare VERB --help` explains a verb."
+    subcommands: ClassVar[Any] = {
+        verb: (f"jupyter_gpushare.{place}", text)
+        for verb, place, text in (
+            ("status", "cli.status.StatusApp", "GPUs, leases and the queue."),
+            ("leases", "cli.leases.LeasesApp", "Leases: who holds which GPU."),
+            ("release", "cli.release.ReleaseApp", "Give a lease back."),
+            ("quota", "cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
+            ("usage", "cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
+            ("run", "cli.run.RunApp", "Run any command under a lease."),
+            ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
+            ("doctor", "cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
+            ("node", "node.app.NodeManagerApp", "Run the node manager."),
+        )
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments:
+            raise UsageError(f"there is no verb {arguments[0]!r}")
+        self.print_help()
+        return 2
+
+
+def main(argv: list[str] | None = None, **kwargs: Any) -> None:
+    """The ``jupyter-gpushare`` command."""
+    GpuShareApp.launch_instance(argv=argv, **kwargs)

@@ -1,0 +1,252 @@
+"""``jupyter gpushare plan``: what would the policy decide? JSON lines in, JSON lines out.
+
+This file only reads and writes JSON; the decision is `policy.placement.place`,
+the function that the node manager calls. A line that makes no sense is
+answered like the others, with ``bad_request``, and the next one is read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..policy.explain import no_room_text, refusal_text
+from ..policy.model import Bytes, GpuUuid, Quota
+from ..policy.placement import GpuRoom, Granted, NoRoom, place
+from .verb import JSON_FLAG, Verb
+
+#: Integers beyond this are no GPU's memory and no count.
+LARGEST = 2**63 - 1
+#: Bytes of one line; a longer one is answered with ``bad_request``.
+LONGEST_LINE = 16 * 2**20
+
+
+class BadPlan(Exception):
+    """The line is not a plan; ``str()`` says what is wrong with it."""
+
+
+class PlanApp(Verb):
+    """Dry run: one JSON object a line on stdin, one decision a line on stdout."""
+
+    name = "jupyter-gpushare-plan"
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}  # it always prints JSON
+    description = """Dry run of the policy: reads one JSON object a line from standard input, prints
+    one decision a line. Nothing is allocated and no node manager is needed."""
+    examples = """
+    A line that goes in:
+
+      {"gpus": [{"uuid": "GPU-a", "memory": 25769803776}], "max_tasks_per_gpu": 4,
+       "environments": {"alice": {"gpus": 2, "memory": 8589934592}},
+       "leases": [{"id": "L1", "environment": "alice", "gpus": ["GPU-a"]}],
+       "request": {"environment": "alice", "gpus": 1}}
+
+    and the lines that come out:
+
+      {"decision": "grant", "gpus": ["GPU-a"]}
+      {"decision": "wait", "reason": "no_resources", "message": "..."}
+      {"decision": "refuse", "reason": "over_quota", "message": "..."}
+
+    A line that is not understood gives "refuse" with "bad_request" (and the exit code is still 0:
+    it is an answer).
+    """
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        lines = sys.stdin.buffer
+        while line := lines.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                while (rest := lines.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                    pass
+                answer = bad(f"a line may have {LONGEST_LINE} bytes at most")
+            elif not line.strip():
+                continue
+            else:
+                answer = plan_line(line)
+            print(json.dumps(answer), flush=True)
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    environment: str
+    gpus: tuple[str, ...]
+    memory: int | None
+
+
+def plan_line(line: bytes) -> dict[str, Any]:
+    """The answer to one line; never raises for anything that is in it."""
+    try:
+        value = json.loads(line, parse_constant=_no_constant)
+    except RecursionError:
+        return bad("the line is nested too deeply")
+    except ValueError as error:
+        return bad(f"the line is not JSON: {error}")
+    try:
+        return _plan(value)
+    except BadPlan as error:
+        return bad(str(error))
+
+
+def bad(message: str) -> dict[str, Any]:
+    """The answer to a line that makes no sense."""
+    return {"decision": "refuse", "reason": "bad_request", "message": message}
+
+
+def _plan(value: object) -> dict[str, Any]:
+    plan = _object(value, "the line")
+    capacities = _gpus(plan)
+    quotas = {
+        name: _quota(quota, f"environments.{name}")
+        for name, quota in _object(plan.get("environments", {}), "environments").items()
+    }
+    leases = _leases(plan, capacities, quotas)
+    most_tasks = _integer(plan.get("max_tasks_per_gpu", 4), "max_tasks_per_gpu", least=1)
+    request = _object(plan.get("request"), "request")
+    environment = _text(request.get("environment"), "request.environment")
+    if environment not in quotas:
+        raise BadPlan(f"request.environment {environment!r} is not among the environments")
+    count = _integer(request.get("gpus", 1), "request.gpus")
+    memory = _optional_integer(request.get("memory"), "request.memory")
+
+    placement = place(
+        _rooms(capacities, quotas, leases, environment),
+        quotas[environment],
+        count,
+        None if memory is None else Bytes(memory),
+        most_tasks,
+    )
+    if isinstance(placement, Granted):
+        return {"decision": "grant", "gpus": [chosen.gpu for chosen in placement.allocations]}
+    if isinstance(placement, NoRoom):
+        message = no_room_text(placement, count)
+        return {"decision": "wait", "reason": "no_resources", "message": message}
+    return {
+        "decision": "refuse",
+        "reason": placement.reason.value,
+        "message": refusal_text(placement),
+    }
+
+
+def _rooms(
+    capacities: Mapping[str, int],
+    quotas: Mapping[str, Quota],
+    leases: list[_Lease],
+    environment: str,
+) -> list[GpuRoom]:
+    """Every GPU as ``environment`` sees it; environments share one reservation a GPU each."""
+    tasks = dict.fromkeys(capacities, 0)
+    reserved: dict[str, dict[str, int]] = {uuid: {} for uuid in capacities}
+    for lease in leases:
+        quota = quotas[lease.environment].memory
+        for uuid in lease.gpus:
+            asked = lease.memory if lease.memory is not None else quota
+            size = capacities[uuid] if asked is None else min(asked, capacities[uuid])
+            owners = reserved[uuid]
+            owners[lease.environment] = max(size, owners.get(lease.environment, 0))
+            tasks[uuid] += 1
+    return [
+        GpuRoom(
+            uuid=GpuUuid(uuid),
+            index=index,
+            memory=Bytes(capacity),
+            free=capacity - sum(reserved[uuid].values()),
+            tasks=tasks[uuid],
+            reservation=(
+                Bytes(reserved[uuid][environment]) if environment in reserved[uuid] else None
+            ),
+        )
+        for index, (uuid, capacity) in enumerate(capacities.items())
+    ]
+
+
+# -- reading the line ------------------------------------------------------------------------
+
+
+def _gpus(plan: Mapping[str, object]) -> dict[str, int]:
+    capacities: dict[str, int] = {}
+    for number, item in enumerate(_list(plan.get("gpus"), "gpus")):
+        gpu = _object(item, f"gpus[{number}]")
+        uuid = _text(gpu.get("uuid"), f"gpus[{number}].uuid")
+        if uuid in capacities:
+            raise BadPlan(f"gpus[{number}].uuid {uuid!r} is there twice")
+        capacities[uuid] = _integer(gpu.get("memory"), f"gpus[{number}].memory", least=1)
+    return capacities
+
+
+def _leases(
+    plan: Mapping[str, object], capacities: Mapping[str, int], quotas: Mapping[str, Quota]
+) -> list[_Lease]:
+    leases: dict[str, _Lease] = {}
+    for number, item in enumerate(_list(plan.get("leases", []), "leases")):
+        where = f"leases[{number}]"
+        lease = _object(item, where)
+        name = _text(lease.get("id"), f"{where}.id")
+        if name in leases:
+            raise BadPlan(f"{where}.id {name!r} is there twice")
+        environment = _text(lease.get("environment"), f"{where}.environment")
+        if environment not in quotas:
+            raise BadPlan(f"{where}.environment {environment!r} is not among the environments")
+        held = [_text(gpu, f"{where}.gpus") for gpu in _list(lease.get("gpus"), f"{where}.gpus")]
+        for uuid in held:
+            if uuid not in capacities:
+                raise BadPlan(f"{where}.gpus: there is no GPU {uuid!r}")
+        if len(set(held)) != len(held):
+            raise BadPlan(f"{where}.gpus has a GPU twice")
+        memory = _optional_integer(lease.get("memory"), f"{where}.memory", least=1)
+        leases[name] = _Lease(environment, tuple(held), memory)
+    return list(leases.values())
+
+
+def _quota(value: object, where: str) -> Quota:
+    quota = _object(value, where)
+    memory = _optional_integer(quota.get("memory"), f"{where}.memory", least=1)
+    return Quota(
+        gpus=_integer(quota.get("gpus"), f"{where}.gpus", least=0),
+        memory=None if memory is None else Bytes(memory),
+    )
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise BadPlan(f"{where} must be a JSON object{_but(value)}")
+    return value
+
+
+def _list(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise BadPlan(f"{where} must be a list{_but(value)}")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadPlan(f"{where} must be a string that is not empty{_but(value)}")
+    return value
+
+
+def _integer(value: object, where: str, least: int | None = None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST:
+        raise BadPlan(f"{where} must be a whole number{_but(value)}")
+    if least is not None and value < least:
+        raise BadPlan(f"{where} must be at least {least}, not {value}")
+    return value
+
+
+def _optional_integer(value: object, where: str, least: int | None = None) -> int | None:
+    return None if value is None else _integer(value, where, least)
+
+
+def _but(value: object) -> str:
+    """What it is instead, in JSON's words."""
+    if value is None:
+        return "; it is missing or null"
+    words = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
+    kind = words.get(type(value), "a list" if isinstance(value, list) else "an object")
+    return f", not {kind}" if not isinstance(value, (int, float)) else f", not {value!r:.40}"
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a number in JSON")

@@ -1,0 +1,199 @@
+"""What every verb of ``jupyter gpushare`` has in common: options, exit codes, errors, JSON.
+
+Exit codes: 0 it worked; 1 the node manager refused or something failed, with a
+sentence on stderr; 2 the command line was wrong. ``run`` returns its child's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import math
+import os
+import re
+import sys
+from typing import Any, ClassVar, NoReturn
+
+from jupyter_core.application import JupyterApp
+from traitlets import Bool, TraitError, TraitType
+from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
+
+from .. import __version__
+
+EXIT_CODES = """
+Exit codes: 0 it worked; 1 refused or failed, the reason is on stderr; 2 wrong usage.
+"""
+
+
+class Refused(Exception):
+    """The verb cannot do it: ``reason`` is a word of the protocol, ``str()`` a sentence."""
+
+    def __init__(self, message: str, reason: str = "failed") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class UsageError(Exception):
+    """The command line makes no sense; ``str()`` says what is expected."""
+
+
+class Size(TraitType[Any, Any]):
+    """Bytes, said as ``8GiB``, ``512MiB`` or a plain number."""
+
+    info_text = "a size such as 8GiB or 512MiB"
+    default_value = None
+    allow_none = True
+
+    def validate(self, obj: Any, value: Any) -> int | None:
+        from ..protocol.sizes import parse_size
+
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            raise TraitError(f"--{self.name}: {error}") from error
+
+    def from_string(self, s: str) -> str:
+        return s
+
+
+class Duration(TraitType[Any, Any]):
+    """Seconds, said as ``30m``, ``12h``, ``7d``, ``2w`` or a plain number."""
+
+    info_text = "a time such as 30m, 12h, 7d or 2w"
+    UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # noqa: RUF012
+
+    def validate(self, obj: Any, value: Any) -> float | None:
+        if value is None and self.allow_none:
+            return None
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", str(value))
+        seconds = float(match[1]) * self.UNITS[match[2]] if match else math.inf
+        if not 0 <= seconds < 1e12:
+            raise TraitError(f"--{self.name} must be {self.info_text}, not {str(value)!r}")
+        return seconds
+
+    def from_string(self, s: str) -> str:
+        return s
+
+
+class _StrictLoader(KVArgParseConfigLoader):
+    """A mistyped option is an error here, not a warning that scrolls by."""
+
+    def _handle_unrecognized_alias(self, arg: str) -> None:
+        raise ArgumentError(f"there is no option --{arg}")
+
+
+JSON_FLAG = {
+    "json": ({"Verb": {"json": True}}, "Print JSON for programs instead of text for people.")
+}
+
+
+class Verb(JupyterApp):
+    """One verb. Subclasses say ``arguments``, and do their work in `run`."""
+
+    version = __version__
+    config_file_name = "jupyter_gpushare_config"
+    #: The arguments after the options, for the usage line: ``"LEASE"``.
+    arguments = ""
+    option_description = ""
+    aliases: ClassVar[Any] = {
+        "log-level": "Application.log_level",
+        "config": "JupyterApp.config_file",
+    }
+    flags: ClassVar[Any] = {
+        "debug": ({"Application": {"log_level": logging.DEBUG}}, "Log what is done.")
+    }
+
+    json = Bool(False, help="Print JSON for programs instead of text for people.").tag(config=True)
+
+    _running = False
+
+    def _log_level_default(self) -> int:
+        return logging.WARNING
+
+    def _log_format_default(self) -> str:
+        return "jupyter gpushare: %(message)s"
+
+    def migrate_config(self) -> None:
+        """Nothing to bring over from IPython 3."""
+
+    def _create_loader(
+        self, argv: Any, aliases: Any, flags: Any, classes: Any
+    ) -> KVArgParseConfigLoader:
+        return _StrictLoader(
+            argv, aliases, flags, classes=classes, log=self.log, prog=self._command_name()
+        )
+
+    def exit(self, exit_status: int | str | None = 0) -> NoReturn:
+        # traitlets says 1 for a bad command line; 1 is for "refused" here.
+        if exit_status == 1 and not self._running:
+            exit_status = 2
+        super().exit(exit_status)
+        raise AssertionError("exit returned")
+
+    def _command_name(self) -> str:
+        return self.name.replace("jupyter-gpushare", "jupyter gpushare").replace("-", " ")
+
+    def emit_description(self) -> Any:
+        yield f"Usage: {self._command_name()} [options] {self.arguments}".rstrip()
+        yield ""
+        yield from super().emit_description()
+
+    def emit_examples(self) -> Any:
+        if self.examples:
+            yield "Examples"
+            yield "--------"
+            yield ""
+            yield inspect.cleandoc(self.examples)
+            yield ""
+        yield EXIT_CODES.strip()
+        yield ""
+
+    def start(self) -> None:
+        """Do the verb and leave the process with its exit code."""
+        self._running = True
+        super().start()
+        try:
+            code = self.run(list(self.extra_args))
+            sys.stdout.flush()
+        except UsageError as error:
+            print(f"jupyter gpushare: {error}", file=sys.stderr)
+            print(f"Try: {self._command_name()} --help", file=sys.stderr)
+            self.exit_with(2)
+        except Refused as error:
+            self.refuse(str(error), error.reason)
+        except KeyboardInterrupt:
+            self.exit_with(130)
+        except BrokenPipeError:
+            # The reader has gone (`| head`): nobody is left to tell. Python would
+            # complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.exit_with(1)
+        self.exit_with(code)
+
+    def run(self, arguments: list[str]) -> int:
+        """The verb's work; returns the exit code. Raises `Refused`, `UsageError`."""
+        raise NotImplementedError
+
+    def refuse(self, message: str, reason: str) -> NoReturn:
+        """Say why not, to a person or (with ``--json``) to a program, and leave with 1."""
+        if self.json:
+            self.print_json({"error": {"reason": reason, "message": message}})
+            sys.stdout.flush()
+        print(f"jupyter gpushare: {message}", file=sys.stderr)
+        self.exit_with(1)
+
+    def exit_with(self, code: int) -> NoReturn:
+        self.close_handlers()
+        sys.exit(code)
+
+    def print_json(self, value: Any) -> None:
+        """One JSON document; sorted, so that outputs can be compared."""
+        print(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+
+    def no_arguments(self, arguments: list[str]) -> None:
+        """Raises `UsageError` when there are arguments and the verb takes none."""
+        if arguments:
+            raise UsageError(f"{self._command_name()} takes no argument {arguments[0]!r}")
