@@ -1,0 +1,66 @@
+"""Lines of JSON: bytes in, lines out; values in, bytes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from .errors import PARSE_ERROR, LocalProtocolError, RemoteProtocolError
+
+MAX_LINE: Final = 65536
+
+
+class LineFramer:
+    """Cuts a byte stream into lines of at most ``limit`` bytes, the newline included."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that ``data`` completes, without their newlines; blank ones are dropped.
+
+        Raises :class:`RemoteProtocolError` on a line over the limit; the
+        stream cannot be resynchronised after that.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) >= self._limit or any(len(line) >= self._limit for line in lines):
+            raise RemoteProtocolError(
+                f"A line is longer than {self._limit} bytes.", code=PARSE_ERROR
+            )
+        return [line for line in lines if line.strip()]
+
+
+def encode(message: Any, limit: int | None = None) -> bytes:
+    """One line of JSON. ``limit`` in bytes guards what we send ourselves.
+
+    Raises :class:`LocalProtocolError` for what is no JSON or too long.
+    """
+    try:
+        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LocalProtocolError(f"This cannot be sent: {error}") from error
+    line = text.encode() + b"\n"
+    if limit is not None and len(line) > limit:
+        raise LocalProtocolError(f"This message has {len(line)} bytes; at most {limit} may go.")
+    return line
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The JSON object on one line. Raises :class:`RemoteProtocolError` for anything else."""
+    try:
+        value = _DECODER.decode(line.decode("utf-8").strip())
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"This is not a line of JSON: {error}", code=PARSE_ERROR) from (
+            error
+        )
+    if not isinstance(value, dict):
+        raise RemoteProtocolError("A message must be a JSON object.")
+    return value

@@ -1,0 +1,500 @@
+"""Every message of the protocol as a frozen type, with the one parser that makes it.
+
+JSON-RPC 2.0, one object a line. Unknown parameters are ignored, so that a
+newer side can say more; wrong types are refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from .errors import (
+    DOMAIN_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Reason,
+    RemoteError,
+    RemoteProtocolError,
+)
+from .framing import decode
+
+PROTOCOL: Final = 1
+NAME, PATH, IDENTIFIER, TEXT, TOKEN = 256, 4096, 128, 1024, 8192
+
+
+class Method(Enum):
+    """What may be called."""
+
+    HELLO = "hello"
+    REQUEST = "request"
+    ATTACH = "attach"
+    HEARTBEAT = "heartbeat"
+    ACTIVITY = "activity"
+    RELEASE = "release"
+    STATUS = "status"
+    WATCH = "watch"
+    USAGE = "usage"
+    HISTORY = "history"
+    TASK_ENDED = "task.ended"
+    QUOTA_LIST = "quota.list"
+    QUOTA_SET = "quota.set"
+    QUOTA_UNSET = "quota.unset"
+    LEASE_REVOKE = "lease.revoke"
+
+
+class Notice(Enum):
+    """What a node manager tells a client unasked."""
+
+    QUEUED = "queued"
+    GRANTED = "granted"
+    REVOKED = "revoked"
+    CHANGED = "changed"
+    PARK = "park"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class NoParams:
+    """For methods without parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who calls. ``token`` where identity needs one."""
+
+    protocol: int
+    client_name: str
+    client_version: str
+    token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParams:
+    """``kind`` is ``kernel`` or ``process``."""
+
+    name: str
+    kind: str
+    kernel_id: str | None
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParams:
+    """``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+
+    task: TaskParams
+    request_id: str | None
+    gpus: int
+    memory: int | None
+    priority_class: str
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttachParams:
+    """A lease and the secret that came with it."""
+
+    lease: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseParams:
+    """A lease by its id."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseParams:
+    """A lease by its id, or by the ``request_id`` this process chose."""
+
+    lease: str | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityParams:
+    """``busy`` or idle."""
+
+    lease: str
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UsageParams:
+    """``since``: seconds back from now."""
+
+    since: float
+    environment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryParams:
+    """The newest ``limit`` events."""
+
+    limit: int
+    environment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEndedParams:
+    """A kernel that its server says is gone."""
+
+    kernel_id: str
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaParams:
+    """An admin's override. ``memory`` in bytes; ``None``: whole GPUs."""
+
+    environment: str
+    gpus: int
+    memory: int | None
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaName:
+    """Whose override to take back."""
+
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeParams:
+    """Which lease, and what its user is told."""
+
+    lease: str
+    reason: str
+
+
+Params = (
+    NoParams
+    | Hello
+    | RequestParams
+    | AttachParams
+    | LeaseParams
+    | ReleaseParams
+    | ActivityParams
+    | UsageParams
+    | HistoryParams
+    | TaskEndedParams
+    | QuotaParams
+    | QuotaName
+    | RevokeParams
+)
+CallId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, read and checked."""
+
+    id: CallId
+    method: Method
+    params: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result for call ``id``."""
+
+    id: CallId
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An error for call ``id`` (``None``: the call could not be read)."""
+
+    id: CallId | None
+    error: RemoteError
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Something the other side tells unasked; ``notice`` is ``None`` for one we do not know."""
+
+    notice: Notice | None
+    method: str
+    params: Mapping[str, Any]
+
+
+Incoming = Answer | ErrorAnswer | Notification
+
+
+class _Bad(ValueError):
+    """A parameter is wrong; the sentence says which and how."""
+
+
+class _Reader:
+    """Reads one object's members, each with its type and bound."""
+
+    __slots__ = ("_data", "_where")
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self._data = data
+        self._where = where
+
+    def _bad(self, name: str, want: str) -> _Bad:
+        return _Bad(f"{self._where}: `{name}` must be {want}.")
+
+    def text(self, name: str, most: int) -> str:
+        value = self._data.get(name)
+        if not isinstance(value, str) or not value or len(value) > most or "\0" in value:
+            raise self._bad(name, f"a text of 1 to {most} characters")
+        return value
+
+    def text_or_none(self, name: str, most: int) -> str | None:
+        return None if self._data.get(name) is None else self.text(name, most)
+
+    def whole(self, name: str, least: int, most: int = 2**53) -> int:
+        value = self._data.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self._bad(name, f"a whole number from {least} to {most}")
+        return value
+
+    def whole_or_none(self, name: str, least: int, most: int = 2**53) -> int | None:
+        return None if self._data.get(name) is None else self.whole(name, least, most)
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        value = self._data.get(name, default)
+        wrong = isinstance(value, bool) or not isinstance(value, int | float)
+        if wrong or not math.isfinite(value) or not least <= value <= most:
+            raise self._bad(name, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._data.get(name, default)
+        if not isinstance(value, bool):
+            raise self._bad(name, "true or false")
+        return value
+
+    def one_of(self, name: str, words: tuple[str, ...], default: str | None = None) -> str:
+        value = self._data.get(name, default)
+        if value not in words:
+            raise self._bad(name, "one of " + ", ".join(words))
+        return str(value)
+
+    def part(self, name: str) -> _Reader:
+        value = self._data.get(name)
+        if not isinstance(value, dict):
+            raise self._bad(name, "an object")
+        return _Reader(value, f"{self._where}: {name}")
+
+
+def _none(read: _Reader) -> NoParams:
+    return NoParams()
+
+
+def _hello(read: _Reader) -> Hello:
+    client = read.part("client")
+    return Hello(
+        protocol=read.whole("protocol", 0),
+        client_name=client.text("name", NAME),
+        client_version=client.text("version", NAME),
+        token=read.text_or_none("token", TOKEN),
+    )
+
+
+def _request(read: _Reader) -> RequestParams:
+    task = read.part("task")
+    gpus = read.whole_or_none("gpus", -(2**31), 2**31)
+    return RequestParams(
+        task=TaskParams(
+            name=task.text("name", NAME),
+            kind=task.one_of("kind", ("kernel", "process")),
+            kernel_id=task.text_or_none("kernel_id", IDENTIFIER),
+            path=task.text_or_none("path", PATH),
+        ),
+        request_id=read.text_or_none("request_id", IDENTIFIER),
+        gpus=1 if gpus is None else gpus,
+        memory=read.whole_or_none("memory", -(2**53)),
+        priority_class=read.one_of("priority_class", ("interactive", "batch"), "interactive"),
+        wait=read.flag("wait", True),
+    )
+
+
+def _attach(read: _Reader) -> AttachParams:
+    return AttachParams(read.text("lease", IDENTIFIER), read.text("secret", IDENTIFIER))
+
+
+def _lease(read: _Reader) -> LeaseParams:
+    return LeaseParams(read.text("lease", IDENTIFIER))
+
+
+def _release(read: _Reader) -> ReleaseParams:
+    lease = read.text_or_none("lease", IDENTIFIER)
+    request_id = read.text_or_none("request_id", IDENTIFIER)
+    if (lease is None) == (request_id is None):
+        raise _Bad("release: name the lease by either `lease` or `request_id`.")
+    return ReleaseParams(lease, request_id)
+
+
+def _activity(read: _Reader) -> ActivityParams:
+    state = read.one_of("state", ("busy", "idle"))
+    return ActivityParams(read.text("lease", IDENTIFIER), state == "busy")
+
+
+def _usage(read: _Reader) -> UsageParams:
+    week, century = 7 * 86400.0, 100 * 366 * 86400.0
+    return UsageParams(
+        read.number("since", week, 0.0, century), read.text_or_none("environment", NAME)
+    )
+
+
+def _history(read: _Reader) -> HistoryParams:
+    limit = read.whole_or_none("limit", 1, 1000)
+    return HistoryParams(limit or 50, read.text_or_none("environment", NAME))
+
+
+def _task_ended(read: _Reader) -> TaskEndedParams:
+    return TaskEndedParams(read.text("kernel_id", IDENTIFIER), read.whole_or_none("pid", 1, 2**31))
+
+
+def _quota(read: _Reader) -> QuotaParams:
+    return QuotaParams(
+        environment=read.text("environment", NAME),
+        gpus=read.whole("gpus", 0, 1_000_000),
+        memory=read.whole_or_none("memory", 1),
+        weight=read.number("weight", 1.0, 1e-6, 1e6),
+    )
+
+
+def _quota_name(read: _Reader) -> QuotaName:
+    return QuotaName(read.text("environment", NAME))
+
+
+def _revoke(read: _Reader) -> RevokeParams:
+    return RevokeParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
+
+
+_PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
+    Method.HELLO: _hello,
+    Method.REQUEST: _request,
+    Method.ATTACH: _attach,
+    Method.HEARTBEAT: _lease,
+    Method.ACTIVITY: _activity,
+    Method.RELEASE: _release,
+    Method.STATUS: _none,
+    Method.WATCH: _none,
+    Method.USAGE: _usage,
+    Method.HISTORY: _history,
+    Method.TASK_ENDED: _task_ended,
+    Method.QUOTA_LIST: _none,
+    Method.QUOTA_SET: _quota,
+    Method.QUOTA_UNSET: _quota_name,
+    Method.LEASE_REVOKE: _revoke,
+}
+_METHODS: Final = {method.value: method for method in Method}
+_NOTICES: Final = {notice.value: notice for notice in Notice}
+_REASONS: Final = {reason.value: reason for reason in Reason}
+
+
+def _is_id(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= IDENTIFIER
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
+
+
+def parse_call(line: bytes) -> Call:
+    """The call on one line.
+
+    Raises :class:`RemoteProtocolError` with the JSON-RPC code and, where it
+    could be read, the call's id: answer it with an error.
+    """
+    data = decode(line)
+    call_id = data.get("id")
+    if not _is_id(call_id):
+        raise RemoteProtocolError("A call needs an `id`: a text or a whole number.")
+    if data.get("jsonrpc") != "2.0":
+        raise RemoteProtocolError('A call needs `"jsonrpc": "2.0"`.', call_id=call_id)
+    name = data.get("method")
+    method = _METHODS.get(name) if isinstance(name, str) else None
+    if method is None:
+        raise RemoteProtocolError(
+            f"There is no method {str(name)[:NAME]!r}.", code=METHOD_NOT_FOUND, call_id=call_id
+        )
+    params = data.get("params", {})
+    if not isinstance(params, dict):
+        raise RemoteProtocolError(
+            f"{method.value}: `params` must be an object.", code=INVALID_PARAMS, call_id=call_id
+        )
+    try:
+        parsed = _PARSERS[method](_Reader(params, method.value))
+    except _Bad as error:
+        raise RemoteProtocolError(str(error), code=INVALID_PARAMS, call_id=call_id) from None
+    return Call(call_id, method, parsed)  # type: ignore[arg-type]  # _is_id has checked it
+
+
+def parse_incoming(line: bytes) -> Incoming:
+    """What a client got: an answer, an error answer or a notification.
+
+    Raises :class:`RemoteProtocolError` for anything else.
+    """
+    data = decode(line)
+    if data.get("jsonrpc") != "2.0":
+        raise RemoteProtocolError("The answer is not JSON-RPC 2.0.")
+    if "method" in data:
+        name, params = data["method"], data.get("params", {})
+        if not isinstance(name, str) or not isinstance(params, dict):
+            raise RemoteProtocolError("The notification is malformed.")
+        return Notification(_NOTICES.get(name), name, params)
+    call_id = data.get("id")
+    if "error" in data:
+        if call_id is not None and not _is_id(call_id):
+            raise RemoteProtocolError("The error answer's `id` is malformed.")
+        return ErrorAnswer(call_id, _remote_error(data["error"]))
+    if "result" not in data or not _is_id(call_id):
+        raise RemoteProtocolError("The answer has neither `result` nor `error`, or no `id`.")
+    return Answer(call_id, data["result"])  # type: ignore[arg-type]  # _is_id has checked it
+
+
+def _remote_error(error: object) -> RemoteError:
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        raise RemoteProtocolError("The error answer is malformed.")
+    code, data = error.get("code"), error.get("data")
+    if isinstance(code, bool) or not isinstance(code, int):
+        raise RemoteProtocolError("The error answer has no code.")
+    details = data if isinstance(data, dict) else {}
+    name = details.get("reason")
+    reason = _REASONS.get(name) if isinstance(name, str) else None
+    return RemoteError(code, reason, error["message"], details)
+
+
+def call(call_id: CallId, method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
+    """A call, ready to encode."""
+    return {"jsonrpc": "2.0", "id": call_id, "method": method.value, "params": dict(params)}
+
+
+def answer(call_id: CallId, result: Any) -> dict[str, Any]:
+    """An answer, ready to encode."""
+    return {"jsonrpc": "2.0", "id": call_id, "result": result}
+
+
+def notification(notice: Notice, params: Mapping[str, Any]) -> dict[str, Any]:
+    """A notification, ready to encode."""
+    return {"jsonrpc": "2.0", "method": notice.value, "params": dict(params)}
+
+
+def error_answer(
+    call_id: CallId | None,
+    reason: Reason,
+    message: str,
+    *,
+    code: int = DOMAIN_ERROR,
+    data: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An error answer, ready to encode; ``message`` is for a person."""
+    details = {**(data or {}), "reason": reason.value, "message": message}
+    return {
+        "jsonrpc": "2.0",
+        "id": call_id,
+        "error": {"code": code, "message": message, "data": details},
+    }

@@ -1,0 +1,50 @@
+"""Memory sizes as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1000,
+    "m": 1000**2,
+    "mb": 1000**2,
+    "g": 1000**3,
+    "gb": 1000**3,
+    "t": 1000**4,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+}
+_SIZE: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of ``"8GiB"`` (1024-based), ``"16GB"`` (1000-based) or a bare number of bytes.
+
+    Raises :class:`ValueError` with a sentence for a person.
+    """
+    if isinstance(text, bool) or not isinstance(text, str | int):
+        raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
+    match = _SIZE.fullmatch(str(text))
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
+    exact = float(match[1]) * _UNITS[match[2].lower()]
+    size = int(match[1]) * _UNITS[match[2].lower()] if "." not in match[1] else int(exact)
+    if size < 1 or not math.isfinite(exact) or size >= 2**63:
+        raise ValueError(f"{text!r} is no usable memory size: it must be at least one byte.")
+    return size
+
+
+def format_size(size: int) -> str:
+    """Bytes as a person reads them: ``8 GiB``."""
+    for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if abs(size) >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size} B"
