@@ -169,6 +169,13 @@ def test_a_new_gpu_is_found_by_the_next_discover(
     assert [reading.uuid for reading in inventory.read()] == [first, second]
 
 
+def test_a_forbidden_mig_device_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    parent = world.add_gpu()
+    forbidden, allowed = world.add_mig(parent), world.add_mig(parent)
+    world.fail(forbidden, "nvmlDeviceGetMigDeviceHandleByIndex", Nvml.NO_PERMISSION)
+    assert [gpu.uuid for gpu in inventory.discover()] == [allowed]
+
+
 def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
     forbidden = world.add_gpu()
     allowed = world.add_gpu()
@@ -314,6 +321,26 @@ def test_a_lost_gpu_says_so_and_comes_back(
     assert second.problem is None
     assert second.used == GIB
     assert len(second.processes) == 1
+
+
+def test_a_gpu_that_only_a_new_start_of_the_library_sees_again(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    world.set_sticky(True)
+    ill, well = world.add_gpu(), world.add_gpu()
+    started(inventory)
+    world.lose(ill)
+    inventory.read()
+    world.restore(ill)
+    assert inventory.read()[0].problem is not None, "or this test shows nothing"
+    for _ in range(20):
+        first, second = inventory.read()
+        assert second.problem is None
+        if first.problem is None:
+            break
+    assert first.problem is None
+    world.report_xid(well, 79)
+    assert "XID 79" in str(inventory.read()[1].problem), "the new start listens too"
 
 
 def test_a_gpu_lost_while_it_is_measured(world: NvmlWorld, inventory: NvmlInventory) -> None:

@@ -210,6 +210,15 @@ def test_lineage_ends_when_parents_keep_vanishing(monkeypatch: pytest.MonkeyPatc
     assert [each.pid for each in lineage(7, BOOT)] == [7]
 
 
+def test_a_circle_of_parents_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pids taken again within one clock tick could look like it.
+    parents = {7: 5, 5: 7}
+    monkeypatch.setattr(
+        processes, "_read_stat", lambda pid: processes._Stat(parents[pid], start_time=100)
+    )
+    assert [each.pid for each in lineage(7, BOOT)] == [7, 5]
+
+
 def test_life_and_death(start: Start) -> None:
     running = start()
     process = known(running.pid)

@@ -15,6 +15,7 @@
  *   every CODE                        every call on the library answers CODE
  *   slow MILLISECONDS                 every call on a GPU takes so long, or until the line goes
  *   lacks FUNCTION                    FUNCTION answers "function not found"
+ *   sticky 1                          a device's error stays until the library is started again
  *   gpu UUID TOTAL RESERVED NAME
  *   mig PARENT UUID GI CI TOTAL RESERVED NAME
  *   migmode UUID                      in MIG mode (also without instances)
@@ -80,7 +81,7 @@ struct failure {
 };
 
 struct world {
-    int init, every, slow;
+    int init, every, slow, sticky;
     int devices, gpus, processes, xids, lacks, fails;
     struct device device[MOST_DEVICES];
     struct process process[MOST_PROCESSES];
@@ -92,6 +93,7 @@ struct world {
 /* A handle outlives the lines it was made from, as a real one does. */
 struct handle {
     char uuid[UUID_SIZE];
+    int stuck; /* the error seen since the library was started, when errors are sticky */
 };
 
 struct event_set {
@@ -159,6 +161,8 @@ static void read_line(struct world *world, char *line)
         world->every = code;
     else if (sscanf(line, "slow %d", &code) == 1)
         world->slow = code;
+    else if (sscanf(line, "sticky %d", &code) == 1)
+        world->sticky = code;
     else if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
         strcpy(world->lack[world->lacks++], word);
     else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name &&
@@ -225,6 +229,17 @@ static void read_line(struct world *world, char *line)
     }
 }
 
+static struct handle *handle_of(const char *uuid)
+{
+    for (int i = 0; i < handles_used; i++)
+        if (strcmp(handles[i].uuid, uuid) == 0)
+            return &handles[i];
+    if (handles_used == MOST_DEVICES * 4)
+        return NULL;
+    strcpy(handles[handles_used].uuid, uuid);
+    return &handles[handles_used++];
+}
+
 /* Only under the lock. */
 static int look(void)
 {
@@ -240,6 +255,15 @@ static int look(void)
         read_line(&now, line);
     free(line);
     fclose(file);
+    for (int i = 0; now.sticky && i < now.devices; i++) {
+        struct handle *handle = handle_of(now.device[i].uuid);
+        if (handle == NULL)
+            continue;
+        if (now.device[i].error == SUCCESS)
+            now.device[i].error = handle->stuck;
+        if (initialised)
+            handle->stuck = now.device[i].error;
+    }
     return SUCCESS;
 }
 
@@ -299,17 +323,6 @@ static int leave(int code)
     return code;
 }
 
-static struct handle *handle_of(const char *uuid)
-{
-    for (int i = 0; i < handles_used; i++)
-        if (strcmp(handles[i].uuid, uuid) == 0)
-            return &handles[i];
-    if (handles_used == MOST_DEVICES * 4)
-        return NULL;
-    strcpy(handles[handles_used].uuid, uuid);
-    return &handles[handles_used++];
-}
-
 static u64 used_by_processes(const struct device *device)
 {
     u64 sum = 0;
@@ -358,6 +371,8 @@ EXPORT int nvmlShutdown(void)
     int code = initialised > 0 ? SUCCESS : UNINITIALIZED;
     if (initialised > 0)
         initialised--;
+    for (int i = 0; initialised == 0 && i < handles_used; i++)
+        handles[i].stuck = SUCCESS;
     return leave(code);
 }
 

@@ -247,6 +247,10 @@ class NvmlWorld:
         """What the driver says must be done: 0 nothing, 1 reset, 2 reboot; ``None``: it is mute."""
         self._set(gpu, "recovery", None if action is None else str(action))
 
+    def set_sticky(self, on: bool) -> None:
+        """As some drivers: a GPU that was lost is well again only for a library started anew."""
+        self._set_general("sticky", int(on))
+
     def fail(self, gpu: str, function: str, code: Nvml) -> None:
         """Only this function fails on this device."""
         device = self._devices[gpu]

@@ -250,8 +250,9 @@ class NvmlInventory:
                 if error.value in (
                     pynvml.NVML_ERROR_NOT_FOUND,
                     pynvml.NVML_ERROR_INVALID_ARGUMENT,
+                    pynvml.NVML_ERROR_NO_PERMISSION,
                 ):
-                    continue  # this place on the GPU holds no instance
+                    continue  # this place on the GPU holds no instance, or not one of ours
                 raise
             members.append((member, pynvml.nvmlDeviceGetGpuInstanceId(member)))
         instances = [instance for _, instance in members]

@@ -32,11 +32,11 @@ def parse_spec(spec: str) -> tuple[Gpu, ...]:
         try:
             memory = parse_size(match["memory"])
         except ValueError as error:
-            raise _unreadable(spec, str(error)) from error
+            raise _unreadable(spec, str(error).rstrip(".")) from error
         count = int(match["count"] or 1)
-        if count < 1 or memory < 1:
-            raise _unreadable(spec, f"{part.strip()!r} is nothing")
-        if memory >= 2**63 or len(memories) + count > _MOST_GPUS:
+        if count < 1:
+            raise _unreadable(spec, f"{part.strip()!r} is no GPU at all")
+        if len(memories) + count > _MOST_GPUS:
             raise _unreadable(spec, f"at most {_MOST_GPUS} GPUs can be simulated")
         memories.extend([memory] * count)
     canonical = ",".join(map(str, memories))
