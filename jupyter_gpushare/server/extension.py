@@ -23,6 +23,7 @@ from jupyter_gpushare.protocol.address import (
     jupyter_runtime_dir,
     system_socket,
 )
+from jupyter_gpushare.protocol.messages import Method
 
 from .embed import EmbeddedNode, gpu_driver_present
 from .errors import NodeProblem
@@ -129,7 +130,7 @@ class GpuShareExtension(ExtensionApp):
         node manager's path: that is no configuration, it may have to host it.
         """
         given = self.socket or os.environ.get(names.SOCKET)
-        if not given or given == embedded_socket(jupyter_runtime_dir()):
+        if not given or given == embedded_socket(jupyter_runtime_dir(os.environ)):
             return None
         return given
 
@@ -173,7 +174,7 @@ class GpuShareExtension(ExtensionApp):
             arguments += ["--simulate", self.simulate]
         if self.node_config:
             arguments += ["--config", self.node_config]
-        socket = self.configured_socket() or embedded_socket(jupyter_runtime_dir())
+        socket = self.configured_socket() or embedded_socket(jupyter_runtime_dir(os.environ))
         return EmbeddedNode(
             socket=socket, arguments=arguments, log=self.log, on_change=self._node_changed
         )
@@ -194,9 +195,11 @@ class GpuShareExtension(ExtensionApp):
             log=self.log,
         )
         self.feed = LiveFeed(self.link, self.live_limit)
-        server.event_logger.register_event_schema(SCHEMA_PATH)
+        bus = server.event_logger
+        assert bus is not None
+        bus.register_event_schema(SCHEMA_PATH)
         self.events = LeaseEvents(
-            emit=lambda data: server.event_logger.emit(schema_id=SCHEMA_ID, data=data),
+            emit=lambda data: bus.emit(schema_id=SCHEMA_ID, data=data),
             log=self.log,
         )
         self.link.subscribe(self._link_changed)
@@ -215,7 +218,7 @@ class GpuShareExtension(ExtensionApp):
         self.kernel_environment.install()
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
-            event_logger=server.event_logger,
+            event_logger=bus,
             tell=self._tell_ended,
             log=self.log,
         )
@@ -290,11 +293,10 @@ class GpuShareExtension(ExtensionApp):
             self.link.hurry()
 
     async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
-        params: dict[str, Any] = {"kernel_id": kernel_id}
-        if pid is not None:
-            params["pid"] = pid
         try:
-            await self.link.call("task.ended", params, timeout=_TELL_WITHIN)
+            await self.link.call(
+                Method.TASK_ENDED, timeout=_TELL_WITHIN, kernel_id=kernel_id, pid=pid
+            )
         except NodeProblem as problem:
             # It watches the process itself, so this costs a good reason text, no GPU.
             self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)

@@ -10,16 +10,16 @@ server.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
+from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import parse_size
 
 from . import openapi
@@ -27,6 +27,8 @@ from .errors import NodeProblem
 from .link import NodeLink
 
 AUTH_RESOURCE = "gpushare"
+
+Handle = TypeVar("Handle", bound=Callable[..., Awaitable[None]])
 
 _STATUS_OF = {
     "bad_request": 400,
@@ -49,6 +51,11 @@ _REASON_OF = {
     405: "method_not_allowed",
 }
 _METHODS = ("GET", "POST", "PUT", "DELETE")
+
+
+def admin_only(method: Handle) -> Handle:
+    """Let only those through whom the server's Authorizer allows ``admin`` on gpushare."""
+    return cast(Handle, authorized(action="admin", resource=AUTH_RESOURCE)(method))
 
 
 class ApiError(web.HTTPError):
@@ -85,11 +92,10 @@ class GpuShareHandler(APIHandler):
     def initialize(self, link: NodeLink) -> None:
         self.link = link
 
-    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+    async def ask(self, method: Method, **params: Any) -> dict[str, Any]:
         """Ask the node manager; ``None`` parameters are left out."""
-        given = {name: value for name, value in params.items() if value is not None}
         with node_problems():
-            return await self.link.call(method, given)
+            return await self.link.call(method, **params)
 
     def answer(self, document: object) -> None:
         """Finish with ``document`` as JSON that nobody caches."""
@@ -188,10 +194,12 @@ def _no_constant(text: str) -> None:
 
 
 def checked_name(text: str) -> str:
-    """Return an environment's name, refusing empty, over-long and unprintable ones."""
-    if not text or len(text) > openapi.LONGEST_NAME or not text.isprintable():
+    """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
+    plain = text.isprintable() and text == text.strip()
+    if not text or len(text) > openapi.LONGEST_NAME or not plain:
         raise bad_request(
-            f"An environment's name has 1 to {openapi.LONGEST_NAME} printable characters."
+            f"An environment's name has 1 to {openapi.LONGEST_NAME} printable characters "
+            "and no space around it."
         )
     return text
 
@@ -219,12 +227,14 @@ def quota_wish(body: dict[str, Any]) -> dict[str, Any]:
     weight = body.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise bad_request("'weight' must be a number.")
-    if not (0 < weight <= 1e6 and math.isfinite(weight)):
-        raise bad_request("'weight' must be above 0 and at most 1000000.")
+    if not openapi.LEAST_WEIGHT <= weight <= openapi.MOST_WEIGHT:
+        raise bad_request(
+            f"'weight' must be from {openapi.LEAST_WEIGHT:g} to {openapi.MOST_WEIGHT:g}."
+        )
     return {"gpus": gpus, "memory": memory, "weight": float(weight)}
 
 
-def _is_int(value: object) -> bool:
+def _is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -234,7 +244,7 @@ class StatusHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        self.answer(await self.ask("status"))
+        self.answer(await self.ask(Method.STATUS))
 
 
 class LeasesHandler(GpuShareHandler):
@@ -243,7 +253,7 @@ class LeasesHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        status = await self.ask("status")
+        status = await self.ask(Method.STATUS)
         self.answer({"leases": status["leases"], "queue": status["queue"]})
 
 
@@ -256,7 +266,7 @@ class LeaseHandler(GpuShareHandler):
     @authorized
     async def delete(self, lease: str) -> None:
         lease = checked_lease(lease)
-        answer = await self.ask("release", lease=lease)
+        answer = await self.ask(Method.RELEASE, lease=lease)
         self.answer({"lease": lease, "state": answer["state"]})
 
 
@@ -266,7 +276,7 @@ class RevokeHandler(GpuShareHandler):
     _track_activity = True
 
     @web.authenticated
-    @authorized(action="admin", resource=AUTH_RESOURCE)
+    @admin_only
     async def post(self, lease: str) -> None:
         lease = checked_lease(lease)
         reason = self.body_object("reason").get("reason")
@@ -275,7 +285,7 @@ class RevokeHandler(GpuShareHandler):
                 f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters: "
                 "the lease's owner reads it."
             )
-        answer = await self.ask("lease.revoke", lease=lease, reason=reason)
+        answer = await self.ask(Method.LEASE_REVOKE, lease=lease, reason=reason)
         self.answer({"lease": lease, "state": answer["state"]})
 
 
@@ -285,7 +295,7 @@ class QuotaHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        status = await self.ask("status")
+        status = await self.ask(Method.STATUS)
         self.answer({name: status[name] for name in ("environment", "admin", "quota")})
 
 
@@ -297,7 +307,7 @@ class UsageHandler(GpuShareHandler):
     async def get(self) -> None:
         since = self.query_number("since", 0, openapi.MOST_SECONDS)
         environment = self.query_name("environment")
-        self.answer(await self.ask("usage", since=since, environment=environment))
+        self.answer(await self.ask(Method.USAGE, since=since, environment=environment))
 
 
 class HistoryHandler(GpuShareHandler):
@@ -308,16 +318,16 @@ class HistoryHandler(GpuShareHandler):
     async def get(self) -> None:
         limit = self.query_count("limit", 1, openapi.LONGEST_HISTORY)
         environment = self.query_name("environment")
-        self.answer(await self.ask("history", limit=limit, environment=environment))
+        self.answer(await self.ask(Method.HISTORY, limit=limit, environment=environment))
 
 
 class QuotasHandler(GpuShareHandler):
     """Every quota that is set."""
 
     @web.authenticated
-    @authorized(action="admin", resource=AUTH_RESOURCE)
+    @admin_only
     async def get(self) -> None:
-        self.answer(await self.ask("quota.list"))
+        self.answer(await self.ask(Method.QUOTA_LIST))
 
 
 class EnvironmentQuotaHandler(GpuShareHandler):
@@ -326,10 +336,10 @@ class EnvironmentQuotaHandler(GpuShareHandler):
     _track_activity = True
 
     @web.authenticated
-    @authorized(action="admin", resource=AUTH_RESOURCE)
+    @admin_only
     async def get(self, environment: str) -> None:
         environment = checked_name(environment)
-        for quota in (await self.ask("quota.list"))["quotas"]:
+        for quota in (await self.ask(Method.QUOTA_LIST))["quotas"]:
             if quota["environment"] == environment:
                 self.answer(quota)
                 return
@@ -338,18 +348,18 @@ class EnvironmentQuotaHandler(GpuShareHandler):
         )
 
     @web.authenticated
-    @authorized(action="admin", resource=AUTH_RESOURCE)
+    @admin_only
     async def put(self, environment: str) -> None:
         wish = quota_wish(self.body_object("gpus", "memory", "weight"))
         environment = checked_name(environment)
-        await self.ask("quota.set", environment=environment, **wish)
+        await self.ask(Method.QUOTA_SET, environment=environment, **wish)
         self.answer({"environment": environment, **wish})
 
     @web.authenticated
-    @authorized(action="admin", resource=AUTH_RESOURCE)
+    @admin_only
     async def delete(self, environment: str) -> None:
         environment = checked_name(environment)
-        self.answer(await self.ask("quota.unset", environment=environment))
+        self.answer(await self.ask(Method.QUOTA_UNSET, environment=environment))
 
 
 class OpenApiHandler(GpuShareHandler):

@@ -21,11 +21,12 @@ import asyncio
 import inspect
 import json
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 from jupyter_core.utils import ensure_async
 
@@ -55,11 +56,22 @@ def notebook_wishes(metadata: object) -> str | None:
     wishes: dict[str, int | float | str] = {}
     for key in NOTEBOOK_KEYS:
         value = gpushare.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            continue
-        if len(str(value)) <= _LONGEST_VALUE:
+        if _is_plain(value):
             wishes[key] = value
     return json.dumps(wishes) if wishes else None
+
+
+def _is_plain(value: object) -> TypeGuard[int | float | str]:
+    match value:
+        case bool():
+            return False
+        case int():
+            return abs(value) < 2**53
+        case float():
+            return math.isfinite(value)
+        case str():
+            return len(value) <= _LONGEST_VALUE
+    return False
 
 
 class KernelEnvironment:
@@ -222,7 +234,7 @@ class KernelEnvironment:
         exists = await ensure_async(self._contents.file_exists(path))
         if not exists:
             return None
-        model = await ensure_async(get(path, content=False))
+        model: Any = await ensure_async(get(path, content=False))
         if (model.get("size") or 0) > _LARGEST_NOTEBOOK:
             return None
         model = await ensure_async(get(path, content=True, type="notebook"))

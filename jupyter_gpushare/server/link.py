@@ -18,9 +18,17 @@ from typing import Any
 
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol.connection import ClientConnection
-from jupyter_gpushare.protocol.errors import ProtocolError
-from jupyter_gpushare.protocol.framing import LineFramer
-from jupyter_gpushare.protocol.messages import ErrorReply, Notification, Reply, parse_incoming
+from jupyter_gpushare.protocol.errors import ProtocolError, RemoteError, RemoteProtocolError
+from jupyter_gpushare.protocol.messages import (
+    PROTOCOL,
+    Answer,
+    CallId,
+    ErrorAnswer,
+    Incoming,
+    Method,
+    Notice,
+    Notification,
+)
 
 from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
 
@@ -73,7 +81,7 @@ class NodeLink:
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
         self._protocol = ClientConnection()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[CallId, asyncio.Future[Any]] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -110,9 +118,9 @@ class NodeLink:
     # -- calls --------------------------------------------------------------------------------
 
     async def call(
-        self, method: str, params: Mapping[str, Any], *, timeout: float | None = None
+        self, method: Method, *, timeout: float | None = None, **params: Any
     ) -> dict[str, Any]:
-        """Ask the node manager and return its result.
+        """Ask the node manager and return its result; ``None`` parameters are left out.
 
         Waits at most ``timeout`` seconds (the link's own by default). Raises
         :class:`NodeUnavailable`, :class:`NodeTimedOut`, or
@@ -120,24 +128,31 @@ class NodeLink:
         """
         if not self.state.connected:
             raise NodeUnavailable(self.state.message)
-        return await self._ask(method, params, self._timeout if timeout is None else timeout)
+        return await self._ask(method, self._timeout if timeout is None else timeout, **params)
 
-    async def _ask(self, method: str, params: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    async def _ask(self, method: Method, timeout: float, **params: Any) -> dict[str, Any]:
         writer = self._writer
         if writer is None or writer.is_closing():
             raise NodeUnavailable(self.state.message)
         if writer.transport.get_write_buffer_size() > _MOST_UNSENT:
-            raise NodeTimedOut(method, timeout)
-        call_id, line = self._protocol.call(method, params)
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+            raise NodeTimedOut(method.value, timeout)
+        protocol = self._protocol
+        call_id, line = protocol.call(method, **params)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[call_id] = answer
         writer.write(line)
         try:
-            return await asyncio.wait_for(answer, timeout)
+            result = await asyncio.wait_for(answer, timeout)
         except TimeoutError:
-            raise NodeTimedOut(method, timeout) from None
+            raise NodeTimedOut(method.value, timeout) from None
         finally:
             self._waiting.pop(call_id, None)
+            protocol.forget(call_id)
+        if not isinstance(result, dict):
+            raise NodeProblem(
+                "unsupported_protocol", f"The node manager answered {method.value!r} with nonsense."
+            )
+        return result
 
     # -- the connection -----------------------------------------------------------------------
 
@@ -196,38 +211,37 @@ class NodeLink:
             self._fail_waiting()
 
     async def _greet(self) -> None:
-        hello: dict[str, Any] = {
-            "protocol": 1,
-            "client": {"name": "jupyter-server", "version": __version__},
-        }
-        token = self._token()
-        if token is not None:
-            hello["token"] = token
-        met = await self._ask("hello", hello, _CONNECT_WITHIN)
-        status = await self._ask("watch", {}, _CONNECT_WITHIN)
+        met = await self._ask(
+            Method.HELLO,
+            _CONNECT_WITHIN,
+            protocol=PROTOCOL,
+            client={"name": "jupyter-server", "version": __version__},
+            token=self._token(),
+        )
+        status = await self._ask(Method.WATCH, _CONNECT_WITHIN)
         self._log.info("gpushare: connected to node manager %s", met.get("node", {}).get("name"))
         self._set(LinkState(status, met, "", self.state.generation + 1))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        framer = LineFramer()
         while data := await reader.read(_CHUNK):
-            for line in framer.feed(data):
-                self._receive(line)
+            for message in self._protocol.receive(data):
+                self._receive(message)
 
-    def _receive(self, line: bytes) -> None:
-        match parse_incoming(line):
-            case Reply(id=call_id, result=result):
+    def _receive(self, message: Incoming) -> None:
+        match message:
+            case Answer(id=call_id, result=result):
                 waiting = self._waiting.get(call_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(result)
-            case ErrorReply() as error:
-                waiting = self._waiting.get(error.id) if error.id is not None else None
+            case ErrorAnswer(id=call_id, error=error) if call_id is not None:
+                waiting = self._waiting.get(call_id)
                 if waiting is not None and not waiting.done():
-                    waiting.set_exception(NodeProblem(error.reason, error.message, error.data))
-            case Notification(method="changed", params=params):
-                if self.state.connected:
-                    status = params["status"]
-                    self._set(LinkState(status, self.state.hello, "", self.state.generation))
+                    waiting.set_exception(_problem(error))
+            case Notification(notice=Notice.CHANGED, params=params) if self.state.connected:
+                status = params.get("status")
+                if not isinstance(status, dict):
+                    raise RemoteProtocolError("The status that changed is malformed.")
+                self._set(LinkState(status, self.state.hello, "", self.state.generation))
 
     def _lost(self, message: str) -> None:
         if self.state.connected:
@@ -248,3 +262,15 @@ class NodeLink:
                 changed()
             except Exception:  # noqa: BLE001 - one listener's bug must not cut the connection
                 self._log.warning("gpushare: a listener failed", exc_info=True)
+
+
+def _problem(error: RemoteError) -> NodeProblem:
+    """Turn an error answer into ours; one that is no refusal is a protocol mismatch."""
+    if error.reason is None:
+        return NodeProblem(
+            "unsupported_protocol",
+            f"The node manager did not understand this server ({error.message}). "
+            "Are both of the same version?",
+        )
+    numbers = {k: v for k, v in error.data.items() if k not in ("reason", "message")}
+    return NodeProblem(error.reason.value, error.message, numbers)

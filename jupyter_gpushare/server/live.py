@@ -74,7 +74,7 @@ def describe(state: LinkState) -> dict[str, Any]:
     return {"type": "unavailable", "reason": "unavailable", "message": state.message}
 
 
-class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     """One listener."""
 
     auth_resource = AUTH_RESOURCE

@@ -17,8 +17,8 @@ LONGEST_REASON = 1024
 LONGEST_HISTORY = 1000
 MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
 MOST_SECONDS = 10 * 366 * 86400.0
-SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})? ?([KMGT]i?B|B)$"
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 
 
@@ -193,7 +193,11 @@ def _schemas() -> Json:
                         {"type": "null"},
                     ],
                 },
-                "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
+                "weight": {
+                    "type": "number",
+                    "minimum": LEAST_WEIGHT,
+                    "maximum": MOST_WEIGHT,
+                },
             },
             required=["gpus"],
             closed=True,

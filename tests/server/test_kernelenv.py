@@ -1,0 +1,182 @@
+"""What kernels and terminals of a real server find in their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.jupyter import Home, Kernel, Server, wait_for
+
+from jupyter_gpushare.server.kernelenv import notebook_wishes
+
+MANAGERS = "jupyter_server.services.kernels.kernelmanager"
+
+
+def variables(kernel: Kernel) -> dict[str, str]:
+    """Return the kernel's variables of ours."""
+    code = (
+        "import os, json; print(json.dumps({k: v for k, v in os.environ.items() "
+        "if k.startswith('JUPYTER_GPUSHARE_')}))"
+    )
+    found: dict[str, str] = json.loads(kernel.run(code))
+    return found
+
+
+def write_notebook(path: Path, metadata: dict[str, Any]) -> None:
+    notebook = nbformat.v4.new_notebook(metadata={"gpushare": metadata} if metadata else {})
+    path.write_text(nbformat.writes(notebook))
+
+
+@pytest.fixture
+def socket_arguments(home: Home) -> tuple[str, ...]:
+    """A server that has a node manager's socket configured, whether or not one serves it."""
+    return ("--GpuShareExtension.embed=never", f"--GpuShareExtension.socket={home.path}/n.sock")
+
+
+@pytest.mark.parametrize("manager", ["AsyncMappingKernelManager", "MappingKernelManager"])
+def test_kernels_know_socket_and_id_over_restarts(
+    home: Home, socket_arguments: tuple[str, ...], manager: str
+) -> None:
+    server = home.serve(
+        *socket_arguments,
+        f"--ServerApp.kernel_manager_class={MANAGERS}.{manager}",
+        "--GpuShareExtension.fallback=error",
+        "--GpuShareExtension.wait_timeout=7",
+        environ=home.environ(JUPYTER_GPUSHARE_ACQUIRE="first-use", KEPT="yes"),
+        simulate=None,
+    )
+    kernel = server.start_kernel()
+    expected = {
+        "JUPYTER_GPUSHARE_SOCKET": f"{home.path}/n.sock",
+        "JUPYTER_GPUSHARE_KERNEL_ID": kernel.id,
+        "JUPYTER_GPUSHARE_FALLBACK": "error",
+        "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "7",
+        "JUPYTER_GPUSHARE_ACQUIRE": "first-use",
+    }
+    assert variables(kernel) == expected
+    assert kernel.run("import os; print(os.environ['KEPT'])") == "yes\n"
+
+    before = kernel.pid()
+    kernel.restart()
+    assert kernel.pid() != before
+    assert variables(kernel) == expected
+
+    dead = kernel.pid()
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: not alive(dead), what="the kernel's end")
+    wait_for(lambda: answers(kernel), 60, "the automatic restart")
+    assert variables(kernel) == expected
+
+    other = server.start_kernel()
+    assert variables(other)["JUPYTER_GPUSHARE_KERNEL_ID"] == other.id != kernel.id
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def answers(kernel: Kernel) -> bool:
+    try:
+        return kernel.run("print(1)", within=5) == "1\n"
+    except (AssertionError, OSError, TimeoutError):
+        return False
+
+
+def test_a_notebooks_wishes_reach_its_kernel(home: Home, socket_arguments: tuple[str, ...]) -> None:
+    server = home.serve(*socket_arguments, simulate=None)
+    (home.work / "sub").mkdir()
+    path = home.work / "sub" / "train.ipynb"
+    write_notebook(path, {"gpus": 2, "memory": "8GiB", "class": "batch", "secret": "x"})
+    kernel = server.start_kernel("sub/train.ipynb")
+    assert json.loads(variables(kernel)["JUPYTER_GPUSHARE_NOTEBOOK"]) == {
+        "gpus": 2,
+        "memory": "8GiB",
+        "class": "batch",
+    }
+
+    # Edited and restarted: the new wishes count, also when they are gone.
+    write_notebook(path, {"gpus": 1})
+    kernel.restart()
+    assert json.loads(variables(kernel)["JUPYTER_GPUSHARE_NOTEBOOK"]) == {"gpus": 1}
+    write_notebook(path, {})
+    kernel.restart()
+    assert json.loads(variables(kernel)["JUPYTER_GPUSHARE_NOTEBOOK"]) == {}
+
+    write_notebook(home.work / "plain.ipynb", {})
+    plain = server.start_kernel("plain.ipynb")
+    assert "JUPYTER_GPUSHARE_NOTEBOOK" not in variables(plain)
+
+    # A notebook that cannot be read is no reason not to start its kernel.
+    (home.work / "broken.ipynb").write_text("{")
+    broken = server.start_kernel("broken.ipynb")
+    assert variables(broken)["JUPYTER_GPUSHARE_KERNEL_ID"] == broken.id
+    absent = server.start_kernel("absent.ipynb")
+    assert "JUPYTER_GPUSHARE_NOTEBOOK" not in variables(absent)
+
+
+def test_without_a_node_manager_kernels_get_nothing(home: Home) -> None:
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    assert variables(server.start_kernel()) == {}
+
+
+def test_terminals_know_the_socket(home: Home, socket_arguments: tuple[str, ...]) -> None:
+    server = home.serve(
+        *socket_arguments,
+        "--GpuShareExtension.fallback=error",
+        simulate=None,
+    )
+    answer = server.api.post("api/terminals")
+    assert answer.status_code == 200, answer.text
+    said = terminal_says(
+        server,
+        answer.json()["name"],
+        'echo "=$JUPYTER_GPUSHARE_SOCKET,$JUPYTER_GPUSHARE_FALLBACK="',
+    )
+    assert f"={home.path}/n.sock,error=" in said
+
+
+def terminal_says(server: Server, name: str, command: str) -> str:
+    """Type ``command`` and return what the terminal shows, up to the ``=…=`` it prints."""
+    socket = server.websocket(f"terminals/websocket/{name}")
+    said = ""
+    try:
+        socket.send(json.dumps(["stdin", command + "\r"]))
+        while "error=" not in said:
+            kind, *rest = json.loads(socket.recv())
+            if kind == "stdout":
+                said += rest[0]
+    finally:
+        socket.close()
+    return said
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["gpus", "memory", "class", "other"]), json_values)
+    | json_values
+)
+def test_any_metadata_gives_a_small_json_object_or_nothing(gpushare: Any) -> None:
+    text = notebook_wishes({"gpushare": gpushare})
+    if text is None:
+        return
+    assert len(text) < 4096
+    wishes = json.loads(text, parse_constant=pytest.fail)
+    assert set(wishes) <= {"gpus", "memory", "class"}
+    assert all(isinstance(v, int | float | str) for v in wishes.values())
+    assert not any(isinstance(v, bool) for v in wishes.values())

@@ -1,0 +1,255 @@
+"""Every route of ours, and who asks. The routes come from the running application itself,
+so a handler that somebody adds without authentication fails here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from jupyter_server.auth import Authorizer
+from tornado.httpclient import HTTPRequest, HTTPResponse
+from tornado.httpserver import HTTPServer
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+from tornado.testing import bind_unused_port
+from tornado.websocket import WebSocketHandler
+from traitlets.config import Config
+
+VERBS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+BODIES = {"POST": {"reason": "needed elsewhere"}, "PUT": {"gpus": 1}}
+
+
+class NobodyOnGpus(Authorizer):
+    """Everything is allowed but gpushare."""
+
+    def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+        return resource != "gpushare"
+
+
+class ReadersOnly(Authorizer):
+    """On gpushare only reading is allowed."""
+
+    def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+        return resource != "gpushare" or action == "read"
+
+
+@pytest.fixture
+def jp_server_config() -> Config:
+    return Config(
+        {
+            "ServerApp": {
+                "jpserver_extensions": {"jupyter_gpushare": True},
+                "allow_unauthenticated_access": False,
+            },
+            "GpuShareExtension": {"embed": "never"},
+        }
+    )
+
+
+def own_routes(app: Any) -> list[tuple[str, type, str]]:
+    """Return (path with example arguments, handler, verb) of every method the app serves for us."""
+    found = []
+    rules = [*app.web_app.wildcard_router.rules]
+    for rule in app.web_app.default_router.rules:
+        rules += getattr(rule.target, "rules", [])
+    for rule in rules:
+        pattern = getattr(getattr(rule.matcher, "regex", None), "pattern", "")
+        if "gpushare" not in pattern:
+            continue
+        path = re.sub(r"\([^)]*\)", "some-id", pattern.rstrip("$")).replace("\\", "")
+        handler = rule.target
+        verbs = [v for v in VERBS if _implements(handler, v)]
+        assert verbs, f"{handler} answers nothing"
+        found += [(path, handler, verb) for verb in verbs]
+    return found
+
+
+def _implements(handler: type, verb: str) -> bool:
+    from tornado.web import RequestHandler
+
+    name = verb.lower()
+    return getattr(handler, name) is not getattr(RequestHandler, name)
+
+
+class Asker:
+    """Sends requests to the in-process server as nobody, or with credentials."""
+
+    def __init__(self, app: Any, port: int) -> None:
+        self.app = app
+        self.root = f"http://127.0.0.1:{port}"
+        self.http = SimpleAsyncHTTPClient(force_instance=True)
+
+    async def send(
+        self, path: str, verb: str, *, upgrade: bool = False, **headers: str
+    ) -> HTTPResponse:
+        body = json.dumps(BODIES.get(verb, {})) if verb in ("POST", "PUT", "PATCH") else None
+        if upgrade:
+            headers |= {
+                "Connection": "Upgrade",
+                "Upgrade": "websocket",
+                "Sec-WebSocket-Version": "13",
+                "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+            }
+        request = HTTPRequest(
+            self.root + path,
+            method=verb,
+            body=body,
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+            follow_redirects=False,
+            request_timeout=20,
+        )
+        return await self.http.fetch(request, raise_error=False)
+
+    @property
+    def token(self) -> dict[str, str]:
+        return {"Authorization": f"token {self.app.identity_provider.token}"}
+
+    async def cookie(self) -> dict[str, str]:
+        """Log in as a browser does; returns the cookie header with the XSRF cookie in it."""
+        answer = await self.send(
+            f"{self.app.base_url}tree?token={self.app.identity_provider.token}", "GET"
+        )
+        page = await self.send(f"{self.app.base_url}login", "GET", Cookie=_cookies(answer))
+        return {"Cookie": "; ".join(filter(None, (_cookies(answer), _cookies(page))))}
+
+
+@asynccontextmanager
+async def asking(app: Any) -> AsyncIterator[Asker]:
+    """Serve ``app`` on a port of its own."""
+    socket, port = bind_unused_port()
+    server = HTTPServer(app.web_app)
+    server.add_socket(socket)
+    asker = Asker(app, port)
+    try:
+        yield asker
+    finally:
+        asker.http.close()
+        server.stop()
+        await server.close_all_connections()
+
+
+def _cookies(answer: HTTPResponse) -> str:
+    return "; ".join(c.split(";", 1)[0] for c in answer.headers.get_list("Set-Cookie"))
+
+
+def is_socket(handler: type) -> bool:
+    return issubclass(handler, WebSocketHandler)
+
+
+async def test_the_routes_are_the_documented_ones(jp_serverapp: Any) -> None:
+    from jupyter_gpushare.server import openapi
+
+    served = {
+        (re.sub("some-id", "{}", path.removeprefix(jp_serverapp.base_url.rstrip("/"))), verb)
+        for path, handler, verb in own_routes(jp_serverapp)
+        if not is_socket(handler)
+    }
+    described = {
+        (re.sub(r"\{[^}]*\}", "{}", path), verb.upper())
+        for path, operations in openapi.document()["paths"].items()
+        for verb in operations
+        if verb != "parameters"
+    }
+    assert served - described == {("/gpushare/api/openapi.json", "GET")}
+    assert described <= served
+    assert any(is_socket(handler) for _, handler, _ in own_routes(jp_serverapp))
+
+
+async def test_anonymous_gets_nothing(jp_serverapp: Any) -> None:
+    async with asking(jp_serverapp) as asker:
+        for path, handler, verb in own_routes(jp_serverapp):
+            answer = await asker.send(path, verb, upgrade=is_socket(handler))
+            assert answer.code == 403, (verb, path, answer.code)
+            assert b"Traceback" not in answer.body
+
+
+@pytest.mark.parametrize("allow", [True, False])
+async def test_anonymous_gets_nothing_whatever_the_server_allows(
+    allow: bool, jp_configurable_serverapp: Any, jp_server_config: Config
+) -> None:
+    jp_server_config.ServerApp.allow_unauthenticated_access = allow
+    app = jp_configurable_serverapp(config=jp_server_config)
+    async with asking(app) as asker:
+        for path, handler, verb in own_routes(app):
+            answer = await asker.send(path, verb, upgrade=is_socket(handler))
+            assert answer.code == 403, (verb, path, answer.code)
+
+
+async def test_without_authorization(
+    jp_configurable_serverapp: Any, jp_server_config: Config
+) -> None:
+    app = jp_configurable_serverapp(config=jp_server_config, authorizer_class=NobodyOnGpus)
+    async with asking(app) as asker:
+        for path, handler, verb in own_routes(app):
+            answer = await asker.send(path, verb, upgrade=is_socket(handler), **asker.token)
+            assert answer.code == 403, (verb, path, answer.code)
+        elsewhere = await asker.send(f"{app.base_url}api/kernels", "GET", **asker.token)
+        assert elsewhere.code == 200
+
+
+async def test_readers_may_only_read(
+    jp_configurable_serverapp: Any, jp_server_config: Config
+) -> None:
+    app = jp_configurable_serverapp(config=jp_server_config, authorizer_class=ReadersOnly)
+    async with asking(app) as asker:
+        for path, handler, verb in own_routes(app):
+            if is_socket(handler):
+                continue  # upgraded: tested with a WebSocket client
+            answer = await asker.send(path, verb, **asker.token)
+            forbidden = verb != "GET" or "/quotas" in path
+            assert (answer.code == 403) == forbidden, (verb, path, answer.code)
+
+
+async def test_authenticated_reaches_the_node_manager(jp_serverapp: Any) -> None:
+    async with asking(jp_serverapp) as asker:
+        for path, handler, verb in own_routes(jp_serverapp):
+            if is_socket(handler):
+                continue
+            answer = await asker.send(path, verb, **asker.token)
+            if path.endswith("openapi.json"):
+                assert answer.code == 200
+                continue
+            # There is none in this test, and the answer says so.
+            assert answer.code == 503, (verb, path, answer.code)
+            body = json.loads(answer.body)
+            assert body["reason"] == "unavailable"
+            assert body["message"].endswith(".")
+
+
+async def test_a_forged_request_of_a_browser_is_refused(jp_serverapp: Any) -> None:
+    async with asking(jp_serverapp) as asker:
+        cookie = await asker.cookie()
+        xsrf = re.search(r"_xsrf=([^;]+)", cookie["Cookie"])
+        assert xsrf is not None
+        changing = [(p, v) for p, h, v in own_routes(jp_serverapp) if v not in ("GET",)]
+        assert changing
+        for path, verb in changing:
+            without = await asker.send(path, verb, **cookie)
+            assert without.code == 403, (verb, path)
+            wrong = await asker.send(path, verb, X_XSRFToken="2|0|forged|0", **cookie)
+            assert wrong.code == 403, (verb, path)
+            right = await asker.send(path, verb, X_XSRFToken=xsrf[1], **cookie)
+            assert right.code == 503, (verb, path, right.body)
+
+
+async def test_errors_are_json_with_a_reason(jp_serverapp: Any) -> None:
+    async with asking(jp_serverapp) as asker:
+        base = f"{jp_serverapp.base_url}gpushare/api"
+        for path, verb, code, reason in [
+            (f"{base}/status", "PUT", 405, "method_not_allowed"),
+            (f"{base}/history?limit=0", "GET", 400, "bad_request"),
+            (f"{base}/history?limit=1e1&limit=2", "GET", 400, "bad_request"),
+            (f"{base}/usage?since=nan", "GET", 400, "bad_request"),
+            (f"{base}/usage?environment=%00", "GET", 400, "bad_request"),
+            (f"{base}/leases/%20", "DELETE", 404, "unknown_lease"),
+        ]:
+            answer = await asker.send(path, verb, **asker.token)
+            assert answer.code == code, (path, answer.body)
+            body = json.loads(answer.body)
+            assert body["reason"] == reason
+            assert body["message"]
+            if code == 405:
+                assert answer.headers["Allow"] == "GET"

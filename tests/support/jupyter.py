@@ -1,0 +1,310 @@
+"""Real Jupyter servers and kernels for tests, each in a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+import websocket
+
+T = TypeVar("T")
+
+TOKEN = "a-token-for-tests"
+
+
+def wait_for(predicate: Callable[[], T], within: float = 20.0, what: str = "") -> T:
+    """Return the first true answer of ``predicate``; fail when it takes too long."""
+    deadline = time.monotonic() + within
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what or predicate}")
+        time.sleep(0.02)
+
+
+class Server:
+    """One ``jupyter server`` process; ``api`` speaks to it with its token."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+        self.api = httpx.Client(
+            base_url=url, headers={"Authorization": f"token {TOKEN}"}, timeout=60, trust_env=False
+        )
+
+    def anonymous(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+
+    def gpushare(self, path: str) -> Any:
+        """GET ``gpushare/api/PATH``; fails unless it is answered with 200."""
+        answer = self.api.get(f"gpushare/api/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def wait_connected(self, within: float = 30.0) -> dict[str, Any]:
+        """Return the status document once a node manager is connected."""
+
+        def status() -> dict[str, Any] | None:
+            answer = self.api.get("gpushare/api/status")
+            return answer.json() if answer.status_code == 200 else None
+
+        return wait_for(status, within, f"a node manager at {self.url}; log:\n{self.tail()}")
+
+    def start_kernel(self, path: str = "", **session: Any) -> Kernel:
+        """Start a kernel, for the notebook ``path`` when one is given."""
+        if path:
+            body = {
+                "path": path,
+                "name": Path(path).name,
+                "type": "notebook",
+                "kernel": {"name": "python3"},
+                **session,
+            }
+            answer = self.api.post("api/sessions", json=body)
+            assert answer.status_code == 201, answer.text
+            kernel_id = answer.json()["kernel"]["id"]
+        else:
+            answer = self.api.post("api/kernels", json={"name": "python3"})
+            assert answer.status_code == 201, answer.text
+            kernel_id = answer.json()["id"]
+        return Kernel(self, kernel_id)
+
+    def websocket(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
+        given = {"Authorization": f"token {TOKEN}"} if headers is None else headers
+        return websocket.create_connection(
+            self.url.replace("http", "ws", 1) + path, header=dict(given), timeout=20
+        )
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.api.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@dataclass
+class Kernel:
+    """One kernel of a server; code is run through the server's own channels."""
+
+    server: Server
+    id: str
+
+    def run(self, code: str, within: float = 60.0) -> str:
+        """Run ``code`` and return what it printed; fails when it raises."""
+        header = {
+            "msg_id": os.urandom(8).hex(),
+            "msg_type": "execute_request",
+            "session": "test",
+            "username": "test",
+            "version": "5.3",
+        }
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        socket = self.server.websocket(f"api/kernels/{self.id}/channels")
+        try:
+            socket.send(
+                json.dumps(
+                    {
+                        "channel": "shell",
+                        "header": header,
+                        "parent_header": {},
+                        "metadata": {},
+                        "content": content,
+                    }
+                )
+            )
+            return self._printed(socket, header["msg_id"], within)
+        finally:
+            socket.close()
+
+    def _printed(self, socket: Any, msg_id: str, within: float) -> str:
+        printed = ""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            socket.settimeout(max(0.1, deadline - time.monotonic()))
+            message = json.loads(socket.recv())
+            if message["parent_header"].get("msg_id") != msg_id:
+                continue
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream" if content["name"] == "stdout":
+                    printed += content["text"]
+                case "error":
+                    raise AssertionError("\n".join(content["traceback"]))
+                case "status" if content["execution_state"] == "idle":
+                    return printed
+        raise AssertionError(f"the kernel did not finish within {within} s")
+
+    def pid(self) -> int:
+        return int(self.run("import os; print(os.getpid())"))
+
+    def restart(self) -> None:
+        answer = self.server.api.post(f"api/kernels/{self.id}/restart")
+        assert answer.status_code == 200, answer.text
+
+    def shutdown(self) -> None:
+        answer = self.server.api.delete(f"api/kernels/{self.id}")
+        assert answer.status_code == 204, answer.text
+
+
+@dataclass
+class Home:
+    """Directories of one person, short enough for socket paths."""
+
+    path: Path
+    servers: list[Server] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def make(cls) -> Iterator[Home]:
+        made = cls(Path(tempfile.mkdtemp(prefix="gs-")))
+        try:
+            for name in ("work", "config", "data", "run"):
+                (made.path / name).mkdir(mode=0o700)
+            yield made
+        finally:
+            for server in made.servers:
+                server.stop()
+            made.end_leftovers()
+            shutil.rmtree(made.path, ignore_errors=True)
+
+    @property
+    def runtime(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def work(self) -> Path:
+        return self.path / "work"
+
+    @property
+    def socket(self) -> Path:
+        return self.runtime / "gpushare-node.sock"
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Return the environment of a process of this person."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("JUPYTER", "JPY_", "XDG_", "PYTEST"))
+        }
+        return {
+            **kept,
+            "HOME": str(self.path),
+            "JUPYTER_CONFIG_DIR": str(self.path / "config"),
+            "JUPYTER_DATA_DIR": str(self.path / "data"),
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
+            "GPUSHARE_TEST_HOME": str(self.path),  # marks every process of this test
+            **more,
+        }
+
+    def serve(
+        self,
+        *arguments: str,
+        app: str = "jupyter_server",
+        environ: Mapping[str, str] | None = None,
+        simulate: str | None = "2x24GiB",
+    ) -> Server:
+        """Start a server and return it when it answers."""
+        number = len(self.servers)
+        log = self.path / f"server-{number}.log"
+        simulated = [] if simulate is None else [f"--GpuShareExtension.simulate={simulate}"]
+        command = [
+            *(sys.executable, "-m", app, "--no-browser", "--allow-root", "--debug"),
+            *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--ServerApp.port_retries=0"),
+            f"--IdentityProvider.token={TOKEN}",
+            f"--ServerApp.root_dir={self.work}",
+            "--ServerApp.allow_unauthenticated_access=False",
+            "--ServerApp.jpserver_extensions="
+            "{'jupyter_gpushare': True, 'jupyter_server_terminals': True}",
+            *simulated,
+            *arguments,
+        ]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environ() if environ is None else dict(environ),
+            )
+        info = self.runtime / f"jpserver-{process.pid}.json"
+
+        def answering() -> str | None:
+            assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+            if not info.exists():
+                return None
+            try:
+                url: str = json.loads(info.read_text())["url"]
+                httpx.get(f"{url}api", trust_env=False, timeout=5)
+            except (ValueError, httpx.HTTPError):
+                return None
+            return url
+
+        try:
+            url = wait_for(answering, 60, f"the server of {log}")
+        except AssertionError:
+            process.kill()
+            process.wait()
+            raise
+        server = Server(process, url, log)
+        self.servers.append(server)
+        return server
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process that was started for this home, by its mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("GPUSHARE_TEST_HOME") == str(self.path):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def node_managers(self) -> list[psutil.Process]:
+        """Return the embedded node managers that run for this home."""
+        found = []
+        for process in self.processes():
+            try:
+                if "jupyter_gpushare.server.embed" in process.cmdline():
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def end_leftovers(self) -> None:
+        """Kill what this home's tests left running, each by its own pid."""
+        for process in self.processes():
+            if process.pid != os.getpid():
+                try:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait(5)
+                except psutil.Error:
+                    continue
