@@ -85,7 +85,7 @@ class ArmedExec:
         own = vars(self.loader)
         if own.get("exec_module") is self:
             del own["exec_module"]
-            if self.loader.exec_module != self.run:  # someone else's wrapper was there first
+            if getattr(self.loader, "exec_module", None) != self.run:  # another's wrapper was there
                 own["exec_module"] = self.run
 
     def execute(self, name: str, module: "Any") -> None:

@@ -47,7 +47,7 @@ class TorchAdapter:
     def __init__(self) -> None:
         self._grant: Grant | None = None
         self._queued = False
-        self._limited = False
+        self._limited: set[int] = set()  # devices
 
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare: torch reads its limit from nobody's environment."""
@@ -81,12 +81,12 @@ class TorchAdapter:
         try:
             for device, gpu in self._used_gpus():
                 limit = gpu.allocator_limit
-                if limit is None and not self._limited:
+                if limit is None and device not in self._limited:
                     continue
                 total = cuda.get_device_properties(device).total_memory
                 fraction = 1.0 if limit is None else min(1.0, limit / total)
                 cuda.set_per_process_memory_fraction(fraction, device)
-                self._limited = True
+                self._limited.add(device)
         except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
             _log.warning("PyTorch's GPU memory is not limited to the lease: %s", error)
 

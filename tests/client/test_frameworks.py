@@ -1,0 +1,169 @@
+"""Real frameworks, imported in processes of their own through the hook and their adapters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+GIB = 2**30
+
+# Does around the import what client/acquire.py does, with a grant from nowhere.
+PRELUDE = """
+import json, os, sys, types
+import jupyter_gpushare.client
+from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+
+MEMORY = json.loads(sys.argv[1])
+GRANT = MEMORY and Grant("lease-1", tuple(
+    GrantedGpu(f"GPU-00000000-0000-0000-0000-00000000000{i}", i, "A card", memory, 24 * 2**30)
+    for i, memory in enumerate(MEMORY)
+))
+acquire = types.ModuleType("jupyter_gpushare.client.acquire")
+adapters = {}
+heard = []
+
+def before_framework(name):
+    heard.append(f"before {name}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = GRANT.visible_devices if GRANT else ""
+    adapters[name] = registry.find(name)
+    adapters[name].before(GRANT)
+
+def after_framework(name, module):
+    heard.append(f"after {name}")
+    adapters[name].after(module, GRANT)
+
+acquire.before_framework = before_framework
+acquire.after_framework = after_framework
+jupyter_gpushare.client.acquire = sys.modules[acquire.__name__] = acquire
+"""
+
+
+def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, Any]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER_GPUSHARE", "XLA_", "TF_", "CUDA_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, json.dumps(memory)],
+        env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_torch() -> None:
+    code = """
+import torch
+print(json.dumps({"heard": heard, "sum": float(torch.ones(3).sum())}))
+"""
+    assert run(code, [8 * GIB]) == {"heard": ["before torch", "after torch"], "sum": 3.0}
+
+
+JAX = """
+import jax
+from jaxlib import xla_client
+options = xla_client.generate_pjrt_gpu_plugin_options()
+print(json.dumps({
+    "heard": heard, "sum": float(jax.numpy.ones(3).sum()),
+    "preallocate": options.get("preallocate"), "fraction": options.get("memory_fraction"),
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "environment", "preallocate", "fraction"),
+    [
+        ([8 * GIB], {}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
+        ([12 * GIB, 8 * GIB], {}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
+        ([24 * GIB], {}, False, None),
+        (None, {}, None, None),
+        ([8 * GIB], {"XLA_CLIENT_MEM_FRACTION": "0.5"}, False, 0.5),
+        ([8 * GIB], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4"}, False, 0.4),
+        ([24 * GIB], {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, True, None),
+    ],
+)
+def test_jax(
+    memory: list[int] | None,
+    environment: dict[str, str],
+    preallocate: bool | None,
+    fraction: float | None,
+) -> None:
+    """What JAX itself makes of the variables when it starts a GPU client."""
+    found = run(JAX, memory, JAX_PLATFORMS="cpu", **environment)
+    assert found["heard"] == ["before jax", "after jax"]
+    assert found["sum"] == 3.0
+    assert found["preallocate"] == preallocate
+    assert found["fraction"] == (None if fraction is None else pytest.approx(fraction, abs=1e-4))
+
+
+TENSORFLOW = """
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.eager.context import pywrap_tfe
+
+start_before = context.Context.ensure_initialized
+listed = []
+def devices():  # the border: what the CUDA driver would list
+    listed.append(1)
+    return [b"/physical_device:CPU:0"] + [
+        b"/physical_device:GPU:%d" % i for i in range(len(MEMORY or []))
+    ]
+pywrap_tfe.TF_ListPhysicalDevices = devices
+configured = []
+really = pywrap_tfe.TFE_ContextOptionsSetConfig
+def configure(options, text):
+    configured.append(config_pb2.ConfigProto.FromString(text).gpu_options)
+    really(options, text)
+pywrap_tfe.TFE_ContextOptionsSetConfig = configure
+listed_at_import = len(listed)
+
+for gpu in tf.config.list_physical_devices("GPU") if USER_SETS_GROWTH else []:
+    tf.config.experimental.set_memory_growth(gpu, True)
+total = float(tf.reduce_sum(tf.ones(3)))
+limits = [
+    list(device.memory_limit_mb) for device in configured[0].experimental.virtual_devices
+]
+print(json.dumps({
+    "heard": heard, "sum": total, "limits": limits, "listed_at_import": listed_at_import,
+    "growth": os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"),
+    "wrapped": context.Context.ensure_initialized.__module__,
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "users_growth", "limits", "growth"),
+    [
+        ([8 * GIB, 24 * GIB], False, [[8 * 1024 - 768], []], "true"),
+        ([8 * GIB], True, [[8 * 1024 - 768]], "true"),
+        ([24 * GIB], False, [], "true"),
+        (None, False, [], None),
+    ],
+)
+def test_tensorflow(
+    memory: list[int] | None, users_growth: bool, limits: list[list[int]], growth: str | None
+) -> None:
+    """The configuration that TensorFlow's runtime gets when it starts."""
+    found = run(f"USER_SETS_GROWTH = {users_growth}\n" + TENSORFLOW, memory)
+    # where JAX is installed too, TensorFlow imports it
+    assert found["heard"] in (
+        ["before tensorflow", "after tensorflow"],
+        ["before tensorflow", "before jax", "after jax", "after tensorflow"],
+    )
+    assert found["sum"] == 3.0
+    assert found["limits"] == limits
+    assert found["growth"] == growth
+    assert found["listed_at_import"] == 0
+    assert found["wrapped"] == "tensorflow.python.eager.context"

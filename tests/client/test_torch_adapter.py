@@ -1,0 +1,303 @@
+"""The PyTorch adapter over the real torch; only C functions that need a GPU are stood in for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.client.adapters.torch import _STARTERS, TorchAdapter
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+
+GIB = 2**30
+CAPACITY = 24 * GIB
+UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001")
+
+
+def grant(*memory: int) -> Grant:
+    return Grant(
+        "lease-1",
+        tuple(
+            GrantedGpu(UUIDS[index], index, "A card", each, CAPACITY)
+            for index, each in enumerate(memory)
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def torch() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_GPUSHARE", "off")  # no lease for the test process itself
+        import torch
+
+        yield torch
+
+
+class Cuda:
+    """The driver's side: what was called, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    @property
+    def limits(self) -> dict[int, float]:
+        return {call[1]: call[2] for call in self.calls if call[0] == "limit"}
+
+
+@pytest.fixture
+def cuda(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    driver = Cuda()
+
+    def init() -> None:
+        driver.calls.append(("init", os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+    def limit(fraction: float, device: int) -> None:
+        driver.calls.append(("limit", device, fraction))
+
+    def visible() -> int:
+        return len(list(filter(None, os.environ["CUDA_VISIBLE_DEVICES"].split(","))))
+
+    properties = SimpleNamespace(total_memory=CAPACITY, major=9, minor=0, name="A card")
+    put = monkeypatch.setattr
+    put(torch._C, "_cuda_getDeviceCount", visible, raising=False)
+    put(torch._C, "_cuda_init", init, raising=False)
+    put(torch._C, "_cuda_setMemoryFraction", limit, raising=False)
+    put(
+        torch._C,
+        "_cuda_setDevice",
+        lambda device: driver.calls.append(("device", device)),
+        raising=False,
+    )
+    put(torch.cuda, "_get_device_properties", lambda device: properties, raising=False)
+    put(torch.cuda, "_device_count_nvml", visible)
+    put(torch.cuda, "_cudart", object())
+    put(torch.cuda, "_initialized", False)
+    put(torch.cuda, "_cached_device_count", None)
+    put(torch.cuda, "_queued_calls", [])
+    for path, name in (*_STARTERS, ("cuda", "is_available"), ("cuda", "device_count")):
+        owner = torch
+        for part in path.split("."):
+            owner = getattr(owner, part)
+        if name in vars(owner):
+            put(owner, name, vars(owner)[name])  # so that it is put back in any case
+    for module in (torch.cuda.memory, torch.cuda.random):
+        put(module, "_lazy_init", module._lazy_init)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(UUIDS))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "")
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK")
+    yield driver
+    if "pin_memory" in vars(torch.Tensor):  # inherited, so monkeypatch could not put it back
+        del torch.Tensor.pin_memory
+
+
+def test_the_limit_comes_with_cudas_start(torch: Any, cuda: Cuda) -> None:
+    TorchAdapter().after(torch, grant(8 * GIB, CAPACITY))
+    assert cuda.calls == []
+    torch.cuda.init()
+    assert cuda.calls[0][0] == "init"
+    room = 8 * GIB - 768 * 2**20
+    assert cuda.limits == {0: pytest.approx(room / CAPACITY)}  # the other GPU is whole
+
+
+def test_the_limit_comes_even_when_a_submodule_starts_cuda(torch: Any, cuda: Cuda) -> None:
+    TorchAdapter().after(torch, grant(8 * GIB))
+    torch.cuda.memory._lazy_init()
+    assert cuda.limits.keys() == {0}
+
+
+def test_a_small_lease_keeps_half(torch: Any, cuda: Cuda) -> None:
+    TorchAdapter().after(torch, grant(GIB))
+    torch.cuda.init()
+    assert cuda.limits == {0: pytest.approx(GIB / 2 / CAPACITY)}
+
+
+def test_a_whole_gpu_has_no_limit(torch: Any, cuda: Cuda) -> None:
+    TorchAdapter().after(torch, grant(CAPACITY))
+    torch.cuda.init()
+    assert [call[0] for call in cuda.calls] == ["init"]
+
+
+def test_no_grant_no_limit(torch: Any, cuda: Cuda) -> None:
+    TorchAdapter().after(torch, None)
+    torch.cuda.init()
+    assert cuda.limits == {}
+
+
+def test_a_changed_grant_counts_at_once(torch: Any, cuda: Cuda) -> None:
+    adapter = TorchAdapter()
+    adapter.after(torch, grant(8 * GIB))
+    adapter.after(torch, grant(12 * GIB))
+    torch.cuda.init()
+    assert cuda.limits[0] == pytest.approx((12 * GIB - 768 * 2**20) / CAPACITY)
+    adapter.after(torch, grant(CAPACITY))
+    assert cuda.limits[0] == 1.0
+
+
+def test_a_rank_starts_only_its_own_gpu(
+    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    TorchAdapter().after(torch, grant(8 * GIB, 8 * GIB))
+    torch.cuda.init()
+    assert cuda.limits.keys() == {1}
+
+
+def test_a_failing_limit_is_only_said(
+    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(fraction: float, device: int) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(torch._C, "_cuda_setMemoryFraction", broken)
+    TorchAdapter().after(torch, grant(8 * GIB))
+    torch.cuda.init()
+    assert torch.cuda.is_initialized()
+    assert "not limited" in caplog.text
+
+
+class Client:
+    """Takes the lease as ``client/acquire.py`` does."""
+
+    def __init__(self, *answers: Grant | BaseException | None, expected: int = 1) -> None:
+        self.answers = list(answers)
+        self.allowed = expected
+        self.asked = 0
+
+    def acquire(self) -> Grant | None:
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        os.environ["CUDA_VISIBLE_DEVICES"] = answer.visible_devices if answer else ""
+        return answer
+
+    def expected(self) -> int:
+        return self.allowed
+
+    def watch(self, torch: Any) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        TorchAdapter().first_use(torch, self.acquire, self.expected)
+
+
+def test_first_use_takes_the_lease_before_cuda_starts(torch: Any, cuda: Cuda) -> None:
+    client = Client(grant(8 * GIB))
+    client.watch(torch)
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 1
+    assert (client.asked, cuda.calls) == (0, [])
+    assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    torch.cuda.init()
+    assert client.asked == 1
+    assert cuda.calls[0] == ("init", UUIDS[0])
+    assert cuda.limits.keys() == {0}
+    torch.cuda.init()
+    assert client.asked == 1
+
+
+STARTS: dict[str, Callable[[Any], object]] = {
+    "init": lambda torch: torch.cuda.init(),
+    "set_device": lambda torch: torch.cuda.set_device(0),
+    "memory": lambda torch: torch.cuda.memory._lazy_init(),
+    "random": lambda torch: torch.cuda.random._lazy_init(),
+    "stream": lambda torch: torch.cuda.Stream(),
+    "event": lambda torch: torch.cuda.Event(),
+    "pin_memory": lambda torch: torch.ones(1).pin_memory(),
+    "properties": lambda torch: torch.cuda.get_device_properties(0),
+    "accelerator": lambda torch: torch.accelerator.current_device_index(),
+    "tensor": lambda torch: torch.empty(1, device="cuda"),
+    "module": lambda torch: torch.nn.Linear(1, 1).cuda(),
+}
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_every_way_to_start_cuda_asks(torch: Any, cuda: Cuda, how: str) -> None:
+    client = Client(None)
+    client.watch(torch)
+    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+        STARTS[how](torch)
+    assert client.asked == 1
+    assert cuda.calls == []
+
+
+def test_first_use_steps_aside(torch: Any, cuda: Cuda) -> None:
+    names = ("_lazy_init", "set_device", "is_available", "device_count")
+    before = {name: getattr(torch.cuda, name) for name in names}
+    news = torch.cuda.Stream.__new__, torch.cuda.Event.__new__, torch.Tensor.pin_memory
+    in_memory = torch.cuda.memory._lazy_init
+    Client(grant(8 * GIB)).watch(torch)
+    assert all(getattr(torch.cuda, name) is not before[name] for name in names)
+    torch.cuda.set_device(0)
+    assert {name: getattr(torch.cuda, name) for name in names} == before
+    assert (torch.cuda.Stream.__new__, torch.cuda.Event.__new__, torch.Tensor.pin_memory) == news
+    assert torch.cuda.memory._lazy_init is in_memory
+    assert "pin_memory" not in vars(torch.Tensor)
+    assert ("device", 0) in cuda.calls
+
+
+def test_refused_then_granted(torch: Any, cuda: Cuda) -> None:
+    client = Client(None, grant(8 * GIB))
+    client.watch(torch)
+    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+        torch.cuda.init()
+    assert not torch.cuda.is_available()
+    assert torch.cuda.device_count() == 0
+    assert cuda.calls == []  # the driver was never asked, so there may be GPUs later
+    torch.cuda.init()
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LookupError("over quota")])
+def test_what_acquire_raises_reaches_the_user(torch: Any, cuda: Cuda, error: BaseException) -> None:
+    client = Client(error, grant(8 * GIB))
+    client.watch(torch)
+    with pytest.raises(type(error)):
+        torch.empty(1, device="cuda")
+    torch.cuda.init()
+    assert client.asked == 2
+
+
+def test_a_quota_of_nothing_looks_like_no_gpu(torch: Any, cuda: Cuda) -> None:
+    Client(expected=0).watch(torch)
+    assert torch.cuda.is_available() is False
+    assert torch.cuda.device_count() == 0
+
+
+def test_asking_never_raises(torch: Any, cuda: Cuda, caplog: pytest.LogCaptureFixture) -> None:
+    def expected() -> int:
+        raise ConnectionError("gone")
+
+    TorchAdapter().first_use(torch, lambda: None, expected)
+    assert torch.cuda.is_available() is False
+    assert "gone" in caplog.text
+
+
+def test_threads_take_one_lease(torch: Any, cuda: Cuda) -> None:
+    client = Client(grant(8 * GIB))
+    client.watch(torch)
+    start = threading.Barrier(4)
+
+    def use() -> None:
+        start.wait(10)
+        torch.cuda.init()
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert client.asked == 1
+    assert [call[0] for call in cuda.calls] == ["init", "limit"]
+
+
+def test_a_torch_without_cuda_never_takes_a_lease(torch: Any) -> None:
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        pytest.skip("this torch has CUDA")
+    before = torch.cuda._lazy_init
+    TorchAdapter().first_use(torch, lambda: None, lambda: 1)
+    assert torch.cuda._lazy_init is before
