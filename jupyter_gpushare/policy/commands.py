@@ -141,6 +141,13 @@ class Observe(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class SetGranting(Command):
+    """Stop granting (``problem`` says why), or go on (``None``); leases are kept either way."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessGone(Command):
     """A watched process died."""
 
@@ -170,6 +177,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         SetQuota,
         UnsetQuota,
         Observe,
+        SetGranting,
         ProcessGone,
         Tick,
     )

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from .check import check
-from .decide import Decision, Done, Grant, Refuse, Step, Wait, decide, next_deadline, step
+from .decide import (
+    Decision,
+    Done,
+    Grant,
+    Refuse,
+    Step,
+    Wait,
+    decide,
+    next_deadline,
+    step,
+    unavailable,
+    unknown_lease,
+)
 from .effects import Effect, effects, resume
 from .evolve import evolve
 from .snapshot import summarise
@@ -24,4 +36,6 @@ __all__ = [
     "resume",
     "step",
     "summarise",
+    "unavailable",
+    "unknown_lease",
 ]

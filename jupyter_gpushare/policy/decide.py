@@ -163,6 +163,8 @@ def serve(draft: Draft) -> None:
 
 def _serve_one(draft: Draft) -> bool:
     state = draft.state
+    if state.problem is not None:
+        return False
     urgent = state.queue.first_urgent(state.grants)
     if urgent is not None:
         return _settle(draft, urgent)
@@ -261,6 +263,8 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     never = refusal(rooms(state, command.environment), quota, request.gpus, request.memory)
     if never is not None:
         return Refuse(never.reason, explain.refusal_text(never), never.numbers)
+    if state.problem is not None:
+        return unavailable(state.problem)
     limit = draft.config.max_waiting_per_environment
     if state.queue.in_environment(command.environment) >= limit:
         return Refuse(
@@ -303,6 +307,11 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     return Wait(command.lease, explain.no_room_text(room, request.gpus, ahead))
 
 
+def unavailable(problem: str) -> Refuse:
+    """The answer when the node manager cannot keep a promise it would make."""
+    return Refuse(RefusalReason.UNAVAILABLE, explain.not_granting_text(problem))
+
+
 def _own_lease(
     draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId | None = None
 ) -> Lease | None:
@@ -314,14 +323,15 @@ def _own_lease(
     return found
 
 
-def _unknown() -> Refuse:
+def unknown_lease() -> Refuse:
+    """The answer for a lease that is not there, or not the caller's."""
     return Refuse(RefusalReason.UNKNOWN_LEASE, explain.UNKNOWN_LEASE)
 
 
 def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     lease = _own_lease(draft, command.lease, command.environment)
     if lease is None:
-        return _unknown()
+        return unknown_lease()
     if command.process not in lease.members:
         draft.emit(ev.MemberJoined(draft.at, lease.id, command.process))
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
@@ -333,7 +343,7 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
 def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
     lease = _own_lease(draft, command.lease, command.environment, command.process)
     if lease is None:
-        return _unknown()
+        return unknown_lease()
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     return Done(lease.id)
 
@@ -341,7 +351,7 @@ def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
 def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
     lease = _own_lease(draft, command.lease, command.environment, command.process)
     if lease is None:
-        return _unknown()
+        return unknown_lease()
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
         draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
@@ -352,7 +362,7 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     lease = draft.state.leases.get(command.lease)
     mine = lease is not None and (command.admin or lease.environment == command.environment)
     if lease is None or not mine or lease.phase is LeasePhase.ENDED:
-        return _unknown()
+        return unknown_lease()
     queued = lease.phase is LeasePhase.QUEUED
     draft.end(lease, EndReason.CANCELLED if queued else EndReason.RELEASED)
     serve(draft)
@@ -362,7 +372,7 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
 def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
     lease = draft.state.leases.get(command.lease)
     if lease is None or lease.phase is LeasePhase.ENDED:
-        return _unknown()
+        return unknown_lease()
     draft.end(lease, EndReason.REVOKED, command.reason)
     serve(draft)
     return Done(lease.id)
@@ -453,6 +463,13 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     return Done()
 
 
+def _set_granting(draft: Draft, command: cmd.SetGranting) -> Decision:
+    if command.problem != draft.state.problem:
+        draft.emit(ev.GrantingChanged(draft.at, command.problem))
+        serve(draft)
+    return Done()
+
+
 def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
     left = False
     for name in names:
@@ -480,6 +497,7 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.SetQuota: _set_quota,
     cmd.UnsetQuota: _unset_quota,
     cmd.Observe: _observe,
+    cmd.SetGranting: _set_granting,
     cmd.ProcessGone: _process_gone,
     cmd.Tick: _tick,
 }
@@ -497,4 +515,6 @@ __all__ = [
     "rooms",
     "serve",
     "step",
+    "unavailable",
+    "unknown_lease",
 ]

@@ -260,6 +260,14 @@ class FlagCleared(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GrantingChanged(Event):
+    """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
+
+    DURABLE: ClassVar[bool] = False
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BooksRestored(Event):
     """Closes a snapshot: the figures that no other event of it carries.
 
@@ -302,6 +310,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
         ProcessFlagged,
         FlagActed,
         FlagCleared,
+        GrantingChanged,
         BooksRestored,
     )
 }

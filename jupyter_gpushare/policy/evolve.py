@@ -390,6 +390,10 @@ def _flag_cleared(state: State, event: ev.FlagCleared) -> State:
     return replace(state, flags=_drop(state.flags, _flag_key(event)))
 
 
+def _granting_changed(state: State, event: ev.GrantingChanged) -> State:
+    return replace(state, problem=event.problem)
+
+
 def _books_restored(state: State, event: ev.BooksRestored) -> State:
     accounts = {
         environment: Account(-math.inf if charge is None else charge, gpus, since)
@@ -440,5 +444,6 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.ProcessFlagged: _process_flagged,
     ev.FlagActed: _flag_acted,
     ev.FlagCleared: _flag_cleared,
+    ev.GrantingChanged: _granting_changed,
     ev.BooksRestored: _books_restored,
 }

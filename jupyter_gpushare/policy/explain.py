@@ -76,6 +76,14 @@ def waiting_limit_text(limit: int) -> str:
     )
 
 
+def not_granting_text(problem: str) -> str:
+    """The node manager keeps what runs but can give nothing new."""
+    return (
+        f"The node manager grants no new leases at present: {problem} "
+        "Running tasks keep their GPUs. Tell the administrator, and try again later."
+    )
+
+
 UNKNOWN_LEASE = (
     "There is no such lease, or it is not yours. It may have ended: "
     "`jupyter gpushare leases` lists the ones you hold."

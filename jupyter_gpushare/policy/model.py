@@ -87,6 +87,7 @@ class RefusalReason(Enum):
     NOT_ALLOWED = "not_allowed"
     BAD_REQUEST = "bad_request"
     RATE_LIMITED = "rate_limited"
+    UNAVAILABLE = "unavailable"
 
 
 class FlagKind(Enum):

@@ -100,7 +100,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything. Leases that ended are kept only while a claim of theirs drains."""
+    """Everything. Leases that ended are kept only while a claim of theirs drains.
+
+    While ``problem`` is set nothing is granted.
+    """
 
     boot_id: str = ""
     gpus: Map[GpuUuid, GpuState] = Map()
@@ -119,6 +122,7 @@ class State:
     quotas: QuotaBook = QuotaBook()
     accounts: Map[EnvironmentName, Account] = Map()
     usage_half_life: float = 3600.0
+    problem: str | None = None
     settled_at: float = 0.0
     grants: int = 0
     arrivals: int = 0

@@ -1,0 +1,66 @@
+"""The ledger's records as lines for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..policy.explain import gpus, size
+from .ledger import Record
+
+
+def entry(record: Record) -> dict[str, Any]:
+    """One line of history; ``at`` in Unix seconds."""
+    describe = _TEXTS.get(record.kind)
+    return {
+        "at": record.wall,
+        "kind": record.kind,
+        "environment": record.environment,
+        "lease": record.lease,
+        "text": describe(record.data) if describe else record.kind,
+    }
+
+
+def _asked(data: Mapping[str, Any]) -> str:
+    request = data["request"]
+    memory = request.get("memory")
+    what = f" with {size(memory)} on each" if memory is not None else ""
+    return f"{data['task']['name']} asked for {gpus(request['gpus'])}{what}"
+
+
+def _granted(data: Mapping[str, Any]) -> str:
+    parts = data["gpus"]
+    return f"got {gpus(len(parts))}, {size(parts[0]['memory'])}: " + ", ".join(
+        part["gpu"] for part in parts
+    )
+
+
+def _quota(data: Mapping[str, Any]) -> str:
+    quota = data["quota"]
+    return (
+        f"quota set to {gpus(quota['gpus'])}, {size(quota['memory'])} on each, "
+        f"weight {quota['weight']:g}, by {data['by']}"
+    )
+
+
+_TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "BootSeen": lambda d: "the node manager started",
+    "GpuFound": lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}",
+    "GpuRemoved": lambda d: f"{d['gpu']} is no longer in the node",
+    "GpuLost": lambda d: f"{d['gpu']} takes no leases: {d['problem']}",
+    "GpuRestored": lambda d: f"{d['gpu']} works again",
+    "QuotaOverridden": _quota,
+    "QuotaOverrideRemoved": lambda d: f"quota override removed by {d['by']}",
+    "GroupsChanged": lambda d: "groups: " + (", ".join(d["groups"]) or "none"),
+    "RequestRefused": lambda d: f"{_asked(d)}, refused: {d['message']}",
+    "LeaseQueued": _asked,
+    "LeaseGranted": _granted,
+    "MemberJoined": lambda d: f"process {d['process']['pid']} joined",
+    "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
+    "ActivityChanged": lambda d: f"is {d['activity']}",
+    "LeaseEnded": lambda d: f"ended: {d['reason']}" + (f", {d['detail']}" if d["detail"] else ""),
+    "ClaimMoved": lambda d: f"memory on {d['gpu']} is {d['phase']}",
+    "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
+    "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
+    "FlagCleared": lambda d: f"process {d['process']['pid']} on {d['gpu']} is within bounds",
+}

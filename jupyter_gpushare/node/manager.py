@@ -1,0 +1,370 @@
+"""The node manager's one loop: command -> decide -> append -> evolve -> effects.
+
+Commands come from connections, the process watch, the inventory and the timer.
+All that wait are decided together and committed in one transaction (group
+commit); only then does the state move on and anybody hear of it. If the ledger
+refuses, the tentative state is dropped: running leases go on, new ones are
+refused until the disk is well again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from ..policy import commands as cmd
+from ..policy import core
+from ..policy.config import PolicyConfig
+from ..policy.effects import Effect, Measure, Signal, WatchProcess
+from ..policy.events import Event
+from ..policy.lifecycle import InvariantBroken
+from ..policy.model import GpuReading, ProcessId, Quota
+from ..policy.state import State
+from .clock import Clock
+from .codec import from_record, to_record
+from .inventory.base import Inventory, InventoryError
+from .ledger import Ledger, LedgerError
+
+BATCH = 512
+
+T = TypeVar("T")
+
+
+class Failpoint(Enum):
+    """Instants at which a test may kill the process."""
+
+    BEFORE_APPEND = "before-append"
+    AFTER_APPEND = "after-append"
+    BEFORE_REPLY = "before-reply"
+
+
+class Processes(Protocol):
+    """Watching and signalling the node's processes."""
+
+    def watch(self, process: ProcessId) -> bool:
+        """False when it is gone already."""
+
+    def signal(self, effect: Signal) -> None:
+        """Interrupt or kill; a process that is gone is no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one command: told to listeners after it is on disk."""
+
+    command: cmd.Command
+    decision: core.Decision
+    events: tuple[Event, ...]
+    effects: tuple[Effect, ...]
+
+
+Listener = Callable[[Outcome, State], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    command: cmd.Command
+    answer: Callable[[core.Decision], None] | None = None
+
+
+@dataclass(slots=True)
+class Readings:
+    """The last measurement, for display; ``at`` is boot time."""
+
+    at: float = 0.0
+    by_gpu: dict[str, GpuReading] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class Manager:
+    """Owns the state of one node. Everything runs on one asyncio loop.
+
+    ``measure_interval`` is in seconds. ``recorder`` gets every command as it
+    is decided, for conformance checks; ``failpoint`` is for crash tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: PolicyConfig,
+        clock: Clock,
+        ledger: Ledger,
+        inventory: Inventory,
+        processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
+        measure_interval: float = 2.0,
+        snapshot_every: int = 5000,
+        check: bool = False,
+        failpoint: Callable[[Failpoint], None] = lambda point: None,
+        recorder: Listener | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.ledger = ledger
+        self.inventory = inventory
+        self.state = State()
+        self.readings = Readings()
+        self.started_wall = clock.wall()
+        self.listeners: list[Listener] = []
+        self._make_processes = processes
+        self._processes: Processes | None = None
+        self._measure_interval = measure_interval
+        self._snapshot_every = snapshot_every
+        self._since_snapshot = 0
+        self._check = check
+        self._failpoint = failpoint
+        self._recorder = recorder
+        self._log = log or logging.getLogger(__name__)
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._backlog: list[Event] = []
+        self._is_broken = False
+        self._measure_wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        # One thread each: the ledger has one writer, and a driver call that
+        # hangs must not hold up the disk.
+        self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
+        self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
+
+    # -- life ---------------------------------------------------------------
+
+    async def start(self, quotas: Callable[[int], cmd.ConfigureQuotas]) -> None:
+        """Recover from the ledger, measure, and begin to serve.
+
+        ``quotas`` gets the number of GPUs and gives the configured quotas.
+        Raises :class:`LedgerError` or :class:`InventoryError` when it cannot.
+        """
+        loop = asyncio.get_running_loop()
+        snapshot, after = await loop.run_in_executor(self._ledger_thread, self.ledger.load)
+        for record in (*snapshot, *after):
+            self.state = core.evolve(self.state, from_record(record))
+        gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
+        self._processes = self._make_processes(loop, self._process_gone)
+        self._tasks.append(loop.create_task(self._run(), name="gpushare-manager"))
+        now = self.clock.boot()
+        await self.submit(cmd.Start(now, self.clock.boot_id(), gpus))
+        # Squatters are counted before anything is granted.
+        await self._measure_once()
+        await self.submit(quotas(len(gpus)))
+        for effect in core.resume(self.state):
+            self._carry_out(effect)
+        self._tasks.append(loop.create_task(self._measure_loop(), name="gpushare-measure"))
+        self._tasks.append(loop.create_task(self._tick_loop(), name="gpushare-tick"))
+
+    async def close(self) -> None:
+        """Stop; the state stays in the ledger and the leases stay held."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        close = getattr(self._processes, "close", None)
+        if close is not None:
+            close()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._ledger_thread, self.ledger.close)
+        self._ledger_thread.shutdown(wait=True)
+        self._inventory_thread.submit(self.inventory.close)
+        self._inventory_thread.shutdown(wait=False)
+
+    # -- commands -----------------------------------------------------------
+
+    async def submit(self, command: cmd.Command) -> core.Decision:
+        """Decide ``command``; returns when the decision is on disk."""
+        future: asyncio.Future[core.Decision] = asyncio.get_running_loop().create_future()
+
+        def answer(decision: core.Decision) -> None:
+            if not future.done():
+                future.set_result(decision)
+
+        self.ask(command, answer)
+        return await future
+
+    def ask(
+        self, command: cmd.Command, answer: Callable[[core.Decision], None] | None = None
+    ) -> None:
+        """Decide ``command`` and call ``answer`` when the decision is on disk.
+
+        Must be called on the loop. No task is made: heart-beats come by the thousand.
+        """
+        self._queue.put_nowait(_Pending(command, answer))
+
+    def measure_soon(self) -> None:
+        """Read the inventory at once."""
+        self._measure_wanted.set()
+
+    def default_quota(self) -> Quota:
+        """The quota of an environment that nothing is configured for."""
+        return self.state.quotas.default
+
+    async def in_ledger(self, call: Callable[[], T]) -> T:
+        """Run a reading of the ledger in its own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._ledger_thread, call)
+
+    async def _run(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                await self._handle(batch)
+            except InvariantBroken as story:
+                await self._broken(batch, story)
+
+    async def _handle(self, batch: Sequence[_Pending]) -> None:
+        state, outcomes = self._decide(self.state, [pending.command for pending in batch])
+        durable = [event for o in outcomes for event in o.events if event.DURABLE]
+        if durable or self._backlog:
+            failure = await self._append([*self._backlog, *durable])
+            if failure is None:
+                if self._backlog:
+                    self._backlog.clear()
+                    if not self._is_broken:
+                        self.ask(cmd.SetGranting(self.clock.boot(), None))
+            else:
+                state, outcomes = self._without_disk(batch, failure)
+        self.state = state
+        self._failpoint(Failpoint.BEFORE_REPLY)
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            self._tell(pending, outcome)
+        if self._since_snapshot >= max(self._snapshot_every, 4 * len(state.leases)):
+            await self._snapshot()
+
+    def _decide(self, state: State, commands: Sequence[cmd.Command]) -> tuple[State, list[Outcome]]:
+        outcomes = []
+        for command in commands:
+            step = core.step(state, command, self.config)
+            state = step.state
+            todo = tuple(
+                effect
+                for event in step.events
+                for effect in core.effects(event, state, self.config)
+            )
+            outcomes.append(Outcome(command, step.decision, step.events, todo))
+        if self._check:
+            core.check(state)
+        return state, outcomes
+
+    async def _append(self, events: Sequence[Event]) -> LedgerError | None:
+        wall = self.clock.wall()
+        records = [to_record(event, wall) for event in events]
+        self._failpoint(Failpoint.BEFORE_APPEND)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._ledger_thread, self.ledger.append, records)
+        except LedgerError as error:
+            self._log.error("The ledger refused %d records: %s", len(records), error)
+            return error
+        self._failpoint(Failpoint.AFTER_APPEND)
+        self._since_snapshot += len(records)
+        return None
+
+    def _without_disk(
+        self, batch: Sequence[_Pending], failure: LedgerError
+    ) -> tuple[State, list[Outcome]]:
+        """Decide the batch again with granting stopped.
+
+        What ends is remembered in memory and written when the disk is back;
+        after a crash it is found out again, since a dead process stays dead.
+        """
+        stop = cmd.SetGranting(self.clock.boot(), str(failure))
+        commands = [pending.command for pending in batch]
+        kept = [command for command in commands if not isinstance(command, _NEEDS_DISK)]
+        state, (stopped, *outcomes) = self._decide(self.state, [stop, *kept])
+        if self._recorder is not None:
+            self._recorder(stopped, state)
+        by_command = {id(outcome.command): outcome for outcome in outcomes}
+        self._backlog += [event for o in outcomes for event in o.events if event.DURABLE]
+        refusal = core.unavailable(str(failure))
+        return state, [
+            by_command.get(id(command)) or Outcome(command, refusal, (), ()) for command in commands
+        ]
+
+    async def _broken(self, batch: Sequence[_Pending], story: InvariantBroken) -> None:
+        """Our bug: grant nothing more, keep what runs, go on serving status."""
+        self._is_broken = True
+        self._log.critical("Invariant broken, no more leases are granted: %s", story)
+        why = f"an internal check failed ({story})."
+        stop = core.step(self.state, cmd.SetGranting(self.clock.boot(), why), self.config)
+        self.state = stop.state
+        refusal = core.unavailable(why)
+        for pending in batch:
+            self._tell(pending, Outcome(pending.command, refusal, (), ()))
+
+    def _tell(self, pending: _Pending, outcome: Outcome) -> None:
+        if self._recorder is not None:
+            self._recorder(outcome, self.state)
+        for effect in outcome.effects:
+            self._carry_out(effect)
+        if pending.answer is not None:
+            pending.answer(outcome.decision)
+        for listener in self.listeners:
+            listener(outcome, self.state)
+
+    async def _snapshot(self) -> None:
+        self._since_snapshot = 0
+        wall = self.clock.wall()
+        records = [to_record(event, wall) for event in core.summarise(self.state)]
+        loop = asyncio.get_running_loop()
+
+        def write() -> None:
+            self.ledger.write_snapshot(records)
+            while self.ledger.prune(wall):
+                pass
+
+        try:
+            await loop.run_in_executor(self._ledger_thread, write)
+        except LedgerError as error:
+            # The history before it is still there, so nothing is lost.
+            self._log.error("No snapshot could be written: %s", error)
+
+    # -- effects ------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        assert self._processes is not None
+        if isinstance(effect, WatchProcess):
+            if not self._processes.watch(effect.process):
+                self._process_gone(effect.process)
+        elif isinstance(effect, Measure):
+            self._measure_wanted.set()
+        elif isinstance(effect, Signal):
+            self._processes.signal(effect)
+
+    def _process_gone(self, process: ProcessId) -> None:
+        self.ask(cmd.ProcessGone(self.clock.boot(), process))
+
+    async def _measure_loop(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._measure_wanted.wait(), self._measure_interval)
+            await self._measure_once()
+
+    async def _measure_once(self) -> None:
+        self._measure_wanted.clear()
+        at = self.clock.boot()
+        loop = asyncio.get_running_loop()
+        try:
+            readings = await loop.run_in_executor(self._inventory_thread, self.inventory.read)
+        except InventoryError as error:
+            if self.readings.problem != str(error):
+                self._log.error("The GPUs could not be measured: %s", error)
+            self.readings.problem = str(error)
+            return
+        self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
+        await self.submit(cmd.Observe(at, readings))
+
+    async def _tick_loop(self) -> None:
+        while True:
+            due = max(core.next_deadline(self.state, self.config), self.clock.boot() + 0.05)
+            # At least each second: a full disk may be well again.
+            await asyncio.sleep(min(due - self.clock.boot(), 1.0))
+            now = self.clock.boot()
+            if now >= due or self._backlog:
+                await self.submit(cmd.Tick(now, min(due, now)))
+
+
+# Without a disk these are refused; everything else takes GPUs back or changes nothing.
+_NEEDS_DISK = (cmd.RequestLease, cmd.SetQuota, cmd.UnsetQuota)

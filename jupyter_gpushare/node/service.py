@@ -1,0 +1,473 @@
+"""Connections and the manager: who waits for which lease, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from ..policy import commands as cmd
+from ..policy import core
+from ..policy.effects import TellEnded, TellGranted
+from ..policy.events import LeaseQueued
+from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.state import State
+from ..protocol.errors import DOMAIN_ERROR, Reason
+from ..protocol.messages import (
+    PROTOCOL,
+    Call,
+    CallId,
+    HistoryParams,
+    Method,
+    Notice,
+    ReleaseParams,
+    UsageParams,
+)
+from . import history, translate
+from .clock import Clock
+from .ledger import LedgerError
+from .manager import Manager, Outcome
+from .status import NodeFacts, Viewer, quota_document, status_document
+from .translate import Caller
+
+QUEUE_INTERVAL = 1.0
+WATCH_INTERVAL = 0.2
+
+
+class Principal(Protocol):
+    """What identity says of a connection."""
+
+    @property
+    def environment(self) -> str: ...
+    @property
+    def groups(self) -> tuple[str, ...]: ...
+    @property
+    def admin(self) -> bool: ...
+
+
+class Conn(Protocol):
+    """One connection, as the transport gives it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def process(self) -> ProcessId | None: ...
+    def reply(self, call_id: CallId, result: Any) -> None: ...
+    def error(
+        self,
+        call_id: CallId | None,
+        code: int,
+        reason: Reason,
+        message: str,
+        data: dict[str, Any] | None = None,
+    ) -> None: ...
+    def notify(self, method: str, params: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    """Somebody to tell when a lease is granted; ``call_id`` ``None``: by a notification."""
+
+    conn: Conn
+    call_id: CallId | None
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A connection that said hello."""
+
+    conn: Conn
+    who: Caller
+    leases: set[LeaseId] = field(default_factory=set)
+    watching: bool = False
+
+
+class Service:
+    """Answers calls. All methods run on the manager's loop."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        *,
+        key: bytes,
+        name: str,
+        version: str,
+        heartbeat_interval: float,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._key = key
+        self._name = name
+        self._version = version
+        self._heartbeat_interval = heartbeat_interval
+        self._log = log or logging.getLogger(__name__)
+        self._guests: dict[int, _Guest] = {}
+        self._holders: dict[LeaseId, set[int]] = {}
+        self._waiters: dict[LeaseId, list[_Waiter]] = {}
+        self._queue_changed = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        manager.listeners.append(self._heard)
+
+    def start(self) -> None:
+        """Begin to push queue positions and status changes."""
+        self._spawn(self._push_positions())
+        self._spawn(self._push_status())
+
+    async def close(self) -> None:
+        """Stop pushing."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the transport calls these --------------------------------------------
+
+    def on_open(self, conn: Conn) -> None:
+        """A connection; it is nobody until it says hello."""
+
+    def on_hello(self, conn: Conn, principal: Principal, call: Call) -> None:
+        """Identity has spoken."""
+        if call.params.protocol != PROTOCOL:
+            self._fail(
+                conn,
+                call.id,
+                Reason.UNSUPPORTED_PROTOCOL,
+                f"This node manager speaks protocol {PROTOCOL}, the client "
+                f"{call.params.protocol}. Install the same release of jupyter_gpushare on both.",
+            )
+            conn.close()
+            return
+        if conn.process is None:
+            self._fail(conn, call.id, Reason.NOT_ALLOWED, "The calling process is gone.")
+            conn.close()
+            return
+        who = Caller(
+            EnvironmentName(principal.environment),
+            conn.process,
+            principal.admin,
+            tuple(principal.groups),
+        )
+        self._guests[conn.id] = _Guest(conn, who)
+        command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
+        self._manager.ask(command, partial(self._welcome, conn, who, call))
+
+    def _welcome(self, conn: Conn, who: Caller, call: Call, decision: core.Decision) -> None:
+        conn.reply(
+            call.id,
+            {
+                "protocol": PROTOCOL,
+                "node": {
+                    "name": self._name,
+                    "version": self._version,
+                    "simulated": self._manager.inventory.simulated,
+                },
+                "environment": who.environment,
+                "admin": who.admin,
+                "quota": quota_document(self._manager.state, who.environment),
+                "heartbeat_interval": self._heartbeat_interval,
+            },
+        )
+
+    def on_call(self, conn: Conn, call: Call) -> None:
+        """A call of somebody who said hello."""
+        guest = self._guests.get(conn.id)
+        if guest is None:
+            self._fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
+        elif call.method in translate.ADMIN_ONLY and not guest.who.admin:
+            self._fail(
+                conn,
+                call.id,
+                Reason.NOT_ALLOWED,
+                f"Only an administrator may call {call.method.value}; you are "
+                f"{guest.who.environment}.",
+            )
+        elif (special := self._special.get(call.method)) is not None:
+            special(self, guest, call)
+        else:
+            self._command(guest, call)
+
+    def on_close(self, conn: Conn) -> None:
+        """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
+        guest = self._guests.pop(conn.id, None)
+        if guest is None:
+            return
+        for lease in guest.leases:
+            self._holders.get(lease, set()).discard(conn.id)
+            waiters = [w for w in self._waiters.get(lease, ()) if w.conn is not conn]
+            if waiters:
+                self._waiters[lease] = waiters
+            else:
+                self._waiters.pop(lease, None)
+
+    # -- calls ---------------------------------------------------------------
+
+    def _command(self, guest: _Guest, call: Call) -> None:
+        fresh = LeaseId(secrets.token_hex(16))
+        command = translate.COMMANDS[call.method](self._clock.boot(), guest.who, call.params, fresh)
+        self._manager.ask(command, partial(self._answer, guest, call))
+
+    def _attach(self, guest: _Guest, call: Call) -> None:
+        if translate.knows_secret(self._key, call.params.lease, call.params.secret):
+            self._command(guest, call)
+        else:
+            self._fail_unknown(guest, call)
+
+    def _release(self, guest: _Guest, call: Call) -> None:
+        if call.params.request_id is None:
+            self._command(guest, call)
+            return
+        key = (guest.who.process, call.params.request_id)
+        lease = self._manager.state.by_request.get(key)
+        if lease is None:
+            self._fail_unknown(guest, call)
+        else:
+            self._command(guest, Call(call.id, call.method, ReleaseParams(lease, None)))
+
+    def _status(self, guest: _Guest, call: Call) -> None:
+        guest.conn.reply(call.id, self.status(guest.who))
+
+    def _watch(self, guest: _Guest, call: Call) -> None:
+        guest.watching = True
+        guest.conn.reply(call.id, self.status(guest.who))
+
+    def _usage(self, guest: _Guest, call: Call) -> None:
+        params: UsageParams = call.params
+        until = self._clock.wall()
+        since = until - params.since
+        mine = self._visible(guest, params.environment)
+        ledger = self._manager.ledger
+
+        def work() -> dict[str, Any]:
+            rows = ledger.usage(since, until, mine)
+            return {
+                "since": since,
+                "until": until,
+                "rows": [
+                    {
+                        "environment": row.environment,
+                        "gpu_seconds_held": row.gpu_seconds_held,
+                        "gpu_seconds_busy": row.gpu_seconds_busy,
+                        "leases": row.leases,
+                    }
+                    for row in rows
+                ],
+            }
+
+        self._spawn(self._from_ledger(guest, call, work))
+
+    def _history(self, guest: _Guest, call: Call) -> None:
+        params: HistoryParams = call.params
+        mine = self._visible(guest, params.environment)
+        ledger = self._manager.ledger
+
+        def work() -> dict[str, Any]:
+            records = ledger.history(mine, params.limit)
+            return {"events": [history.entry(record) for record in records]}
+
+        self._spawn(self._from_ledger(guest, call, work))
+
+    def _visible(self, guest: _Guest, asked: str | None) -> str | None:
+        """Whose records may be read: everybody's only by an administrator."""
+        return asked if guest.who.admin else guest.who.environment
+
+    async def _from_ledger(
+        self, guest: _Guest, call: Call, work: Callable[[], dict[str, Any]]
+    ) -> None:
+        try:
+            guest.conn.reply(call.id, await self._manager.in_ledger(work))
+        except LedgerError as error:
+            self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+
+    def _quota_list(self, guest: _Guest, call: Call) -> None:
+        state = self._manager.state
+        book = state.quotas
+        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
+        names |= {lease.environment for lease in state.leases.values()}
+        quotas = [{"environment": name, **quota_document(state, name)} for name in sorted(names)]
+        default = book.default
+        guest.conn.reply(
+            call.id,
+            {
+                "quotas": quotas,
+                "default": {
+                    "gpus": default.gpus,
+                    "memory": default.memory,
+                    "weight": default.weight,
+                },
+            },
+        )
+
+    _special = {  # noqa: RUF012 - a constant table of methods
+        Method.ATTACH: _attach,
+        Method.RELEASE: _release,
+        Method.STATUS: _status,
+        Method.WATCH: _watch,
+        Method.USAGE: _usage,
+        Method.HISTORY: _history,
+        Method.QUOTA_LIST: _quota_list,
+    }
+
+    # -- answers ---------------------------------------------------------------
+
+    def _answer(self, guest: _Guest, call: Call, decision: core.Decision) -> None:
+        conn, state = guest.conn, self._manager.state
+        if isinstance(decision, core.Refuse):
+            reason = translate.reason_of(decision.reason)
+            self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
+        elif isinstance(decision, core.Done):
+            if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
+                name = EnvironmentName(call.params.environment)
+                conn.reply(call.id, {"environment": name, **quota_document(state, name)})
+            else:
+                conn.reply(call.id, translate.done_result(decision, call.method, state))
+        else:
+            self._lease_answer(guest, call, decision.lease)
+
+    def _lease_answer(self, guest: _Guest, call: Call, name: LeaseId) -> None:
+        lease = self._manager.state.leases.get(name)
+        if lease is None or lease.phase is LeasePhase.ENDED:
+            self._fail_unknown(guest, call)
+            return
+        guest.leases.add(name)
+        self._holders.setdefault(name, set()).add(guest.conn.id)
+        if lease.phase is not LeasePhase.QUEUED:
+            result = translate.lease_result(self._manager.state, lease, self._key)
+            guest.conn.reply(call.id, result)
+            return
+        attached = call.method is Method.ATTACH
+        if attached:
+            result = translate.lease_result(self._manager.state, lease, self._key)
+            guest.conn.reply(call.id, result)
+        waiter = _Waiter(guest.conn, None if attached else call.id)
+        self._waiters.setdefault(name, []).append(waiter)
+        self._tell_position(name, (waiter,), self._order())
+
+    def _fail(
+        self,
+        conn: Conn,
+        call_id: CallId,
+        reason: Reason,
+        message: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        conn.error(call_id, DOMAIN_ERROR, reason, message, data)
+
+    def _fail_unknown(self, guest: _Guest, call: Call) -> None:
+        refusal = core.unknown_lease()
+        self._fail(guest.conn, call.id, Reason.UNKNOWN_LEASE, refusal.message)
+
+    # -- news -------------------------------------------------------------------
+
+    def _heard(self, outcome: Outcome, state: State) -> None:
+        """The manager carried something out; tell those whom it concerns."""
+        for effect in outcome.effects:
+            if isinstance(effect, TellGranted):
+                self._granted(effect.lease, state)
+            elif isinstance(effect, TellEnded):
+                self._ended(effect)
+        if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
+            self._changed.set()
+        if outcome.effects or any(isinstance(e, LeaseQueued) for e in outcome.events):
+            self._queue_changed.set()
+
+    def _granted(self, name: LeaseId, state: State) -> None:
+        lease = state.leases.get(name)
+        if lease is None or lease.phase is not LeasePhase.HELD:
+            return
+        result = translate.lease_result(state, lease, self._key)
+        for waiter in self._waiters.pop(name, ()):
+            if waiter.call_id is None:
+                told = {"lease": name, "gpus": result["gpus"], "state": result["state"]}
+                waiter.conn.notify(Notice.GRANTED.value, told)
+            else:
+                waiter.conn.reply(waiter.call_id, result)
+
+    def _ended(self, effect: TellEnded) -> None:
+        reason, message = translate.ended_message(effect.reason, effect.detail)
+        for waiter in self._waiters.pop(effect.lease, ()):
+            if waiter.call_id is not None:
+                self._fail(waiter.conn, waiter.call_id, reason, message)
+        for conn_id in self._holders.pop(effect.lease, ()):
+            guest = self._guests.get(conn_id)
+            if guest is None:
+                continue
+            guest.leases.discard(effect.lease)
+            if effect.reason is not EndReason.CANCELLED:
+                told = {
+                    "lease": effect.lease,
+                    "reason": effect.reason.value,
+                    "message": message,
+                }
+                guest.conn.notify(Notice.REVOKED.value, told)
+
+    def _order(self) -> tuple[LeaseId, ...]:
+        state = self._manager.state
+        return tuple(item.lease for item in state.queue.service_order(state.grants))
+
+    def _tell_position(
+        self, name: LeaseId, waiters: tuple[_Waiter, ...], order: tuple[LeaseId, ...]
+    ) -> None:
+        state = self._manager.state
+        lease = state.leases[name]
+        notice = translate.queued_notice(state, lease, self._key, self._clock.boot(), order)
+        for waiter in waiters:
+            waiter.conn.notify(Notice.QUEUED.value, notice)
+
+    async def _push_positions(self) -> None:
+        while True:
+            await self._queue_changed.wait()
+            await asyncio.sleep(QUEUE_INTERVAL)
+            self._queue_changed.clear()
+            order = self._order()
+            for name in order:
+                self._tell_position(name, tuple(self._waiters.get(name, ())), order)
+
+    async def _push_status(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            seen: dict[tuple[str, bool], dict[str, Any]] = {}
+            for guest in tuple(self._guests.values()):
+                if guest.watching:
+                    view = (guest.who.environment, guest.who.admin)
+                    if view not in seen:
+                        seen[view] = self.status(guest.who)
+                    guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
+            await asyncio.sleep(WATCH_INTERVAL)
+
+    def status(self, who: Caller) -> dict[str, Any]:
+        """The status document for one viewer."""
+        manager = self._manager
+        facts = NodeFacts(
+            name=self._name,
+            version=self._version,
+            simulated=manager.inventory.simulated,
+            started=manager.started_wall,
+            now=self._clock.wall(),
+            boot=self._clock.boot(),
+            problem=manager.readings.problem,
+        )
+        return status_document(
+            manager.state,
+            Viewer(who.environment, who.admin),
+            facts,
+            manager.config,
+            manager.readings.by_gpu,
+        )
+
+
+def _is_quiet(event: object) -> bool:
+    """Events that change nothing a person sees."""
+    return type(event).__name__ in ("HeartbeatSeen", "UsageSettled", "DeadlinesExtended")

@@ -1,0 +1,275 @@
+"""The status document: the state as one viewer may see it. Pure.
+
+The shape is documented in docs/protocol.md and is the same on the socket, in
+the REST API, in ``%gpushare status`` and on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..policy.config import PolicyConfig
+from ..policy.model import (
+    Activity,
+    ClaimPhase,
+    EnvironmentName,
+    FlagKind,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+)
+from ..policy.state import Lease, State
+
+
+class DisplayState(Enum):
+    """What a person is shown; derived, never stored."""
+
+    QUEUED = "queued"
+    ACTIVE = "active"
+    IDLE = "idle"
+    STALLED = "stalled"
+    DRAINING = "draining"
+    PARKED = "parked"
+    OVER_LIMIT = "over_limit"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks. An admin sees everybody's names; others see their own."""
+
+    environment: EnvironmentName
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a status says of the node itself. ``now`` and ``boot`` are the same instant."""
+
+    name: str
+    version: str
+    simulated: bool
+    started: float
+    now: float
+    boot: float
+    problem: str | None = None
+
+
+def display_state(state: State, lease: Lease) -> DisplayState:
+    """Wish, fact and activity folded into the one word that a person is shown."""
+    if lease.phase is LeasePhase.QUEUED:
+        return DisplayState.QUEUED
+    if lease.phase is LeasePhase.PARKED:
+        return DisplayState.PARKED
+    if lease.phase is LeasePhase.ENDED:
+        drains = any(
+            state.claims[(lease.id, part.gpu)].phase is ClaimPhase.DRAINING
+            for part in lease.allocations
+            if (lease.id, part.gpu) in state.claims
+        )
+        return DisplayState.DRAINING if drains else DisplayState.ENDED
+    if lease.stalled:
+        return DisplayState.STALLED
+    if any(
+        kind is FlagKind.OVER_LIMIT and process in lease.members
+        for _gpu, process, kind in state.flags
+    ):
+        return DisplayState.OVER_LIMIT
+    return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
+
+
+def status_document(
+    state: State,
+    viewer: Viewer,
+    facts: NodeFacts,
+    config: PolicyConfig,
+    readings: Mapping[str, GpuReading],
+) -> dict[str, Any]:
+    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
+    offset = facts.now - facts.boot
+    positions = {
+        item.lease: place
+        for place, item in enumerate(state.queue.service_order(state.grants), start=1)
+    }
+    measured = _measured(state, readings)
+    leases = sorted(state.leases.values(), key=lambda lease: lease.order)
+    return {
+        "node": {
+            "name": facts.name,
+            "version": facts.version,
+            "simulated": facts.simulated,
+            "problem": state.problem or facts.problem,
+            "time": facts.now,
+            "started": facts.started,
+            "max_tasks_per_gpu": config.max_tasks_per_gpu,
+            "heartbeat_timeout": config.heartbeat_timeout,
+        },
+        "environment": viewer.environment,
+        "admin": viewer.admin,
+        "quota": quota_document(state, viewer.environment),
+        "gpus": [
+            _gpu(state, uuid, viewer, readings)
+            for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+        ],
+        "leases": [
+            _lease(state, lease, viewer, offset, facts.boot, positions, measured)
+            for lease in leases
+        ],
+        "queue": [
+            _waiting(state, lease, place, viewer, facts.boot) for lease, place in positions.items()
+        ],
+    }
+
+
+def quota_document(state: State, environment: EnvironmentName) -> dict[str, Any]:
+    """An environment's quota in force, where it comes from, and the GPUs it holds now."""
+    quota, source = state.quotas.resolve(environment)
+    used = sum((environment, gpu) in state.reservations for gpu in state.gpus)
+    return {
+        "gpus": quota.gpus,
+        "memory": quota.memory,
+        "weight": quota.weight,
+        "source": source.value,
+        "used_gpus": used,
+    }
+
+
+def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
+    """The GPUs of a lease as ``request`` answers them. Sizes in bytes."""
+    return [
+        {
+            "uuid": part.gpu,
+            "index": state.gpus[part.gpu].gpu.index,
+            "name": state.gpus[part.gpu].gpu.name,
+            "memory": part.memory,
+            "capacity": state.gpus[part.gpu].gpu.memory,
+        }
+        for part in lease.allocations
+    ]
+
+
+def _measured(
+    state: State, readings: Mapping[str, GpuReading]
+) -> dict[tuple[LeaseId, GpuUuid], int | None]:
+    """Bytes each lease uses on each GPU; ``None`` where the driver does not tell."""
+    result: dict[tuple[LeaseId, GpuUuid], int | None] = {}
+    for reading in readings.values():
+        for process in reading.processes:
+            lease = next(
+                (
+                    name
+                    for ancestor in process.lineage
+                    for name in state.by_process.get(ancestor, ())
+                    if (name, reading.uuid) in state.claims
+                ),
+                None,
+            )
+            if lease is None:
+                continue
+            key = (lease, reading.uuid)
+            before = result.get(key, 0)
+            known = process.memory is not None and before is not None
+            result[key] = (before or 0) + (process.memory or 0) if known else None
+    return result
+
+
+def _pid(process: ProcessId, viewer: Viewer) -> int | None:
+    return process.pid if viewer.admin else None
+
+
+def _gpu(
+    state: State, uuid: GpuUuid, viewer: Viewer, readings: Mapping[str, GpuReading]
+) -> dict[str, Any]:
+    books = state.gpus[uuid]
+    own = state.reservations.get((viewer.environment, uuid))
+    reading = readings.get(uuid)
+    return {
+        "uuid": uuid,
+        "index": books.gpu.index,
+        "name": books.gpu.name,
+        "memory": books.gpu.memory,
+        "reserved": books.reserved,
+        "unleased": books.unleased,
+        "free": max(0, books.free) if books.problem is None else 0,
+        "used": reading.used if reading else None,
+        "mine": own.memory if own else 0,
+        "utilisation": reading.utilisation if reading else None,
+        "tasks": books.tasks,
+        "health": "ok" if books.problem is None else "lost",
+        "problem": books.problem,
+        "squatters": [
+            {"pid": _pid(process, viewer), "memory": flag.memory, "kind": kind.value}
+            for (gpu, process, kind), flag in sorted(
+                state.flags.items(), key=lambda entry: repr(entry[0])
+            )
+            if gpu == uuid
+        ],
+    }
+
+
+def _lease(
+    state: State,
+    lease: Lease,
+    viewer: Viewer,
+    offset: float,
+    boot: float,
+    positions: Mapping[LeaseId, int],
+    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
+) -> dict[str, Any]:
+    mine = lease.environment == viewer.environment
+    known = mine or viewer.admin
+    return {
+        # Another environment's lease id would let a viewer follow its work.
+        "id": lease.id if known else None,
+        "environment": lease.environment if known else None,
+        "mine": mine,
+        "state": display_state(state, lease).value,
+        "phase": lease.phase.value,
+        "activity": lease.activity.value,
+        "name": lease.task.name if known else None,
+        "kind": lease.task.kind.value,
+        "kernel_id": lease.task.kernel_id if known else None,
+        "path": lease.task.path if known else None,
+        "pid": lease.task.process.pid if known else None,
+        "gpus": [
+            {
+                "uuid": part.gpu,
+                "index": state.gpus[part.gpu].gpu.index,
+                "memory": part.memory,
+                "measured": measured.get((lease.id, part.gpu)),
+            }
+            for part in lease.allocations
+            if part.gpu in state.gpus
+        ],
+        "asked": {"gpus": lease.request.gpus, "memory": lease.request.memory},
+        "priority_class": lease.request.priority_class.value,
+        "requested": lease.requested_at + offset,
+        "granted": None if lease.granted_at is None else lease.granted_at + offset,
+        "since": lease.changed_at + offset,
+        "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
+        "position": positions.get(lease.id),
+        "reason": lease.end_reason.value if lease.end_reason else None,
+    }
+
+
+def _waiting(
+    state: State, name: LeaseId, position: int, viewer: Viewer, boot: float
+) -> dict[str, Any]:
+    lease = state.leases[name]
+    mine = lease.environment == viewer.environment
+    known = mine or viewer.admin
+    return {
+        "position": position,
+        "lease": name if known else None,
+        "mine": mine,
+        "environment": lease.environment if known else None,
+        "priority_class": lease.request.priority_class.value,
+        "gpus": lease.request.gpus,
+        "memory": lease.request.memory,
+        "waiting": max(0.0, boot - lease.requested_at),
+    }

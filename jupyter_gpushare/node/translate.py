@@ -1,0 +1,187 @@
+"""Messages to commands and decisions to answers: the only place where the two meet."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..policy import commands as cmd
+from ..policy import core
+from ..policy.model import (
+    Activity,
+    Bytes,
+    EndReason,
+    EnvironmentName,
+    LeaseId,
+    PriorityClass,
+    ProcessId,
+    Quota,
+    RefusalReason,
+    Request,
+    Task,
+    TaskKind,
+)
+from ..policy.state import Lease, State
+from ..protocol import messages as msg
+from ..protocol.errors import Reason
+from .status import granted_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as the kernel or the Hub says; nothing here comes from the client."""
+
+    environment: EnvironmentName
+    process: ProcessId
+    admin: bool = False
+    groups: tuple[str, ...] = ()
+
+
+def secret_of(key: bytes, lease: LeaseId) -> str:
+    """A lease's secret: derived, so that a retried request gets the same one and none is stored."""
+    return hmac.new(key, lease.encode(), hashlib.sha256).hexdigest()
+
+
+def knows_secret(key: bytes, lease: str, secret: str) -> bool:
+    """Whether ``secret`` belongs to ``lease``, in constant time."""
+    right = secret_of(key, LeaseId(lease))
+    return hmac.compare_digest(right.encode(), secret.encode("utf-8", "replace"))
+
+
+def _request(at: float, who: Caller, params: msg.RequestParams, fresh: LeaseId) -> cmd.Command:
+    task = Task(
+        process=who.process,
+        name=params.task.name,
+        kind=TaskKind(params.task.kind),
+        kernel_id=params.task.kernel_id,
+        path=params.task.path,
+    )
+    memory = None if params.memory is None else Bytes(params.memory)
+    request = Request(params.gpus, memory, PriorityClass(params.priority_class), params.request_id)
+    return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait)
+
+
+def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) -> cmd.Command:
+    activity = Activity.BUSY if params.busy else Activity.IDLE
+    return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
+
+
+def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
+    memory = None if params.memory is None else Bytes(params.memory)
+    quota = Quota(params.gpus, memory, params.weight)
+    return cmd.SetQuota(at, EnvironmentName(params.environment), quota, who.environment)
+
+
+_Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
+
+COMMANDS: Final[dict[msg.Method, _Maker]] = {
+    msg.Method.REQUEST: _request,
+    msg.Method.ATTACH: lambda at, who, p, _: cmd.Attach(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.HEARTBEAT: lambda at, who, p, _: cmd.Heartbeat(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.ACTIVITY: _activity,
+    msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
+        at, LeaseId(p.lease or ""), who.environment, who.admin
+    ),
+    msg.Method.TASK_ENDED: lambda at, who, p, _: cmd.EndKernel(
+        at, who.environment, p.kernel_id, p.pid
+    ),
+    msg.Method.QUOTA_SET: _quota_set,
+    msg.Method.QUOTA_UNSET: lambda at, who, p, _: cmd.UnsetQuota(
+        at, EnvironmentName(p.environment), who.environment
+    ),
+    msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
+        at, LeaseId(p.lease), p.reason, who.environment
+    ),
+}
+
+# Only an administrator may call these.
+ADMIN_ONLY: Final = frozenset(
+    {
+        msg.Method.QUOTA_LIST,
+        msg.Method.QUOTA_SET,
+        msg.Method.QUOTA_UNSET,
+        msg.Method.LEASE_REVOKE,
+    }
+)
+
+_REASONS: Final = {reason: Reason(reason.value) for reason in RefusalReason}
+
+
+def reason_of(refusal: RefusalReason) -> Reason:
+    """The wire's word for the policy's."""
+    return _REASONS[refusal]
+
+
+def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
+    """The answer to ``request`` and ``attach``."""
+    return {
+        "lease": lease.id,
+        "secret": secret_of(key, lease.id),
+        "gpus": granted_gpus(state, lease),
+        "state": lease.phase.value,
+    }
+
+
+def queued_notice(
+    state: State, lease: Lease, key: bytes, at: float, order: tuple[LeaseId, ...]
+) -> dict[str, Any]:
+    """Where a waiting request stands. ``order`` is everybody in the order of service."""
+    position = order.index(lease.id) if lease.id in order else 0
+    ahead = [state.leases[name].request.priority_class for name in order[:position]]
+    people, jobs = (ahead.count(c) for c in (PriorityClass.INTERACTIVE, PriorityClass.BATCH))
+    gpus = lease.request.gpus
+    return {
+        "lease": lease.id,
+        "secret": secret_of(key, lease.id),
+        "request_id": lease.request.request_id,
+        "position": position + 1,
+        "ahead": {"interactive": people, "batch": jobs},
+        "waiting": max(0.0, at - lease.requested_at),
+        "reason": Reason.NO_RESOURCES.value,
+        "message": (
+            f"Waiting for {gpus} GPU{'s' if gpus != 1 else ''}: position {position + 1} "
+            f"of {len(order)} in the queue."
+        ),
+    }
+
+
+_ENDED: Final[dict[EndReason, tuple[Reason, str]]] = {
+    EndReason.REFUSED: (Reason.OVER_QUOTA, "The quota was lowered while this request waited."),
+    EndReason.REVOKED: (Reason.NOT_ALLOWED, "An administrator took the lease back"),
+    EndReason.CANCELLED: (Reason.UNKNOWN_LEASE, "The request left the queue."),
+    EndReason.RELEASED: (Reason.UNKNOWN_LEASE, "The lease was released."),
+    EndReason.KERNEL_ENDED: (Reason.UNKNOWN_LEASE, "The kernel was shut down or restarted."),
+    EndReason.PROCESS_GONE: (Reason.UNKNOWN_LEASE, "The task's process is gone."),
+    EndReason.REBOOTED: (Reason.UNKNOWN_LEASE, "The host was restarted."),
+    EndReason.HEARTBEAT_LOST: (
+        Reason.UNKNOWN_LEASE,
+        "The task gave no sign of life for too long and held no GPU memory, so the lease ended.",
+    ),
+}
+
+
+def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
+    """What the holder of an ended lease is told."""
+    wire, sentence = _ENDED[reason]
+    if reason is EndReason.REVOKED:
+        return wire, f"{sentence}: {detail or 'no reason was given'}"
+    if reason is EndReason.REFUSED and detail:
+        return wire, detail
+    return wire, sentence
+
+
+def done_result(decision: core.Done, method: msg.Method, state: State) -> dict[str, Any]:
+    """The answer to a command that was carried out."""
+    if method is msg.Method.TASK_ENDED:
+        return {"ended": decision.count}
+    if decision.lease is None:
+        return {}
+    lease = state.leases.get(decision.lease)
+    return {"state": lease.phase.value if lease is not None else "ended"}
