@@ -1,0 +1,486 @@
+"""What ``jupyter gpushare doctor`` looks at. Each check is one function and changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import site
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..protocol import names
+
+#: Seconds that another process may take to answer a check.
+PATIENCE = 30.0
+#: ``SO_PEERPIDFD`` (Linux 6.5): a pidfd of the process at the other end of a socket.
+SO_PEERPIDFD = 77
+
+_HOOK = (
+    "import sys;print(any(type(f).__module__ == 'jupyter_gpushare._boot' for f in sys.meta_path))"
+)
+_NVML = """
+import json, pynvml
+try:
+    pynvml.nvmlInit()
+    count = pynvml.nvmlDeviceGetCount()
+    names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+    print(json.dumps({"driver": pynvml.nvmlSystemGetDriverVersion(), "gpus": names}))
+except pynvml.NVMLError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "paddle", "mxnet", "caffe")
+
+
+class Level(Enum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report: ``text`` is what was seen, ``fix`` what to do about it."""
+
+    name: str
+    level: Level
+    text: str
+    fix: str | None = None
+
+
+def ok(name: str, text: str) -> Check:
+    return Check(name, Level.OK, text)
+
+
+def warning(name: str, text: str, fix: str | None = None) -> Check:
+    return Check(name, Level.WARNING, text, fix)
+
+
+def problem(name: str, text: str, fix: str) -> Check:
+    return Check(name, Level.PROBLEM, text, fix)
+
+
+def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator[Check]:
+    """All checks, in the order in which a person would look."""
+    yield package()
+    if platform != "linux":
+        yield warning(
+            "platform",
+            f"This is {platform}. jupyter_gpushare works on Linux only; here it is installed but"
+            " inert: imports go on as if it were not there.",
+        )
+        return
+    yield ok("platform", f"Linux {os.uname().release}")
+    off = environ.get(names.SWITCH, "").lower() == "off"
+    if off:
+        yield warning(
+            "switch",
+            f"{names.SWITCH}=off: imports do not ask for GPUs in this environment.",
+            f"unset {names.SWITCH}",
+        )
+    else:
+        yield ok("switch", f"{names.SWITCH} is not off")
+    yield startup_file()
+    yield hook_here(off)
+    yield hook_in_child(off)
+    yield from kernels(off)
+    yield server_extension()
+    yield ipython_extension()
+    node: dict[str, Any] | None = None
+    for check, found in node_manager(environ):
+        node = found or node
+        yield check
+    yield nvml(node)
+    yield pidfd()
+    yield peer_pidfd()
+    yield ledger_place(ledger)
+    yield from settings(environ)
+    yield cuda_visible_devices(environ)
+    yield from frameworks()
+
+
+# -- what is installed -----------------------------------------------------------------------
+
+
+def package() -> Check:
+    """The package itself, and which Python it is in."""
+    place = Path(__file__).parent.parent
+    version = sys.version.split()[0]
+    return ok("package", f"jupyter_gpushare {__version__} in {place} (Python {version})")
+
+
+def startup_file() -> Check:
+    """The file that calls the import hook whenever this Python starts."""
+    name = "jupyter_gpushare.start" if sys.version_info >= (3, 15) else "jupyter_gpushare.pth"
+    folders = dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])
+    found = [Path(folder, name) for folder in folders if folder and Path(folder, name).is_file()]
+    if not found:
+        return problem(
+            "start-up file",
+            f"{name} is in none of this Python's site-packages: `import torch` does not ask for"
+            " GPUs here.",
+            "pip install --force-reinstall --no-deps jupyter_gpushare",
+        )
+    return ok("start-up file", str(found[0]))
+
+
+def hook_here(off: bool) -> Check:
+    """Whether the hook is active in the process that runs this."""
+    active = any(type(f).__module__ == "jupyter_gpushare._boot" for f in sys.meta_path)
+    return _hook("import hook", "this Python", active, off)
+
+
+def hook_in_child(off: bool) -> Check:
+    """Whether a Python started from here has it: that is what a kernel or a script is."""
+    answer = _ask_python(sys.executable)
+    if answer is None:
+        return problem(
+            "import hook in a new Python",
+            f"{sys.executable} could not be started for the check.",
+            "Start it by hand and look at what it says.",
+        )
+    return _hook("import hook in a new Python", "a freshly started Python", answer, off)
+
+
+def _hook(name: str, where: str, active: bool, off: bool) -> Check:
+    if off:
+        state = "active although it is switched off" if active else "switched off"
+        return warning(name, f"{state} in {where}", f"unset {names.SWITCH}")
+    if active:
+        return ok(name, f"active in {where}")
+    return problem(
+        name,
+        f"not active in {where}: frameworks are imported without asking for GPUs.",
+        "Reinstall jupyter_gpushare in this environment, and do not start Python with -S.",
+    )
+
+
+def kernels(off: bool) -> Iterator[Check]:
+    """Kernels that run another Python than this one: the hook must be installed there too."""
+    if off:
+        return
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager
+    except ImportError:
+        return
+    seen = {os.path.realpath(sys.executable): True}
+    for name, spec in sorted(KernelSpecManager().get_all_specs().items()):
+        argv = spec["spec"].get("argv") or [""]
+        python = shutil.which(argv[0])
+        if python is None or not os.path.basename(python).startswith("python"):
+            continue
+        # Not the resolved path: a virtual environment's python is a link to another one.
+        place = os.path.abspath(python)
+        if place in (os.path.abspath(sys.executable), *seen):
+            continue
+        seen[place] = bool(_ask_python(place))
+        if seen[place]:
+            yield ok("kernels", f"kernel {name}: the import hook is active in {place}")
+        else:
+            yield warning(
+                "kernels",
+                f"kernel {name} runs {place}, where the import hook is not active.",
+                f"{place} -m pip install jupyter_gpushare",
+            )
+
+
+def server_extension() -> Check:
+    """Whether Jupyter Server loads the extension."""
+    from jupyter_core.paths import jupyter_config_path
+    from jupyter_server.extension.config import ExtensionConfigManager
+
+    manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
+    enabled = manager.get_jpserver_extensions().get("jupyter_gpushare")
+    fix = "jupyter server extension enable jupyter_gpushare"
+    if enabled is None:
+        text = "Jupyter Server has not heard of the extension (no jpserver_extensions entry)."
+        return problem("server extension", text, fix)
+    if not enabled:
+        return problem("server extension", "The extension is disabled in Jupyter Server.", fix)
+    return ok("server extension", "enabled in Jupyter Server")
+
+
+def ipython_extension() -> Check:
+    """Whether IPython kernels load the magics."""
+    from IPython.core.application import ENV_CONFIG_DIRS, SYSTEM_CONFIG_DIRS
+    from IPython.paths import get_ipython_dir
+
+    profile = os.path.join(get_ipython_dir(), "profile_default")
+    for folder in (profile, *ENV_CONFIG_DIRS, *SYSTEM_CONFIG_DIRS):
+        for name in ("ipython_kernel_config", "ipython_config"):
+            file = Path(folder, name + ".json")
+            if _loads_extension(file):
+                return ok("IPython extension", f"enabled by {file}")
+            script = file.with_suffix(".py")
+            if script.is_file() and "jupyter_gpushare" in script.read_text("utf-8", "replace"):
+                return ok("IPython extension", f"named in {script}")
+    return problem(
+        "IPython extension",
+        "No IPython configuration loads it: kernels have no %gpushare.",
+        "pip install --force-reinstall --no-deps jupyter_gpushare, or add"
+        ' c.InteractiveShellApp.extra_extensions = ["jupyter_gpushare"] to'
+        f" {profile}/ipython_kernel_config.py",
+    )
+
+
+def _loads_extension(file: Path) -> bool:
+    try:
+        config = json.loads(file.read_text("utf-8"))
+        lists = [
+            section.get(trait, [])
+            for section in config.values()
+            if isinstance(section, dict)
+            for trait in ("extensions", "extra_extensions")
+        ]
+    except (OSError, ValueError, AttributeError):
+        return False
+    return any("jupyter_gpushare" in names_ for names_ in lists if isinstance(names_, list))
+
+
+def frameworks() -> Iterator[Check]:
+    """Which frameworks are here, without importing them."""
+    modules = importlib.metadata.packages_distributions()
+    found = []
+    for module in _FRAMEWORKS:
+        for distribution in sorted(set(modules.get(module, ()))):
+            found.append(f"{distribution} {importlib.metadata.version(distribution)}")
+    yield ok("frameworks", ", ".join(found) or "none is installed in this Python")
+
+
+# -- the node manager ------------------------------------------------------------------------
+
+
+def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, Any] | None]]:
+    """The socket, who answers there, and who it thinks we are."""
+    from ..protocol.address import find_socket
+    from .node import NodeRefused, NodeSilent, ask
+
+    found = find_socket(environ)
+    start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"
+    if found is None:
+        yield (
+            warning("node manager", "No node manager is set up here; imports stay inert.", start),
+            None,
+        )
+        return
+    said_by = f" (from {names.SOCKET})" if found.configured else ""
+    try:
+        hello, status = ask(environ)
+    except NodeRefused as error:
+        yield (
+            problem(
+                "node manager",
+                f"The node manager at {found.path}{said_by} refuses: {error}",
+                "Upgrade the older side to the same version of jupyter_gpushare."
+                if error.reason == "unsupported_protocol"
+                else "Ask the administrator of this node.",
+            ),
+            None,
+        )
+        return
+    except NodeSilent as error:
+        yield (
+            problem(
+                "node manager",
+                f"Nothing usable answers at {found.path}{said_by}: {error}",
+                f"Start it: {start}. Or unset {names.SOCKET}."
+                if found.configured
+                else f"Start it: {start}.",
+            ),
+            None,
+        )
+        return
+    node = status["node"]
+    kind = "simulated GPUs" if node["simulated"] else "GPUs"
+    text = f"{node['name']} at {found.path}{said_by}: {len(status['gpus'])} {kind}"
+    yield ok("node manager", text), node
+    if node["version"] == __version__:
+        yield ok("versions", f"node manager and this package are both {__version__}"), None
+    else:
+        yield (
+            warning(
+                "versions",
+                f"The node manager is {node['version']}, this package {__version__}; they speak"
+                f" protocol {hello.get('protocol')}.",
+                "Restart whichever is older after upgrading it.",
+            ),
+            None,
+        )
+    role = " (an administrator)" if status["admin"] else ""
+    yield ok("identity", f"the node manager knows you as {status['environment']}{role}"), None
+    yield _quota(status), None
+    if node["problem"]:
+        yield problem("node health", node["problem"], "See the node manager's log."), None
+    for gpu in status["gpus"]:
+        if gpu["health"] != "ok":
+            text = f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
+            yield problem("GPU", text, "Look at the system log; the GPU may need a reset."), None
+        if gpu["squatters"]:
+            text = (
+                f"GPU {gpu['index']}: {len(gpu['squatters'])} process(es) use memory without a"
+                " lease or beyond their limit."
+            )
+            yield warning("GPU", text, "jupyter gpushare status shows them."), None
+
+
+def _quota(status: Mapping[str, Any]) -> Check:
+    quota = status["quota"]
+    if quota["gpus"] == 0:
+        return warning(
+            "quota",
+            "Your quota is 0 GPUs: imports fall back.",
+            "Ask the administrator for a quota.",
+        )
+    return ok(
+        "quota", f"{quota['gpus']} GPUs ({quota['source']}), {quota['used_gpus']} of them held"
+    )
+
+
+def nvml(node: Mapping[str, Any] | None) -> Check:
+    """The NVIDIA driver, asked in another process: a sick driver can hang whoever asks."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _NVML],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return problem(
+            "NVIDIA driver",
+            f"NVML did not answer within {PATIENCE:.0f} s.",
+            "Look at the system log; the driver or a GPU hangs.",
+        )
+    except (OSError, ValueError):
+        return problem(
+            "NVIDIA driver",
+            "The NVML check itself failed.",
+            "pip install --force-reinstall nvidia-ml-py",
+        )
+    if "error" not in answer:
+        gpus = ", ".join(answer["gpus"]) or "no GPU"
+        return ok("NVIDIA driver", f"{answer['driver']}: {gpus}")
+    if node is not None and node["simulated"]:
+        return ok("NVIDIA driver", f"none ({answer['error']}); the GPUs are simulated")
+    if node is not None:
+        return warning(
+            "NVIDIA driver",
+            f"not visible from here ({answer['error']}), though the node manager has GPUs.",
+            "Is this a container without GPU devices? Frameworks will not find the GPUs.",
+        )
+    return warning(
+        "NVIDIA driver",
+        f"none ({answer['error']}).",
+        "To try things out: jupyter gpushare node --simulate 2x24GiB",
+    )
+
+
+def pidfd() -> Check:
+    """Without pidfds a process cannot be watched."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return problem(
+            "process watch",
+            f"The kernel gives no pidfd ({error.strerror}): the end of a task is seen late.",
+            "Linux 5.3 or newer is needed; a container's seccomp profile may forbid it.",
+        )
+    return ok("process watch", "pidfd_open works")
+
+
+def peer_pidfd() -> Check:
+    """Newer kernels name the peer of a socket beyond doubt; older ones need a second look."""
+    left, right = socket.socketpair(socket.AF_UNIX)
+    with left, right:
+        try:
+            os.close(left.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+        except OSError:
+            return ok("peer identity", "SO_PEERCRED (no SO_PEERPIDFD before Linux 6.5)")
+    return ok("peer identity", "SO_PEERPIDFD works")
+
+
+def ledger_place(ledger: Path) -> Check:
+    """Whether a node manager of ours could write its ledger."""
+    folder = ledger.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    fix = f"Make {folder} writable, or set another ledger path in jupyter_gpushare_config.py."
+    disk = os.statvfs(folder)
+    if disk.f_flag & os.ST_RDONLY:
+        return problem("ledger", f"{folder} is on a read-only disk.", fix)
+    target = ledger if ledger.exists() else folder
+    if not os.access(target, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
+        return problem("ledger", f"{target} cannot be written by you.", fix)
+    if disk.f_bavail * disk.f_frsize < 2**20:
+        return problem("ledger", f"The disk of {folder} is full.", "Free some space.")
+    return ok("ledger", f"{ledger} can be written")
+
+
+# -- the environment -------------------------------------------------------------------------
+
+
+def settings(environ: Mapping[str, str]) -> Iterator[Check]:
+    """The variables that say what a task asks for must make sense."""
+    from ..protocol.sizes import parse_size
+
+    wrong = []
+    gpus = environ.get(names.GPUS)
+    if gpus is not None and not (gpus.isdecimal() and int(gpus) > 0):
+        wrong.append((names.GPUS, gpus, "a whole number from 1"))
+    memory = environ.get(names.MEMORY)
+    if memory is not None:
+        try:
+            parse_size(memory)
+        except ValueError:
+            wrong.append((names.MEMORY, memory, "a size such as 8GiB"))
+    for name, words in (
+        (names.CLASS, ("interactive", "batch")),
+        (names.FALLBACK, ("cpu", "error")),
+        (names.ACQUIRE, ("import", "first-use")),
+    ):
+        value = environ.get(name)
+        if value is not None and value not in words:
+            wrong.append((name, value, " or ".join(words)))
+    for name, value, expected in wrong:
+        yield problem(
+            "settings", f"{name}={value!r} is not {expected}.", f"Correct or unset {name}."
+        )
+    if not wrong:
+        yield ok("settings", "the JUPYTER_GPUSHARE_ variables make sense")
+
+
+def cuda_visible_devices(environ: Mapping[str, str]) -> Check:
+    """A value from elsewhere binds GPUs that no lease knows of."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return ok("CUDA_VISIBLE_DEVICES", "not set: a lease sets it")
+    if environ.get(names.LEASE):
+        return ok("CUDA_VISIBLE_DEVICES", f"set by lease {environ[names.LEASE]}")
+    return warning(
+        "CUDA_VISIBLE_DEVICES",
+        f"is set to {value!r} outside of a lease; a lease will replace it.",
+        "Do not set it in shell profiles or kernel specs.",
+    )
+
+
+def _ask_python(python: str) -> bool | None:
+    """Whether a fresh ``python`` has the hook; ``None`` when it cannot be asked."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _HOOK], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() == "True" if done.returncode == 0 else None

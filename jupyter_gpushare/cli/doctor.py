@@ -1,0 +1,69 @@
+"""``jupyter gpushare doctor``: what is installed, reachable, enabled, and what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .checks import Check, Level, examine
+from .verb import JSON_FLAG, Verb
+
+
+class DoctorApp(Verb):
+    """Check this installation and say what to do about what is wrong."""
+
+    name = "jupyter-gpushare-doctor"
+    description = """Look at everything that has to work together: the package, the import hook, the
+    Jupyter and IPython extensions, the node manager, the driver, the ledger. Each line is ok, a
+    warning, or a problem with its fix. Nothing is changed. Exits with 1 when there is a problem."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        checks = []
+        for check in examine(os.environ, self._ledger(), sys.platform):
+            checks.append(check)
+            if not self.json:
+                print(as_text(check), flush=True)
+        problems = sum(check.level is Level.PROBLEM for check in checks)
+        warnings = sum(check.level is Level.WARNING for check in checks)
+        if self.json:
+            rows = [{**dataclasses.asdict(check), "level": check.level.value} for check in checks]
+            self.print_json({"checks": rows, "problems": problems, "warnings": warnings})
+        else:
+            print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+        return 1 if problems else 0
+
+    def _ledger(self) -> Path:
+        """Where the node manager that a Jupyter server of this user hosts keeps its ledger."""
+        configured = self.config.get("GpuShareExtension", {}).get("ledger")
+        return Path(str(configured or Path(self.data_dir, "gpushare", "ledger.sqlite")))
+
+
+def as_text(check: Check) -> str:
+    """One check for a terminal: the level in words, the fix below."""
+    lines = textwrap.wrap(
+        f"{check.level.value:8} {check.name}: {check.text}",
+        width=100,
+        subsequent_indent=" " * 9,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    if check.fix is not None:
+        lines += textwrap.wrap(
+            f"fix: {check.fix}",
+            width=100,
+            initial_indent=" " * 9,
+            subsequent_indent=" " * 14,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

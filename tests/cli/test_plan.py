@@ -1,0 +1,288 @@
+"""``jupyter gpushare plan``, as an outsider runs it: JSON lines in, JSON lines out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpushare.cli.plan import LONGEST_LINE, plan_line
+from jupyter_gpushare.policy.model import RefusalReason
+
+GIB = 2**30
+PLAN = [sys.executable, "-m", "jupyter_gpushare.cli", "plan"]
+
+
+def line(
+    *,
+    gpus: int = 2,
+    capacity: int = 24 * GIB,
+    quota: int = 2,
+    memory: int | None = None,
+    leases: list[tuple[str, list[int]]] | None = None,
+    others: dict[str, dict[str, Any]] | None = None,
+    request: dict[str, Any] | None = None,
+    tasks: int = 4,
+) -> dict[str, Any]:
+    """A plan for alice on ``gpus`` equal GPUs named G0, G1, ...; leases are (owner, [GPU…])."""
+    alice = {"gpus": quota} if memory is None else {"gpus": quota, "memory": memory}
+    return {
+        "gpus": [{"uuid": f"G{number}", "memory": capacity} for number in range(gpus)],
+        "max_tasks_per_gpu": tasks,
+        "environments": {"alice": alice, **(others or {})},
+        "leases": [
+            {"id": f"L{number}", "environment": owner, "gpus": [f"G{gpu}" for gpu in held]}
+            for number, (owner, held) in enumerate(leases or [])
+        ],
+        "request": {"environment": "alice", "gpus": 1, **(request or {})},
+    }
+
+
+def decide(plan: dict[str, Any]) -> dict[str, Any]:
+    return plan_line(json.dumps(plan).encode())
+
+
+def test_a_conversation_with_the_real_command() -> None:
+    """Each line is answered at once, a bad one does not end it, and the exit code is 0."""
+    with subprocess.Popen(PLAN, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for sent, decision in (
+            (json.dumps(line()).encode(), {"decision": "grant", "gpus": ["G0"]}),
+            (b"{nonsense", None),
+            (b"\xff\xfe", None),
+            (b"[" * 100_000, None),
+            (b'{"gpus": ' + b"9" * 10_000 + b"}", None),
+            (json.dumps(line(request={"gpus": 2})).encode(), {"decision": "grant"}),
+        ):
+            process.stdin.write(sent + b"\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+            if decision is None:
+                assert answer["decision"] == "refuse"
+                assert answer["reason"] == "bad_request"
+                assert answer["message"]
+            else:
+                assert decision.items() <= answer.items()
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait() == 0
+
+
+def test_an_endless_line_is_refused_and_the_next_one_answered() -> None:
+    done = subprocess.run(
+        PLAN,
+        input=b" " * (LONGEST_LINE * 2 + 5) + b"x\n\n" + json.dumps(line()).encode(),
+        capture_output=True,
+        check=True,
+    )
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["reason"] == "bad_request"
+    assert second["decision"] == "grant"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    lines = (json.dumps(line()).encode() + b"\n") * 5000
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$@" | head -n 1', "_", *PLAN],
+        input=lines,
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)["decision"] == "grant"
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        # The source's first branch: nothing new allowed, the least loaded of one's own.
+        (line(quota=1, leases=[("alice", [1])]), ["G1"]),
+        (line(quota=2, memory=GIB, leases=[("alice", [0, 1]), ("alice", [0])]), ["G1"]),
+        # New ones first, most free memory first, ties by index.
+        (
+            line(memory=GIB, leases=[("bob", [0])], others={"bob": {"gpus": 1, "memory": GIB}}),
+            ["G1"],
+        ),
+        (line(memory=GIB, leases=[("alice", [0])]), ["G1"]),
+        (line(request={"gpus": 2}), ["G0", "G1"]),
+        # What is missing comes from one's own.
+        (
+            line(
+                memory=GIB,
+                leases=[("alice", [0]), ("bob", [1])],
+                others={"bob": {"gpus": 1}},
+                request={"gpus": 1},
+            ),
+            ["G0"],
+        ),
+        (
+            line(gpus=3, quota=3, memory=GIB, leases=[("alice", [0, 1])], request={"gpus": 3}),
+            ["G2", "G0", "G1"],
+        ),
+    ],
+)
+def test_grants(plan: dict[str, Any], expected: list[str]) -> None:
+    assert decide(plan) == {"decision": "grant", "gpus": expected}
+
+
+@pytest.mark.parametrize(
+    ("plan", "decision", "reason"),
+    [
+        (line(quota=0), "refuse", "zero_quota"),
+        (line(quota=1, request={"gpus": 2}), "refuse", "over_quota"),
+        (line(memory=GIB, request={"memory": 2 * GIB}), "refuse", "over_quota"),
+        (line(quota=9, request={"gpus": 3}), "refuse", "too_large"),
+        (line(request={"memory": 25 * GIB}), "refuse", "too_large"),
+        (line(request={"gpus": 0}), "refuse", "bad_request"),
+        (line(request={"gpus": -1}), "refuse", "bad_request"),
+        (line(request={"memory": 0}), "refuse", "bad_request"),
+        (line(gpus=1, leases=[("bob", [0])], others={"bob": {"gpus": 1}}), "wait", "no_resources"),
+        (
+            line(
+                gpus=1,
+                memory=GIB,
+                tasks=2,
+                leases=[("bob", [0]), ("bob", [0])],
+                others={"bob": {"gpus": 1, "memory": GIB}},
+            ),
+            "wait",
+            "no_resources",
+        ),
+        (line(quota=2, leases=[("alice", [0, 1])], request={"gpus": 3}), "refuse", "over_quota"),
+    ],
+)
+def test_refusals_and_waits(plan: dict[str, Any], decision: str, reason: str) -> None:
+    answer = decide(plan)
+    assert (answer["decision"], answer["reason"]) == (decision, reason)
+    assert len(answer["message"]) > 20
+
+
+def without(*path: str) -> dict[str, Any]:
+    plan = line(leases=[("alice", [0])])
+    place: Any = plan
+    for key in path[:-1]:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    del place[path[-1]]
+    return plan
+
+
+def changed(value: Any, *path: str) -> dict[str, Any]:
+    plan = line(leases=[("alice", [0])])
+    place: Any = plan
+    for key in path[:-1]:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    place[path[-1]] = value
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (without("gpus"), "gpus must be a list"),
+        (without("request"), "request must be a JSON object"),
+        (without("gpus", "0", "uuid"), "gpus[0].uuid"),
+        (without("environments", "alice"), "not among the environments"),
+        (changed("many", "request", "gpus"), "request.gpus must be a whole number, not a string"),
+        (changed(True, "request", "gpus"), "request.gpus must be a whole number"),
+        (changed(1.5, "request", "gpus"), "request.gpus must be a whole number, not 1.5"),
+        (changed("nobody", "request", "environment"), "'nobody' is not among"),
+        (changed(2**70, "request", "memory"), "request.memory"),
+        (changed(-5, "gpus", "0", "memory"), "gpus[0].memory must be at least 1"),
+        (changed("G1", "gpus", "0", "uuid"), "is there twice"),
+        (changed(0, "max_tasks_per_gpu"), "max_tasks_per_gpu must be at least 1"),
+        (changed(["G7"], "leases", "0", "gpus"), "there is no GPU 'G7'"),
+        (changed(["G0", "G0"], "leases", "0", "gpus"), "a GPU twice"),
+        (changed("bob", "leases", "0", "environment"), "'bob' is not among"),
+        (changed(-1, "environments", "alice"), "environments.alice must be a JSON object"),
+        (changed([], "environments"), "environments must be a JSON object, not a list"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(plan: dict[str, Any], said: str) -> None:
+    answer = decide(plan)
+    assert answer["decision"] == "refuse"
+    assert answer["reason"] == "bad_request"
+    assert said in answer["message"]
+
+
+NOISE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["G0", "G1", "alice", "L0"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["gpus", "uuid", "memory", "environment", "id", "alice"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    noise=st.dictionaries(
+        st.sampled_from(["gpus", "max_tasks_per_gpu", "environments", "leases", "request"]), NOISE
+    )
+)
+def test_any_json_gets_a_decision(noise: dict[str, Any]) -> None:
+    answer = plan_line(json.dumps({**line(), **noise}).encode())
+    assert answer["decision"] in ("grant", "wait", "refuse")
+    if answer["decision"] != "grant":
+        assert answer["reason"] in {reason.value for reason in RefusalReason}
+
+
+@settings(max_examples=300, deadline=None)
+@given(raw=st.binary(max_size=80))
+def test_any_bytes_get_a_decision(raw: bytes) -> None:
+    assert plan_line(raw)["decision"] in ("grant", "refuse")
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    count = draw(st.integers(1, 5))
+    held = st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True)
+    leases = draw(st.lists(st.tuples(st.sampled_from(["alice", "bob"]), held), max_size=8))
+    memory = draw(st.sampled_from([None, GIB, 6 * GIB]))
+    return line(
+        gpus=count,
+        quota=draw(st.integers(0, 5)),
+        memory=memory,
+        tasks=draw(st.integers(1, 4)),
+        leases=leases,
+        others={"bob": {"gpus": 5, "memory": draw(st.sampled_from([GIB, 20 * GIB]))}},
+        request={
+            "gpus": draw(st.integers(0, 6)),
+            "memory": draw(st.sampled_from([None, GIB, 23 * GIB])),
+        },
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(plan=plans())
+def test_a_grant_is_within_the_quota_and_the_machine(plan: dict[str, Any]) -> None:
+    answer = decide(plan)
+    if answer["decision"] != "grant":
+        return
+    granted = answer["gpus"]
+    assert len(granted) == len(set(granted)) == plan["request"]["gpus"]
+    assert set(granted) <= {gpu["uuid"] for gpu in plan["gpus"]}
+    quota = plan["environments"]["alice"]
+    own = {g for lease in plan["leases"] if lease["environment"] == "alice" for g in lease["gpus"]}
+    assert len(own | set(granted)) <= max(quota["gpus"], len(own))
+    for gpu in set(granted) - own:
+        tasks = [lease for lease in plan["leases"] if gpu in lease["gpus"]]
+        assert len(tasks) < plan["max_tasks_per_gpu"]
+        asked = plan["request"]["memory"] or quota.get("memory") or 24 * GIB
+        bobs = any(lease["environment"] == "bob" for lease in tasks)
+        assert asked + (plan["environments"]["bob"]["memory"] if bobs else 0) <= 24 * GIB
