@@ -1,0 +1,410 @@
+"""``jupyter gpushare node``: the node manager as a program, and all its switches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import secrets
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.application import JupyterApp
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+from traitlets import Bool, Dict, Enum, Float, Integer, List, Unicode
+from traitlets.config import Configurable
+
+from .._version import __version__
+from ..policy.config import PolicyConfig
+from ..policy.effects import Signal
+from ..policy.model import HolderAction, ProcessId
+from ..policy.state import State
+from ..protocol.address import embedded_socket
+from .clock import SystemClock
+from .codec import command_to_json, event_to_json
+from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
+from .inventory import open_inventory
+from .inventory.base import InventoryError
+from .ledger import Ledger, LedgerError
+from .manager import Failpoint, Listener, Manager, Outcome
+from .processes import ProcessError, ProcessWatch, identify, send
+from .quota_config import configure
+from .service import Service
+from .transport import Limits, SocketInUse, Transport
+
+_ACTIONS = {"wait": HolderAction.WAIT, "report": HolderAction.WAIT}
+_ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
+
+
+class Quotas(Configurable):
+    """The most that an environment may hold."""
+
+    default = Dict(
+        help="""The quota of everybody who is named nowhere else, like
+        {"gpus": 1, "memory": "16GiB", "weight": 1}. "gpus" may be "all";
+        without "memory" whole GPUs are given. Not set: all GPUs, whole."""
+    ).tag(config=True)
+    groups = Dict(
+        help="""Quotas by group: the best of a user's groups, part by part, goes before
+        the default. Groups are the OS groups, or those of the token file."""
+    ).tag(config=True)
+    users = Dict(help="Quotas by user; they go before those of groups.").tag(config=True)
+
+
+class Policy(Configurable):
+    """How leases are granted, kept and taken back."""
+
+    max_tasks_per_gpu = Integer(
+        4, min=1, help="A GPU with this many tasks takes no new environment."
+    ).tag(config=True)
+    heartbeat_interval = Float(5.0, min=0.05, help="Seconds between two signs of life.").tag(
+        config=True
+    )
+    heartbeat_timeout = Float(
+        15.0, min=0.1, help="Seconds without a sign of life after which a task is stalled."
+    ).tag(config=True)
+    restart_grace = Float(
+        30.0, min=0.0, help="Seconds for clients to come back after the node manager restarted."
+    ).tag(config=True)
+    stalled_action = Enum(
+        ("wait", "interrupt", "kill"),
+        "wait",
+        help="""What is done to a stalled task that still holds GPU memory: wait for it,
+        interrupt it (SIGINT) or kill it.""",
+    ).tag(config=True)
+    audit_action = Enum(
+        ("report", "interrupt", "kill"),
+        "report",
+        help="""What is done about a process that uses a GPU without a lease, or much more
+        memory than its lease allows, for longer than audit_grace.""",
+    ).tag(config=True)
+    audit_grace = Float(
+        10.0, min=0.0, help="Seconds between finding such a process and acting."
+    ).tag(config=True)
+    over_limit_tolerance = Integer(
+        512 * 1024**2,
+        min=0,
+        help="""Bytes that a task may use beyond its reservation before it is flagged: the
+        CUDA context counts as its memory. What it uses is counted exactly all the same.""",
+    ).tag(config=True)
+    driver_tolerance = Integer(
+        1024**3,
+        min=0,
+        help="Bytes on a GPU that no process accounts for and that are taken for the driver's.",
+    ).tag(config=True)
+    overtake_interactive = Integer(
+        32, min=0, help="Grants to later requests that an interactive request lets pass."
+    ).tag(config=True)
+    overtake_batch = Integer(
+        128, min=0, help="Grants to later requests that a batch request lets pass."
+    ).tag(config=True)
+    backfill_depth = Integer(
+        64, min=1, help="Waiting requests that are tried when something was freed."
+    ).tag(config=True)
+    max_waiting_per_environment = Integer(
+        64, min=1, help="Requests that one environment may have waiting."
+    ).tag(config=True)
+    usage_half_life = Float(
+        3600.0, min=1.0, help="Seconds after which recent use counts half for fairness."
+    ).tag(config=True)
+
+    def frozen(self) -> PolicyConfig:
+        """These traits as the policy takes them."""
+        return PolicyConfig(
+            max_tasks_per_gpu=self.max_tasks_per_gpu,
+            heartbeat_timeout=self.heartbeat_timeout,
+            restart_grace=self.restart_grace,
+            stalled_action=_ACTIONS[self.stalled_action],
+            audit_action=_ACTIONS[self.audit_action],
+            audit_grace=self.audit_grace,
+            over_limit_tolerance=self.over_limit_tolerance,
+            driver_tolerance=self.driver_tolerance,
+            overtake_interactive=self.overtake_interactive,
+            overtake_batch=self.overtake_batch,
+            backfill_depth=self.backfill_depth,
+            max_waiting_per_environment=self.max_waiting_per_environment,
+            usage_half_life=self.usage_half_life,
+        )
+
+
+class Connections(Configurable):
+    """What one client may take of the node manager."""
+
+    most = Integer(20_000, min=1, help="Connections in all.").tag(config=True)
+    most_per_user = Integer(12_000, min=1, help="Connections of one OS user.").tag(config=True)
+    calls_per_second = Float(200.0, min=1.0, help="Calls a second of one connection.").tag(
+        config=True
+    )
+    burst = Integer(400, min=1, help="Calls of one connection at once.").tag(config=True)
+    calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
+    hello_timeout = Float(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
+        config=True
+    )
+
+    def frozen(self) -> Limits:
+        """These traits as the transport takes them."""
+        return Limits(
+            connections=self.most,
+            connections_per_user=self.most_per_user,
+            calls_per_second=self.calls_per_second,
+            burst=self.burst,
+            calls_in_flight=self.calls_in_flight,
+            hello_timeout=self.hello_timeout,
+        )
+
+
+class NodeManagerApp(JupyterApp):
+    """Run the node manager: the only owner of this host's GPUs."""
+
+    name = "jupyter-gpushare-node"
+    version = __version__
+    description = __doc__
+    classes = List([Quotas, Policy, Connections])
+    config_file_name = Unicode("jupyter_gpushare_node_config")
+    examples = """
+    jupyter gpushare node                        # this host's GPUs
+    jupyter gpushare node --simulate 2x24GiB     # two simulated ones
+    jupyter gpushare node --generate-config      # a commented configuration file
+    """
+
+    simulate = Unicode(
+        "", help="Simulated GPUs instead of this host's: 2x24GiB, or 1x80GiB,2x24GiB."
+    ).tag(config=True)
+    socket = Unicode(
+        "",
+        help="Path of the socket. Not set: gpushare-node.sock in Jupyter's runtime directory.",
+    ).tag(config=True)
+    shared = Bool(
+        False,
+        help="""Let every user of the host connect (they are told apart by the kernel).
+        Not set: only the user who runs the node manager.""",
+    ).tag(config=True)
+    ledger = Unicode(
+        "", help="Path of the ledger. Not set: gpushare/ledger.sqlite in Jupyter's data directory."
+    ).tag(config=True)
+    history_days = Float(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
+    measure_interval = Float(
+        2.0, min=0.05, help="Seconds between two measurements of the GPUs."
+    ).tag(config=True)
+    token_file = Unicode(
+        "", help="Identify clients by the tokens in this file instead of their OS user."
+    ).tag(config=True)
+    admin_users = List(Unicode(), help="OS users who may set quotas and revoke leases.").tag(
+        config=True
+    )
+    admin_groups = List(Unicode(), help="OS groups whose members may do so.").tag(config=True)
+    metrics_port = Integer(0, min=0, max=65535, help="Port of Prometheus metrics; 0: none.").tag(
+        config=True
+    )
+    metrics_address = Unicode("127.0.0.1", help="Address of Prometheus metrics.").tag(config=True)
+    debug_checks = Bool(
+        False, help="Check all invariants after every step (slow; for developers)."
+    ).tag(config=True)
+    record = Unicode(
+        "", help="Append every command and its events to this file (JSON lines; for developers)."
+    ).tag(config=True)
+
+    aliases = {  # noqa: RUF012 - traitlets wants a plain class attribute
+        **JupyterApp.aliases,
+        "simulate": "NodeManagerApp.simulate",
+        "socket": "NodeManagerApp.socket",
+        "ledger": "NodeManagerApp.ledger",
+        "token-file": "NodeManagerApp.token_file",
+        "metrics-port": "NodeManagerApp.metrics_port",
+        "record": "NodeManagerApp.record",
+    }
+    flags = {  # noqa: RUF012
+        **JupyterApp.flags,
+        "shared": ({"NodeManagerApp": {"shared": True}}, "Let every user of the host connect."),
+    }
+
+    def start(self) -> None:
+        """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
+        super().start()
+        try:
+            asyncio.run(self._serve())
+        except (LedgerError, InventoryError, SocketInUse, ProcessError, ValueError) as error:
+            self.exit_with(str(error))
+        except OSError as error:
+            self.exit_with(f"The node manager cannot start: {error}")
+
+    def exit_with(self, sentence: str) -> None:
+        """Say why and leave."""
+        print(f"jupyter gpushare node: {sentence}", file=sys.stderr)
+        self.exit(1)
+
+    async def _serve(self) -> None:
+        _raise_file_limit()
+        clock = SystemClock()
+        ledger_path = Path(
+            self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite")
+        )
+        ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
+        if ledger.notice:
+            self.log.warning(ledger.notice)
+        policy = Policy(parent=self)
+        inventory = open_inventory(self.simulate or None)
+        manager = Manager(
+            config=policy.frozen(),
+            clock=clock,
+            ledger=ledger,
+            inventory=inventory,
+            processes=NodeProcesses,
+            measure_interval=self.measure_interval,
+            check=self.debug_checks,
+            failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
+            recorder=recorder_to(self.record) if self.record else None,
+            log=self.log,
+        )
+        service = Service(
+            manager,
+            clock,
+            key=_key(ledger_path),
+            name=socket.gethostname(),
+            version=__version__,
+            heartbeat_interval=policy.heartbeat_interval,
+            log=self.log,
+        )
+        boot_id = clock.boot_id()
+        transport = Transport(
+            self.socket or embedded_socket(jupyter_runtime_dir()),
+            limits=Connections(parent=self).frozen(),
+            identity=self._identity(),
+            handler=service,
+            identify_process=lambda peer: identify_peer(peer, boot_id),
+            shared=self.shared,
+            log=self.log,
+        )
+        quotas = Quotas(parent=self)
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        exporter: Any = None
+        try:
+            await manager.start(
+                lambda gpus: configure(
+                    clock.boot(), gpus, quotas.default, quotas.groups, quotas.users
+                )
+            )
+            await transport.start()
+            service.start()
+            if self.metrics_port:
+                from .metrics import serve_metrics
+
+                exporter, _thread = serve_metrics(manager, self.metrics_address, self.metrics_port)
+            kind = "simulated" if inventory.simulated else "real"
+            self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
+            print(f"ready {transport.path}", flush=True)
+            await stop.wait()
+        finally:
+            if exporter is not None:
+                exporter.shutdown()
+                exporter.server_close()
+            await transport.close()
+            await service.close()
+            await manager.close()
+
+    def _identity(self) -> Identity:
+        if self.token_file:
+            return TokenFileIdentity(self.token_file)
+        return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
+
+
+class NodeProcesses:
+    """The host's processes, as the manager watches and signals them."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessId], None]
+    ) -> None:
+        self._watch = ProcessWatch(loop, on_gone)
+
+    def watch(self, process: ProcessId) -> bool:
+        """False when it is gone already."""
+        return self._watch.watch(process)
+
+    def signal(self, effect: Signal) -> None:
+        """SIGINT or SIGKILL; a process that is gone is no error."""
+        number = signal.SIGKILL if effect.action is HolderAction.KILL else signal.SIGINT
+        send(effect.process, number)
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        self._watch.close()
+
+
+def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
+    """The peer's process, ``None`` when it is gone.
+
+    The pid alone could be somebody else's by now; the pidfd came with the
+    connection, and while it is not readable the pid is still the peer's.
+    """
+    process = identify(peer.pid, boot_id)
+    if peer.pidfd is not None:
+        poll = select.poll()
+        poll.register(peer.pidfd, select.POLLIN)
+        if poll.poll(0):
+            return None
+    return process
+
+
+def _raise_file_limit() -> None:
+    """A connection and a watched process cost a descriptor each."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _key(ledger: Path) -> bytes:
+    """The key from which leases' secrets are derived; kept beside the ledger."""
+    path = ledger.with_suffix(".key")
+    with contextlib.suppress(FileNotFoundError):
+        key = path.read_bytes()
+        if len(key) >= 32:
+            return key
+    fresh = secrets.token_bytes(32)
+    draft = path.with_suffix(f".key.{os.getpid()}")
+    draft.touch(mode=0o600)
+    draft.write_bytes(fresh)
+    draft.replace(path)
+    return fresh
+
+
+def failpoint_from(spec: str) -> Callable[[Failpoint], None]:
+    """``after-append:3``: kill this process the third time it comes there. For crash tests."""
+    if not spec:
+        return lambda point: None
+    name, _, count = spec.partition(":")
+    wanted, left = Failpoint(name), [int(count or 1)]
+
+    def strike(point: Failpoint) -> None:
+        if point is wanted:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def recorder_to(path: str) -> Listener:
+    """Write each command and its events to ``path``, one JSON object a line."""
+    stream = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - lives as long as we
+
+    def record(outcome: Outcome, state: State) -> None:
+        line = {
+            "command": command_to_json(outcome.command),
+            "events": [event_to_json(event) for event in outcome.events],
+        }
+        stream.write(json.dumps(line) + "\n")
+
+    return record
+
+
+main = NodeManagerApp.launch_instance

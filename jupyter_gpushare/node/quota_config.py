@@ -1,0 +1,77 @@
+"""Quotas as people write them in a configuration file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..policy import commands as cmd
+from ..policy.model import Bytes, EnvironmentName, Quota
+from ..protocol.sizes import parse_size
+
+_KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout")
+
+
+def parse_quota(where: str, given: Any, node_gpus: int) -> Quota:
+    """A quota from ``{"gpus": 2 or "all", "memory": "16GiB", "weight": 1}``.
+
+    Raises :class:`ValueError` with a sentence that names ``where``.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError(f'{where}: a quota is a dict like {{"gpus": 1, "memory": "16GiB"}}.')
+    unknown = sorted(set(given) - set(_KNOWN))
+    if unknown:
+        raise ValueError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(_KNOWN)}.")
+    gpus = given.get("gpus", "all")
+    if gpus == "all":
+        gpus = node_gpus
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
+        raise ValueError(f'{where}: gpus must be a whole number from 0, or "all", not {gpus!r}.')
+    memory = given.get("memory")
+    try:
+        size = None if memory is None else Bytes(parse_size(memory))
+    except ValueError as error:
+        raise ValueError(f"{where}: memory: {error}") from error
+    return Quota(
+        gpus=gpus,
+        memory=size,
+        weight=_number(where, given, "weight", 1e-6) or 1.0,
+        gpu_hours=_number(where, given, "gpu_hours", 0.0),
+        idle_timeout=_number(where, given, "idle_timeout", 0.0),
+    )
+
+
+def _number(where: str, given: Mapping[str, Any], name: str, least: float) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    wrong = isinstance(value, bool) or not isinstance(value, int | float)
+    if wrong or not math.isfinite(value) or value < least:
+        raise ValueError(f"{where}: {name} must be a number of at least {least:g}, not {value!r}.")
+    return float(value)
+
+
+def configure(
+    at: float,
+    node_gpus: int,
+    default: Any,
+    groups: Mapping[str, Any],
+    users: Mapping[str, Any],
+) -> cmd.ConfigureQuotas:
+    """All configured quotas as one command. Raises :class:`ValueError`."""
+    return cmd.ConfigureQuotas(
+        at,
+        parse_quota("Quotas.default", default, node_gpus),
+        tuple(
+            (name, parse_quota(f"Quotas.groups[{name!r}]", quota, node_gpus))
+            for name, quota in sorted(groups.items())
+        ),
+        tuple(
+            (
+                EnvironmentName(name),
+                parse_quota(f"Quotas.users[{name!r}]", quota, node_gpus),
+            )
+            for name, quota in sorted(users.items())
+        ),
+    )

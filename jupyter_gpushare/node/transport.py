@@ -1,0 +1,415 @@
+"""The node manager's Unix socket: connections, limits, and who is at the other end.
+
+One slow or hostile client never delays another: nothing here waits for a
+client to read. What a client does not read piles up only to a bound; status
+changes are dropped first (a newer one says all), then the client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from ..policy.model import ProcessId
+from ..protocol import messages
+from ..protocol.connection import Phase, ServerConnection
+from ..protocol.errors import (
+    DOMAIN_ERROR,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    LocalProtocolError,
+    Reason,
+    RemoteProtocolError,
+)
+from ..protocol.framing import MAX_LINE, encode
+from ..protocol.messages import Call, CallId, Method, Notice
+from .identity import Identity, IdentityRefused, Peer, Principal
+
+SO_PEERPIDFD: Final = 77
+_UCRED: Final = struct.Struct("3i")
+
+
+class SocketInUse(Exception):
+    """Another node manager answers on this socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may take. Sizes in bytes, times in seconds.
+
+    ``soft_buffer``: beyond it status changes are dropped; ``hard_buffer``:
+    beyond it the connection is closed. ``calls_per_second`` and ``burst``
+    bound calls of one connection.
+    """
+
+    line: int = MAX_LINE
+    connections: int = 20_000
+    connections_per_user: int = 12_000
+    calls_in_flight: int = 256
+    calls_per_second: float = 200.0
+    burst: int = 400
+    hello_timeout: float = 10.0
+    soft_buffer: int = 1024 * 1024
+    hard_buffer: int = 8 * 1024 * 1024
+
+
+class Handler(Protocol):
+    """Who answers; all methods are called on the loop and must not wait."""
+
+    def on_open(self, conn: Connection) -> None: ...
+    def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None: ...
+    def on_call(self, conn: Connection, call: Call) -> None: ...
+    def on_close(self, conn: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, transport: Transport, number: int) -> None:
+        self.id = number
+        self.peer: Peer | None = None
+        self.principal: Principal | None = None
+        self.process: ProcessId | None = None
+        self._home = transport
+        self._limits = transport.limits
+        self._wire: asyncio.Transport | None = None
+        self._protocol = ServerConnection(transport.limits.line)
+        self._in_flight: set[CallId] = set()
+        self._allowance = float(transport.limits.burst)
+        self._allowance_at = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._admitted = False
+
+    # -- asyncio calls these ----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast(asyncio.Transport, transport)
+        # Buffers are bounded by us; asyncio need not pause anybody.
+        self._wire.set_write_buffer_limits(high=self._limits.hard_buffer)
+        self.peer = peer_of(self._wire.get_extra_info("socket"))
+        self._allowance_at = self._home.now()
+        refusal = self._home.admit(self)
+        if refusal is not None:
+            self.error(None, DOMAIN_ERROR, Reason.RATE_LIMITED, refusal)
+            self.close()
+            return
+        self._admitted = True
+        self.process = self._home.identify_process(self.peer)
+        self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
+        self._home.handler.on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            lines = self._protocol.lines(data)
+        except RemoteProtocolError as error:
+            # Where the next message begins is unknown, so nothing more can be read.
+            self.error(None, error.code, Reason.BAD_REQUEST, str(error))
+            self.close()
+            return
+        for line in lines:
+            if self._protocol.phase is Phase.CLOSED:
+                return
+            self._line(line)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._protocol.phase is not Phase.CLOSED:
+            self._protocol.move(Phase.CLOSED)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._admitted:
+            self._home.forget(self)
+            self._home.handler.on_close(self)
+        if self.peer is not None and self.peer.pidfd is not None:
+            os.close(self.peer.pidfd)
+
+    # -- the service calls these --------------------------------------------------
+
+    def reply(self, call_id: CallId, result: Any) -> None:
+        """Answer a call."""
+        self._in_flight.discard(call_id)
+        self._send(messages.answer(call_id, result))
+
+    def error(
+        self,
+        call_id: CallId | None,
+        code: int,
+        reason: Reason,
+        message: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """Answer a call with an error; ``message`` is for a person."""
+        if call_id is not None:
+            self._in_flight.discard(call_id)
+        self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Tell something unasked. A ``changed`` is dropped while the client does not read."""
+        notice = Notice(method)
+        if notice is Notice.CHANGED and self._buffered() > self._limits.soft_buffer:
+            return
+        self._send(messages.notification(notice, params))
+
+    def close(self) -> None:
+        """Close when what was said is sent; at once if the client does not read."""
+        if self._protocol.phase is not Phase.CLOSED:
+            self._protocol.move(Phase.CLOSED)
+        if self._wire is not None and not self._wire.is_closing():
+            if self._buffered() > self._limits.soft_buffer:
+                self._wire.abort()
+            else:
+                self._wire.close()
+                # A client that never reads would keep a closing connection for ever.
+                self._home.later(self._limits.hello_timeout, self._wire.abort)
+
+    # -- inside -----------------------------------------------------------------
+
+    def _buffered(self) -> int:
+        return self._wire.get_write_buffer_size() if self._wire is not None else 0
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._wire is None or self._wire.is_closing():
+            return
+        try:
+            line = encode(message)
+        except LocalProtocolError as error:
+            self._home.log.error("An answer could not be sent: %s", error)
+            line = encode(
+                messages.error_answer(
+                    message.get("id"),
+                    Reason.UNAVAILABLE,
+                    "The node manager made an answer it cannot send; tell the developers.",
+                    code=INTERNAL_ERROR,
+                )
+            )
+        self._wire.write(line)
+        if self._buffered() > self._limits.hard_buffer:
+            self._home.log.warning("Connection %d does not read and is closed", self.id)
+            self._wire.abort()
+
+    def _line(self, line: bytes) -> None:
+        try:
+            call = self._protocol.receive(line)
+        except RemoteProtocolError as error:
+            reason = Reason.BAD_REQUEST
+            if error.code not in (METHOD_NOT_FOUND,) and "ello" in str(error):
+                reason = Reason.NOT_ALLOWED
+            if self._spend() or error.call_id is None:
+                self.error(error.call_id, error.code, reason, str(error))
+            else:
+                self.error(error.call_id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+            return
+        if not self._spend():
+            self.error(call.id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+        elif call.id in self._in_flight:
+            self._send(
+                messages.error_answer(
+                    call.id, Reason.BAD_REQUEST, f"A call with id {call.id!r} is still open."
+                )
+            )
+        elif len(self._in_flight) >= self._limits.calls_in_flight:
+            self.error(call.id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+        elif call.method is Method.HELLO:
+            self._in_flight.add(call.id)
+            self._home.spawn(self._hello(call))
+        elif self._protocol.phase is not Phase.READY:
+            self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, "Wait for hello's answer.")
+        else:
+            self._in_flight.add(call.id)
+            self._home.handler.on_call(self, call)
+
+    async def _hello(self, call: Call) -> None:
+        assert self.peer is not None
+        try:
+            principal = await self._home.identity.identify(self.peer, call.params.token)
+        except IdentityRefused as error:
+            self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
+            self.close()
+            return
+        if self._protocol.phase is not Phase.GREETING:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.principal = principal
+        self._protocol.move(Phase.READY)
+        self._home.handler.on_hello(self, principal, call)
+
+    def _no_hello(self) -> None:
+        if self.principal is None:
+            self.error(None, DOMAIN_ERROR, Reason.TIMED_OUT, "No hello came in time.")
+            self.close()
+
+    def _spend(self) -> bool:
+        """One call from the allowance, which fills up again with time (a token bucket)."""
+        now = self._home.now()
+        earned = (now - self._allowance_at) * self._limits.calls_per_second
+        self._allowance = min(self._limits.burst, self._allowance + earned)
+        self._allowance_at = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+
+_SLOW_DOWN: Final = "Too many calls; wait for answers before you send more."
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Who connected, from the kernel. The pid is the one at the time of ``connect``."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    pidfd: int | None = None
+    try:
+        pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        fcntl.fcntl(pidfd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    except OSError:
+        # Before Linux 6.5, or the peer is reaped already.
+        pidfd = None
+    return Peer(pid, uid, gid, pidfd)
+
+
+class Transport:
+    """Listens on ``path`` and serves :class:`Connection` objects to ``handler``.
+
+    ``shared`` makes a socket that every user of the host may connect to;
+    otherwise it is for the owner only. ``identify_process`` names the
+    peer's process, ``None`` when it is gone.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        limits: Limits,
+        identity: Identity,
+        handler: Handler,
+        identify_process: Callable[[Peer], ProcessId | None],
+        shared: bool = False,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.limits = limits
+        self.identity = identity
+        self.handler = handler
+        self.identify_process = identify_process
+        self.log = log or logging.getLogger(__name__)
+        self._shared = shared
+        self._server: asyncio.Server | None = None
+        self._next = 0
+        self._connections: dict[int, Connection] = {}
+        self._by_user: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this transport was started on."""
+        assert self._loop is not None
+        return self._loop
+
+    async def start(self) -> None:
+        """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
+        self._loop = asyncio.get_running_loop()
+        sock = self._bind()
+        self._server = await self._loop.create_unix_server(self._connect, sock=sock, backlog=4096)
+
+    async def close(self) -> None:
+        """Close all connections and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections.values()):
+            connection.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        # Let connection_lost run for those that could be closed at once.
+        await asyncio.sleep(0)
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.loop.time()
+
+    def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call something after ``seconds``."""
+        return self.loop.call_later(seconds, call)
+
+    def spawn(self, work: Any) -> None:
+        """Run a coroutine and keep it alive."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a new connection; a sentence when it may not come in."""
+        assert connection.peer is not None
+        uid = connection.peer.uid
+        if len(self._connections) >= self.limits.connections:
+            return "The node manager has too many connections; try again later."
+        if self._by_user[uid] >= self.limits.connections_per_user:
+            return "You have too many connections to the node manager; close some."
+        self._connections[connection.id] = connection
+        self._by_user[uid] += 1
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        assert connection.peer is not None
+        self._connections.pop(connection.id, None)
+        self._by_user[connection.peer.uid] -= 1
+
+    def _connect(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next)
+
+    def _bind(self) -> socket.socket:
+        if not self._shared:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._remove_stale()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # The mask closes the instant between bind and chmod.
+        mask = os.umask(0o111 if self._shared else 0o177)
+        try:
+            sock.bind(str(self.path))
+        except OSError:
+            sock.close()
+            raise
+        finally:
+            os.umask(mask)
+        sock.setblocking(False)
+        return sock
+
+    def _remove_stale(self) -> None:
+        try:
+            there = self.path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(there.st_mode):
+            raise SocketInUse(f"{self.path} exists and is no socket; move it away.")
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(self.path))
+        except ConnectionRefusedError:
+            self.path.unlink()
+        except OSError as error:
+            raise SocketInUse(f"{self.path} cannot be checked: {error}") from error
+        else:
+            raise SocketInUse(f"Another node manager answers on {self.path}.")
+        finally:
+            probe.close()
