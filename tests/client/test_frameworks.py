@@ -143,6 +143,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "users_growth", "limits", "growth"),
     [
