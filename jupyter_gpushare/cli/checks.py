@@ -176,6 +176,8 @@ def kernels(off: bool) -> Iterator[Check]:
     seen = {os.path.realpath(sys.executable): True}
     for name, spec in sorted(KernelSpecManager().get_all_specs().items()):
         argv = spec["spec"].get("argv") or [""]
+        if argv[0] in ("python", "python3", f"python3.{sys.version_info.minor}"):
+            continue  # Jupyter starts the Python that it runs in itself
         python = shutil.which(argv[0])
         if python is None or not os.path.basename(python).startswith("python"):
             continue

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 from jupyter_core.application import JupyterApp
 from traitlets import Bool, TraitError, TraitType
+from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
 from .. import __version__
@@ -126,6 +127,14 @@ class Verb(JupyterApp):
             argv, aliases, flags, classes=classes, log=self.log, prog=self._command_name()
         )
 
+    def parse_command_line(self, argv: Any = None) -> None:
+        """As traitlets does, but what is wrong is said in one plain line."""
+        parse = Application.parse_command_line
+        try:
+            inspect.unwrap(parse)(self, argv)
+        except (TraitError, ArgumentError) as error:
+            self.complain(str(error))
+
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:
         # traitlets says 1 for a bad command line; 1 is for "refused" here.
         if exit_status == 1 and not self._running:
@@ -159,9 +168,7 @@ class Verb(JupyterApp):
             code = self.run(list(self.extra_args))
             sys.stdout.flush()
         except UsageError as error:
-            print(f"jupyter gpushare: {error}", file=sys.stderr)
-            print(f"Try: {self._command_name()} --help", file=sys.stderr)
-            self.exit_with(2)
+            self.complain(str(error))
         except Refused as error:
             self.refuse(str(error), error.reason)
         except KeyboardInterrupt:
@@ -184,6 +191,12 @@ class Verb(JupyterApp):
             sys.stdout.flush()
         print(f"jupyter gpushare: {message}", file=sys.stderr)
         self.exit_with(1)
+
+    def complain(self, message: str) -> NoReturn:
+        """The command line is wrong: say how, and leave with 2."""
+        print(f"jupyter gpushare: {message}", file=sys.stderr)
+        print(f"Try: {self._command_name()} --help", file=sys.stderr)
+        self.exit_with(2)
 
     def exit_with(self, code: int) -> NoReturn:
         self.close_handlers()

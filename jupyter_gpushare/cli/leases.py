@@ -1,0 +1,98 @@
+"""``jupyter gpushare leases``: who holds which GPU, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from traitlets import Bool
+
+from ..protocol.sizes import format_size
+from .node import connect
+from .table import duration, table
+from .verb import JSON_FLAG, Verb
+
+
+class LeasesApp(Verb):
+    """List leases."""
+
+    name = "jupyter-gpushare-leases"
+    description = """List the leases: who holds which GPU, and who waits. What belongs to other
+    people is shown without names, unless you are an administrator."""
+    flags: ClassVar[Any] = {
+        **Verb.flags,
+        **JSON_FLAG,
+        "mine": ({"LeasesApp": {"mine": True}}, "Only your own leases."),
+    }
+    examples = """
+    jupyter gpushare leases --mine
+    jupyter gpushare leases --json
+    """
+
+    mine = Bool(False, help="Only your own leases.").tag(config=True)
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            status = node.call(Method.STATUS)
+        leases = [lease for lease in status["leases"] if lease["mine"] or not self.mine]
+        if self.json:
+            self.print_json({"leases": leases})
+        else:
+            print(lease_table(leases))
+        return 0
+
+
+def lease_table(leases: list[dict[str, Any]]) -> str:
+    """Leases as a table, the waiting ones last."""
+    if not leases:
+        return "No leases."
+    ordered = sorted(leases, key=lambda lease: (lease["position"] or 0, lease["requested"]))
+    return table(
+        ("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY", "CLASS", "AGE"),
+        [
+            (
+                lease["id"],
+                who(lease),
+                lease["name"],
+                state(lease),
+                gpus(lease),
+                memory(lease),
+                lease["priority_class"],
+                duration(lease["age"]),
+            )
+            for lease in ordered
+        ],
+    )
+
+
+def who(row: Mapping[str, Any]) -> str:
+    """The environment, as far as it may be told."""
+    name = row["environment"] or "someone else"
+    return f"{name} (you)" if row["mine"] else str(name)
+
+
+def state(lease: Mapping[str, Any]) -> str:
+    """The state, with the place in the queue."""
+    if lease["position"] is None:
+        return str(lease["state"])
+    return f"{lease['state']} ({lease['position']})"
+
+
+def gpus(lease: Mapping[str, Any]) -> str:
+    """Indices of the GPUs held, or how many are asked."""
+    if lease["gpus"]:
+        return ",".join(str(gpu["index"]) for gpu in lease["gpus"])
+    return f"asks {lease['asked']['gpus']}"
+
+
+def memory(lease: Mapping[str, Any]) -> str:
+    """Bytes on each GPU, granted or asked."""
+    sizes = {gpu["memory"] for gpu in lease["gpus"]} or {lease["asked"]["memory"]}
+    return ", ".join("whole GPU" if size is None else format_size(size) for size in sorted_(sizes))
+
+
+def sorted_(sizes: set[int | None]) -> list[int | None]:
+    return sorted(sizes, key=lambda size: -1 if size is None else size)

@@ -1,0 +1,176 @@
+"""A blocking line to the node manager for the verbs: one call, one answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .. import __version__
+from ..protocol import names
+from ..protocol.address import find_socket
+from ..protocol.connection import ClientConnection
+from ..protocol.errors import ProtocolError, RemoteError
+from ..protocol.messages import Answer, ErrorAnswer, Incoming, Method
+from .verb import Refused
+
+#: Seconds in which a node manager must have answered.
+PATIENCE = 10.0
+PROTOCOL = 1
+
+
+class NodeRefused(Refused):
+    """The node manager answered, and the answer is no."""
+
+
+class NodeSilent(Refused):
+    """There is no node manager, or it does not answer, or makes no sense."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "unavailable")
+
+
+class Node:
+    """An open connection on which hello has been said. Use it as a context manager."""
+
+    def __init__(self, path: str, token: str | None) -> None:
+        """Raises `NodeSilent` and `NodeRefused`."""
+        self.path = path
+        self._protocol = ClientConnection()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(PATIENCE)
+            try:
+                self._socket.connect(path)
+            except OSError as error:
+                raise NodeSilent(_unreachable(path, error)) from error
+            self.hello = self.call(
+                Method.HELLO,
+                protocol=PROTOCOL,
+                client={"name": "jupyter gpushare", "version": __version__},
+                token=token,
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """For waiting until something can be received."""
+        return self._socket.fileno()
+
+    def call(self, method: Method, patience: float = PATIENCE, **params: Any) -> dict[str, Any]:
+        """Call and wait ``patience`` seconds for the answer; notifications before it are dropped.
+
+        Raises `NodeRefused` and `NodeSilent`.
+        """
+        call_id = self.send(method, **params)
+        deadline = time.monotonic() + patience
+        while True:
+            for message in self.receive(max(0.0, deadline - time.monotonic())):
+                if isinstance(message, ErrorAnswer) and message.id == call_id:
+                    raise refusal(message.error)
+                if isinstance(message, Answer) and message.id == call_id:
+                    return dict(message.result)
+
+    def send(self, method: Method, **params: Any) -> int | str:
+        """Send a call; its answer will be among what `receive` gives."""
+        try:
+            call_id, line = self._protocol.call(method, **params)
+        except ProtocolError as error:
+            raise Refused(f"that is too much for one message: {error}", "bad_request") from error
+        try:
+            self._socket.settimeout(PATIENCE)
+            self._socket.sendall(line)
+        except OSError as error:
+            raise NodeSilent(_lost(self.path, error)) from error
+        return call_id
+
+    def receive(self, timeout: float) -> list[Incoming]:
+        """What has come; waits for the first bytes up to ``timeout`` seconds.
+
+        Raises `NodeSilent` when nothing comes in time or the connection ends.
+        """
+        try:
+            self._socket.settimeout(max(0.001, timeout))
+            data = self._socket.recv(65536)
+        except TimeoutError as error:
+            raise NodeSilent(
+                f"The node manager at {self.path} did not answer in time. It may be"
+                " overloaded or stopped; `jupyter gpushare doctor` looks closer."
+            ) from error
+        except OSError as error:
+            raise NodeSilent(_lost(self.path, error)) from error
+        if not data:
+            raise NodeSilent(_lost(self.path, None))
+        try:
+            return self._protocol.receive(data)
+        except ProtocolError as error:
+            raise NodeSilent(f"What answers at {self.path} is no node manager: {error}") from error
+
+
+def refusal(error: RemoteError) -> NodeRefused:
+    """The node manager's no, in its own words."""
+    return NodeRefused(error.message, error.reason.value if error.reason else "failed")
+
+
+def connect(environ: Mapping[str, str] = os.environ) -> Node:
+    """The node manager of this environment. Raises `NodeSilent`, `NodeRefused`."""
+    found = find_socket(environ)
+    if found is None:
+        raise NodeSilent(
+            "No node manager is set up here. Start one (jupyter gpushare node), open JupyterLab,"
+            f" or set {names.SOCKET} to its socket."
+        )
+    return Node(found.path, _token(environ))
+
+
+def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What hello and status answer. Raises `NodeSilent`, `NodeRefused`."""
+    with connect(environ) as node:
+        return node.hello, node.call(Method.STATUS)
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    if token := environ.get(names.TOKEN):
+        return token
+    if place := environ.get(names.TOKEN_FILE):
+        try:
+            return Path(place).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise NodeSilent(f"{names.TOKEN_FILE}={place} cannot be read: {error}") from error
+    return None
+
+
+def _unreachable(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        why = "there is no socket. The node manager is not running"
+    elif isinstance(error, ConnectionRefusedError):
+        why = "nobody listens. The node manager has ended"
+    elif isinstance(error, PermissionError):
+        why = "you may not use that socket"
+    else:
+        why = error.strerror or str(error)
+    return f"The node manager at {path} cannot be reached: {why}."
+
+
+def _lost(path: str, error: OSError | None) -> str:
+    why = f": {error.strerror or error}" if error is not None else ""
+    return f"The node manager at {path} closed the connection{why}. Has it been restarted?"

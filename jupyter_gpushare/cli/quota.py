@@ -1,0 +1,136 @@
+"""``jupyter gpushare quota list|set|unset``: an administrator's view of quotas."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from traitlets import Float, Integer
+
+from ..protocol.sizes import format_size
+from .node import connect
+from .table import table
+from .verb import JSON_FLAG, Size, UsageError, Verb
+
+
+class QuotaListApp(Verb):
+    """List quotas."""
+
+    name = "jupyter-gpushare-quota-list"
+    description = """List every environment's quota and where it comes from (administrators)."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            answer = node.call(Method.QUOTA_LIST)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        rows = [(quota["environment"], quota) for quota in answer["quotas"]]
+        print(quota_table([("(everybody else)", answer["default"]), *rows]))
+        return 0
+
+
+class QuotaSetApp(Verb):
+    """Set an environment's quota."""
+
+    name = "jupyter-gpushare-quota-set"
+    arguments = "ENVIRONMENT"
+    description = """Set what an environment may hold (administrators). It holds from now on: leases
+    that are over it stay, new ones are refused."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    aliases: ClassVar[Any] = {
+        **Verb.aliases,
+        "gpus": "QuotaSetApp.gpus",
+        "memory": "QuotaSetApp.memory",
+        "weight": "QuotaSetApp.weight",
+    }
+    examples = """
+    jupyter gpushare quota set alice --gpus 2 --memory 8GiB
+    jupyter gpushare quota set bob --gpus 4 --weight 2
+    """
+
+    gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
+    memory = Size(
+        help="Memory on each GPU, such as 8GiB. Default: the whole GPU.",
+    ).tag(config=True)
+    weight = Float(1.0, help="Fair share among those who wait.").tag(config=True)
+
+    def run(self, arguments: list[str]) -> int:
+        if len(arguments) != 1:
+            raise UsageError("name one environment: jupyter gpushare quota set alice --gpus 2")
+        if self.gpus is None:
+            raise UsageError("say how many: --gpus N")
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            quota = node.call(
+                Method.QUOTA_SET,
+                environment=arguments[0],
+                gpus=self.gpus,
+                memory=self.memory,
+                weight=self.weight,
+            )
+        if self.json:
+            self.print_json(quota)
+        else:
+            print(quota_table([(arguments[0], quota)]))
+        return 0
+
+
+class QuotaUnsetApp(Verb):
+    """Forget an environment's quota."""
+
+    name = "jupyter-gpushare-quota-unset"
+    arguments = "ENVIRONMENT"
+    description = """Forget the quota that was set for an environment; its group's or the default
+    one counts again (administrators)."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        if len(arguments) != 1:
+            raise UsageError("name one environment: jupyter gpushare quota unset alice")
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            quota = node.call(Method.QUOTA_UNSET, environment=arguments[0])
+        if self.json:
+            self.print_json(quota)
+        else:
+            print(quota_table([(arguments[0], quota)]))
+        return 0
+
+
+class QuotaApp(Verb):
+    """Quotas."""
+
+    name = "jupyter-gpushare-quota"
+    arguments = "list|set|unset"
+    description = """Quotas: the most an environment may hold (administrators)."""
+    subcommands: ClassVar[Any] = {
+        "list": (QuotaListApp, "List quotas and where they come from."),
+        "set": (QuotaSetApp, "Set an environment's quota."),
+        "unset": (QuotaUnsetApp, "Forget an environment's quota."),
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        raise UsageError("say what to do with quotas: list, set or unset")
+
+
+def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
+    """Quotas by environment."""
+    return table(
+        ("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "FROM"),
+        [
+            (
+                name,
+                quota["gpus"],
+                "whole GPU" if quota.get("memory") is None else format_size(quota["memory"]),
+                float(quota.get("weight", 1.0)),
+                quota.get("source"),
+            )
+            for name, quota in rows
+        ],
+    )

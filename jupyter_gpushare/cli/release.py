@@ -1,0 +1,50 @@
+"""``jupyter gpushare release LEASE``: give a lease back; an administrator may take any."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from traitlets import Unicode
+
+from .node import connect
+from .verb import JSON_FLAG, UsageError, Verb
+
+
+class ReleaseApp(Verb):
+    """Give leases back."""
+
+    name = "jupyter-gpushare-release"
+    arguments = "LEASE..."
+    description = """Give a lease of yours back, or leave the queue with it. `jupyter gpushare
+    leases` shows their names. With --revoke an administrator ends anybody's lease; its owner is
+    told the reason. The task itself goes on: its GPU is free for others when its memory is really
+    gone."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    aliases: ClassVar[Any] = {**Verb.aliases, "revoke": "ReleaseApp.revoke"}
+    examples = """
+    jupyter gpushare release 3f2a9c
+    jupyter gpushare release 3f2a9c --revoke "maintenance at 18:00"
+    """
+
+    revoke = Unicode("", help="End somebody's lease, with this reason (administrators).").tag(
+        config=True
+    )
+
+    def run(self, arguments: list[str]) -> int:
+        if not arguments:
+            raise UsageError("release which lease? `jupyter gpushare leases` lists them.")
+        from ..protocol.messages import Method
+
+        done = []
+        with connect() as node:
+            for lease in arguments:
+                if self.revoke:
+                    answer = node.call(Method.LEASE_REVOKE, lease=lease, reason=self.revoke)
+                else:
+                    answer = node.call(Method.RELEASE, lease=lease)
+                done.append({"lease": lease, "state": answer["state"]})
+                if not self.json:
+                    print(f"{lease}: {answer['state']}")
+        if self.json:
+            self.print_json({"leases": done})
+        return 0

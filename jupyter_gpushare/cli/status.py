@@ -1,0 +1,112 @@
+"""``jupyter gpushare status``: the GPUs, the leases and the queue, as you may see them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..protocol.sizes import format_size
+from .leases import lease_table
+from .node import connect
+from .table import duration, table
+from .verb import JSON_FLAG, Verb
+
+
+class StatusApp(Verb):
+    """GPUs, leases and the queue."""
+
+    name = "jupyter-gpushare-status"
+    description = """The node's GPUs, your quota, the leases and the queue."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            status = node.call(Method.STATUS)
+        if self.json:
+            self.print_json(status)
+        else:
+            print(as_text(status))
+        return 0
+
+
+def as_text(status: dict[str, Any]) -> str:
+    """The status document for a terminal."""
+    parts = [heading(status), gpu_table(status["gpus"])]
+    parts += squatters(status["gpus"])
+    parts.append(lease_table([lease for lease in status["leases"] if lease["position"] is None]))
+    if status["queue"]:
+        parts.append(queue_table(status["queue"]))
+    return "\n\n".join(parts)
+
+
+def heading(status: dict[str, Any]) -> str:
+    """Whose node, whose eyes, what quota, and what is wrong."""
+    node, quota = status["node"], status["quota"]
+    kind = " (simulated GPUs)" if node["simulated"] else ""
+    role = ", administrator" if status["admin"] else ""
+    each = "" if quota["memory"] is None else f" with {format_size(quota['memory'])} on each"
+    lines = [
+        f"{node['name']}{kind}, node manager {node['version']}, up"
+        f" {duration(node['time'] - node['started'])}",
+        f"You are {status['environment']}{role}. Quota: {quota['gpus']} GPUs{each}"
+        f" ({quota['source']}), {quota['used_gpus']} held.",
+    ]
+    if node["problem"]:
+        lines.append(f"PROBLEM: {node['problem']}")
+    return "\n".join(lines)
+
+
+def gpu_table(gpus: list[dict[str, Any]]) -> str:
+    """One line a GPU: its memory, what is reserved and used, its tasks and health."""
+    if not gpus:
+        return "No GPUs."
+    return table(
+        ("GPU", "NAME", "MEMORY", "RESERVED", "FREE", "USED", "BUSY", "TASKS", "HEALTH"),
+        [
+            (
+                gpu["index"],
+                gpu["name"],
+                format_size(gpu["memory"]),
+                format_size(gpu["reserved"]),
+                format_size(gpu["free"]),
+                None if gpu["used"] is None else format_size(gpu["used"]),
+                None if gpu["utilisation"] is None else f"{gpu['utilisation']:.0%}",
+                gpu["tasks"],
+                gpu["health"] if gpu["problem"] is None else f"{gpu['health']}: {gpu['problem']}",
+            )
+            for gpu in gpus
+        ],
+    )
+
+
+def squatters(gpus: list[dict[str, Any]]) -> list[str]:
+    """Processes that use memory they have no right to."""
+    lines = []
+    for gpu in gpus:
+        for found in gpu["squatters"]:
+            who = "a process" if found["pid"] is None else f"process {found['pid']}"
+            size = "memory" if found["memory"] is None else format_size(found["memory"])
+            why = "without a lease" if found["kind"] == "squatter" else "beyond its lease's limit"
+            lines.append(f"GPU {gpu['index']}: {who} uses {size} {why}")
+    return ["\n".join(lines)] if lines else []
+
+
+def queue_table(queue: list[dict[str, Any]]) -> str:
+    """Who waits, in the order in which they will be served."""
+    return table(
+        ("QUEUE", "LEASE", "WHO", "CLASS", "GPUS", "MEMORY", "WAITING"),
+        [
+            (
+                row["position"],
+                row["lease"],
+                (row["environment"] or "someone else") + (" (you)" if row["mine"] else ""),
+                row["priority_class"],
+                row["gpus"],
+                "whole GPU" if row["memory"] is None else format_size(row["memory"]),
+                duration(row["waiting"]),
+            )
+            for row in queue
+        ],
+    )

@@ -1,0 +1,74 @@
+"""``jupyter gpushare usage --since 7d``: GPU-hours by environment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from traitlets import Unicode
+
+from .node import connect
+from .table import table
+from .verb import JSON_FLAG, Duration, Verb
+
+
+class UsageApp(Verb):
+    """GPU-hours by environment."""
+
+    name = "jupyter-gpushare-usage"
+    description = """GPU-hours by environment: held (GPUs times the time they were leased) and busy
+    (the part of it in which a cell or a program ran). Administrators see everybody."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    aliases: ClassVar[Any] = {
+        **Verb.aliases,
+        "since": "UsageApp.since",
+        "environment": "UsageApp.environment",
+    }
+    examples = """
+    jupyter gpushare usage --since 12h
+    jupyter gpushare usage --since 30d --environment alice --json
+    """
+
+    since = Duration(
+        default_value=7 * 86400.0, help="How far back: 30m, 12h, 7d, 2w, or seconds. Default: 7d."
+    ).tag(config=True)
+    environment = Unicode("", help="Only this environment.").tag(config=True)
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            answer = node.call(Method.USAGE, since=self.since, environment=self.environment or None)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        begin, end = (
+            datetime.fromtimestamp(answer[key]).strftime("%Y-%m-%d %H:%M")
+            for key in ("since", "until")
+        )
+        print(f"From {begin} to {end}:")
+        if not answer["rows"]:
+            print("nobody held a GPU.")
+            return 0
+        print(
+            table(
+                ("ENVIRONMENT", "GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %", "LEASES"),
+                [
+                    (
+                        row["environment"],
+                        row["gpu_seconds_held"] / 3600,
+                        row["gpu_seconds_busy"] / 3600,
+                        percent(row["gpu_seconds_busy"], row["gpu_seconds_held"]),
+                        row["leases"],
+                    )
+                    for row in answer["rows"]
+                ],
+            )
+        )
+        return 0
+
+
+def percent(part: float, whole: float) -> int:
+    """Whole per cents; 0 of nothing is 0."""
+    return round(100 * part / whole) if whole else 0
