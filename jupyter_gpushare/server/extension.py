@@ -200,6 +200,7 @@ class GpuShareExtension(ExtensionApp):
         bus.register_event_schema(SCHEMA_PATH)
         self.events = LeaseEvents(
             emit=lambda data: bus.emit(schema_id=SCHEMA_ID, data=data),
+            history=self._own_history,
             log=self.log,
         )
         self.link.subscribe(self._link_changed)
@@ -262,6 +263,7 @@ class GpuShareExtension(ExtensionApp):
         self.metrics.stop()
         self.feed.close()
         await self.lifecycle.stop()
+        await self.events.close()
         await self.link.close()
         self.kernel_environment.uninstall()
         if self.node is not None:
@@ -291,6 +293,13 @@ class GpuShareExtension(ExtensionApp):
     def _node_changed(self) -> None:
         if self.node is not None and self.node.hosting:
             self.link.hurry()
+
+    async def _own_history(self) -> list[dict[str, Any]]:
+        status = self.link.state.status
+        environment = None if status is None else status["environment"]
+        answer = await self.link.call(Method.HISTORY, limit=50, environment=environment)
+        events: list[dict[str, Any]] = answer["events"]
+        return events
 
     async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
         try:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -195,11 +195,10 @@ def _no_constant(text: str) -> None:
 
 def checked_name(text: str) -> str:
     """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
-    plain = text.isprintable() and text == text.strip()
-    if not text or len(text) > openapi.LONGEST_NAME or not plain:
+    if len(text) > openapi.LONGEST_NAME or not re.fullmatch(openapi.NAME_PATTERN, text):
         raise bad_request(
-            f"An environment's name has 1 to {openapi.LONGEST_NAME} printable characters "
-            "and no space around it."
+            f"An environment's name has 1 to {openapi.LONGEST_NAME} characters, no control "
+            "characters and no space around it."
         )
     return text
 
@@ -213,17 +212,17 @@ def checked_lease(text: str) -> str:
 
 def quota_wish(body: dict[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters. Raises :class:`ApiError`."""
-    gpus = body.get("gpus")
-    if not _is_int(gpus) or not 0 <= gpus <= openapi.MOST_GPUS:
+    gpus = _whole(body.get("gpus"))
+    if gpus is None or not 0 <= gpus <= openapi.MOST_GPUS:
         raise bad_request(f"'gpus' must be a whole number from 0 to {openapi.MOST_GPUS}.")
     memory = body.get("memory")
-    if isinstance(memory, str):
+    if memory is not None:
         try:
-            memory = parse_size(memory)
+            memory = parse_size(memory) if isinstance(memory, str) else _whole(memory)
         except ValueError as error:
             raise bad_request(str(error)) from error
-    if memory is not None and (not _is_int(memory) or not 1 <= memory <= openapi.MOST_MEMORY):
-        raise bad_request("'memory' must be a positive size such as '8GiB' or bytes, or null.")
+        if memory is None or not 1 <= memory <= openapi.MOST_MEMORY:
+            raise bad_request("'memory' must be a positive size such as '8GiB' or bytes, or null.")
     weight = body.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise bad_request("'weight' must be a number.")
@@ -234,8 +233,11 @@ def quota_wish(body: dict[str, Any]) -> dict[str, Any]:
     return {"gpus": gpus, "memory": memory, "weight": float(weight)}
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: object) -> int | None:
+    """Return a JSON number that is whole (``2.0`` is), ``None`` for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class StatusHandler(GpuShareHandler):

@@ -6,11 +6,15 @@ subscriber of the event bus may know (see ``events/lease.v1.yaml``).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .errors import NodeProblem
 
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"
@@ -65,21 +69,32 @@ def describe(action: str, lease: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LeaseEvents:
-    """Compares each status with the one before it.
+    """Compares each status with the one before it, and asks the history for the reasons.
 
     The first status is the starting point: what was there already is no news.
+    A refusal leaves no trace in the status, and a lease that is gone no
+    reason: both are read from the node manager's ``history``, at most once a
+    second. ``history`` returns its newest events of this environment.
     """
 
     def __init__(
         self,
         *,
         emit: Callable[[dict[str, Any]], object],
+        history: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]],
         log: logging.Logger | logging.LoggerAdapter[Any],
+        pause: float = 1.0,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._emit = emit
+        self._history = history
         self._log = log
+        self._pause = pause
         self._known: dict[str, Mapping[str, Any]] | None = None
+        self._ended: dict[str, Mapping[str, Any]] = {}
+        self._read_to = 0.0  # Unix time up to which the history is told
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
 
     def observe(self, status: Mapping[str, Any] | None) -> None:
         """Emit what ``status`` has new; ``None`` (not connected) is no change."""
@@ -87,10 +102,65 @@ class LeaseEvents:
             return
         now = own_leases(status)
         before, self._known = self._known, now
-        if before is not None:
-            self._send(describe(action, lease) for action, lease in changes(before, now))
+        if before is None:
+            self._read_to = status["node"]["time"]
+            return
+        for action, lease in changes(before, now):
+            if action == "ended":
+                self._ended[lease["id"]] = lease
+            else:
+                self._send(describe(action, lease))
+        self._wanted = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
-    def _send(self, events: Iterable[dict[str, Any]]) -> None:
-        for data in events:
-            self.counts[data["action"]] += 1
-            self._emit(data)
+    async def close(self) -> None:
+        """Stop reading the history."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _catch_up(self) -> None:
+        try:
+            while self._wanted:
+                self._wanted = False
+                try:
+                    rows = await self._history()
+                except NodeProblem as problem:
+                    self._log.debug("gpushare: no history for events: %s", problem)
+                    rows = []
+                self._tell(rows)
+                await asyncio.sleep(self._pause)
+        finally:
+            self._task = None
+
+    def _tell(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tell what ended or was refused; ``rows`` are newest first."""
+        fresh = [row for row in reversed(rows) if row["at"] > self._read_to]
+        if fresh:
+            self._read_to = max(row["at"] for row in fresh)
+        reasons: dict[str, Mapping[str, Any]] = {
+            row["lease"]: row for row in rows if row["kind"] == "LeaseEnded" and row["lease"]
+        }
+        for row in fresh:
+            if row["kind"] == "RequestRefused":
+                self._send(
+                    {
+                        "action": "refused",
+                        "environment": row["environment"],
+                        "at": row["at"],
+                        "message": row["text"],
+                    }
+                )
+        ended, self._ended = self._ended, {}
+        for lease_id, lease in ended.items():
+            data = describe("ended", lease)
+            if lease_id in reasons:
+                data |= {"at": reasons[lease_id]["at"], "message": reasons[lease_id]["text"]}
+            self._send(data)
+
+    def _send(self, data: dict[str, Any]) -> None:
+        self.counts[data["action"]] += 1
+        self._emit(data)

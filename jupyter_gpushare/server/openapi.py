@@ -19,6 +19,11 @@ MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
 MOST_SECONDS = 10 * 366 * 86400.0
+# No control characters, and no white space at either end.
+NAME_PATTERN = (
+    r"^[^\s\x00-\x1f\x7f-\x9f]"
+    r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
+)
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 
 
@@ -87,7 +92,7 @@ def _schemas() -> Json:
         ),
         "Lease": _object(
             {
-                "id": _TEXT,
+                "id": _or_null("string", description="null: another environment's"),
                 "environment": _or_null("string"),
                 "mine": _FLAG,
                 "state": {
@@ -252,7 +257,7 @@ _NAME: Json = {
     "type": "string",
     "minLength": 1,
     "maxLength": LONGEST_NAME,
-    "pattern": r"^[A-Za-z0-9._@+/~-]+$",
+    "pattern": NAME_PATTERN,
 }
 _ENVIRONMENT = _path_parameter("environment", _NAME)
 _ONE_ENVIRONMENT = _query("environment", _NAME, "Only this environment (others': admins only).")

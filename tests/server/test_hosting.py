@@ -1,0 +1,185 @@
+"""Who hosts the node manager, and what happens when one of them dies. Real servers, kill -9."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jupyter import Home, Server, wait_for
+from support.nodeclient import NodeClient
+
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.server.embed import HostLock
+
+TAKE_OVER_WITHIN = 15.0  # seconds; "a few" on a quiet machine, this one has two slow cores
+
+
+def only_node_manager(home: Home) -> psutil.Process:
+    """Return the one node manager of this home; two would be two owners of the GPUs."""
+    found = home.node_managers()
+    assert len(found) == 1, found
+    return found[0]
+
+
+def host_of(home: Home, servers: list[Server]) -> tuple[Server, Server]:
+    """Return (the server that hosts, the other one)."""
+    parent = only_node_manager(home).ppid()
+    first, second = servers
+    if first.process.pid == parent:
+        return first, second
+    assert second.process.pid == parent
+    return second, first
+
+
+def lease_ids(server: Server) -> list[str]:
+    return [lease["id"] for lease in server.gpushare("leases")["leases"]]
+
+
+def test_two_servers_one_host_and_take_over(home: Home) -> None:
+    servers = [home.serve(), home.serve()]
+    for server in servers:
+        server.wait_connected()
+    host, other = host_of(home, servers)
+    old = only_node_manager(home)
+
+    with NodeClient(home.socket) as client:
+        granted = client.request(gpus=1, request_id="take-over")
+        assert lease_ids(host) == lease_ids(other) == [granted["lease"]]
+        began = time.monotonic()
+        host.kill()
+        wait_for(lambda: not old.is_running(), 5, "the node manager dies with its server")
+
+        def connected() -> bool:
+            answer = other.api.get("gpushare/api/status")
+            return answer.status_code == 200
+
+        wait_for(connected, TAKE_OVER_WITHIN, f"take-over; log:\n{other.tail()}")
+        took = time.monotonic() - began
+    assert took < TAKE_OVER_WITHIN
+    assert only_node_manager(home).ppid() == other.process.pid
+
+    # The ledger is the same: the lease is there, and its holder can join it again.
+    assert lease_ids(other) == [granted["lease"]]
+    with NodeClient(home.socket) as client:
+        again = client.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
+        assert again["gpus"] == granted["gpus"]
+        client.call(Method.RELEASE, lease=granted["lease"])
+    assert held(other) == []
+
+
+def held(server: Server) -> list[str]:
+    """Return the leases that are not over."""
+    return [
+        lease["id"] for lease in server.gpushare("leases")["leases"] if lease["phase"] != "ended"
+    ]
+
+
+def test_a_killed_node_manager_is_started_again(home: Home) -> None:
+    server = home.serve()
+    server.wait_connected()
+    with NodeClient(home.socket) as client:
+        granted = client.request(gpus=1)
+        old = only_node_manager(home)
+        old.kill()
+        wait_for(lambda: not old.is_running(), 5, "the kill")
+        status = server.wait_connected(TAKE_OVER_WITHIN)
+    assert [lease["id"] for lease in status["leases"]] == [granted["lease"]]
+    assert only_node_manager(home).pid != old.pid
+
+
+def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
+    server = home.serve()
+    server.wait_connected()
+    node = only_node_manager(home)
+    kernel = server.start_kernel()
+    kernel.run("1")
+    server.stop()
+    assert server.process.returncode == 0
+    wait_for(lambda: not node.is_running(), 5, "the node manager ends with its server")
+    assert wait_for(lambda: not home.processes() or None, 10, "everything ends")
+
+
+def test_an_orderly_stop_hands_over(home: Home) -> None:
+    servers = [home.serve(), home.serve()]
+    for server in servers:
+        server.wait_connected()
+    host, other = host_of(home, servers)
+    with NodeClient(home.socket) as client:
+        granted = client.request(gpus=2)
+        host.stop()
+
+        def connected() -> bool:
+            return other.api.get("gpushare/api/status").status_code == 200
+
+        # It may still be connected to the one that ends.
+        wait_for(
+            lambda: [p for p in home.node_managers() if p.ppid() == other.process.pid],
+            TAKE_OVER_WITHIN,
+            f"take-over; log:\n{other.tail()}",
+        )
+        wait_for(connected, TAKE_OVER_WITHIN, "connection")
+    assert lease_ids(other) == [granted["lease"]]
+
+
+def test_a_configured_socket_is_joined_not_hosted(home: Home) -> None:
+    host = home.serve()
+    host.wait_connected()
+    elsewhere = home.path / "joined"
+    elsewhere.mkdir(mode=0o700)
+    joined = home.serve(
+        f"--GpuShareExtension.socket={home.socket}",
+        environ=home.environ(JUPYTER_RUNTIME_DIR=str(home.runtime), MARK="joined"),
+    )
+    joined.wait_connected()
+    assert only_node_manager(home).ppid() == host.process.pid
+
+
+def test_no_gpu_no_node_manager(home: Home) -> None:
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this host has GPUs")
+    server = home.serve(simulate=None)
+    answer = server.api.get("gpushare/api/status")
+    assert answer.status_code == 503
+    assert "JUPYTER_GPUSHARE_SIMULATE" in answer.json()["message"]
+    assert home.node_managers() == []
+
+
+def test_the_simulate_variable_is_enough(home: Home) -> None:
+    server = home.serve(simulate=None, environ=home.environ(JUPYTER_GPUSHARE_SIMULATE="1x80GiB"))
+    status = server.wait_connected()
+    assert [gpu["memory"] for gpu in status["gpus"]] == [80 * 2**30]
+    assert status["node"]["simulated"] is True
+
+
+def test_a_node_manager_that_cannot_start_is_explained(home: Home) -> None:
+    (home.path / "ledger").mkdir()
+    server = home.serve(f"--GpuShareExtension.ledger={home.path}/ledger")
+
+    def told() -> str | None:
+        answer = server.api.get("gpushare/api/status")
+        assert answer.status_code == 503
+        message: str = answer.json()["message"]
+        return message if "ended with status" in message else None
+
+    wait_for(told, 20, f"the story; log:\n{server.tail()}")
+
+
+def test_the_lock_has_one_holder(tmp_path: Path) -> None:
+    first, second = HostLock(tmp_path / "lock"), HostLock(tmp_path / "lock")
+    assert first.try_acquire()
+    assert first.try_acquire()
+    assert not second.try_acquire()
+    first.release()
+    assert second.try_acquire()
+    second.release()
+
+
+def test_a_planted_link_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    (tmp_path / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic links"):
+        HostLock(tmp_path / "lock").try_acquire()
+    assert (tmp_path / "precious").read_text() == "data"

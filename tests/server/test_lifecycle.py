@@ -1,0 +1,131 @@
+"""Kernels that end, restart and die, and what the node manager hears of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jupyter import Home, Kernel, Server, wait_for
+
+TESTS = Path(__file__).parents[1]
+
+HOLD = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from support.nodeclient import NodeClient
+client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
+granted = client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"], gpus={gpus})
+print(granted["lease"])
+"""
+
+HOLD_IN_ORPHAN = """
+import os, subprocess, sys
+code = '''
+import os, sys, time
+sys.path.insert(0, {tests!r})
+from support.nodeclient import NodeClient
+client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
+print(client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"])["lease"], flush=True)
+time.sleep(600)
+'''
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                         start_new_session=True)
+print(child.stdout.readline().strip())
+"""
+
+
+def hold(kernel: Kernel, gpus: int = 1) -> str:
+    """Have the kernel take a lease; returns its id."""
+    return kernel.run(HOLD.format(tests=str(TESTS), gpus=gpus)).strip()
+
+
+def lease(server: Server, lease_id: str) -> dict[str, Any] | None:
+    """Return a lease that is not over yet."""
+    for found in server.gpushare("leases")["leases"]:
+        if found["id"] == lease_id and found["phase"] != "ended":
+            assert isinstance(found, dict)
+            return found
+    return None
+
+
+def gone_within(server: Server, lease_id: str, seconds: float) -> None:
+    wait_for(lambda: lease(server, lease_id) is None, seconds, f"the end of {lease_id}")
+
+
+@pytest.fixture
+def server(home: Home) -> Server:
+    made = home.serve()
+    made.wait_connected()
+    return made
+
+
+def test_shutdown_restart_and_death_free_the_gpus(server: Server) -> None:
+    kernel = server.start_kernel()
+    first = hold(kernel, 2)
+    found = lease(server, first)
+    assert found is not None
+    assert found["kernel_id"] == kernel.id
+
+    kernel.restart()
+    gone_within(server, first, 2)
+    second = hold(kernel, 2)  # the restarted kernel has the same id; its lease must live
+    time.sleep(0.3)  # longer than the telling takes; nothing to wait for: nothing may happen
+    assert lease(server, second) is not None
+
+    os.kill(kernel.pid(), signal.SIGKILL)
+    gone_within(server, second, 2)
+    wait_for(lambda: lives(kernel), 60, "the automatic restart")
+    third = hold(kernel, 2)
+    assert lease(server, third) is not None
+
+    kernel.shutdown()
+    gone_within(server, third, 2)
+    status = server.gpushare("status")
+    wait_for(
+        lambda: all(gpu["tasks"] == 0 for gpu in server.gpushare("status")["gpus"]),
+        5,
+        f"free GPUs: {status['gpus']}",
+    )
+
+
+def lives(kernel: Kernel) -> bool:
+    try:
+        return kernel.run("print(1)", within=5) == "1\n"
+    except (AssertionError, OSError, TimeoutError):
+        return False
+
+
+def test_what_a_kernel_left_running_loses_its_lease(server: Server) -> None:
+    """The kernel's process is gone, but its lease is another process's: only telling ends it."""
+    kernel = server.start_kernel()
+    orphans = kernel.run(HOLD_IN_ORPHAN.replace("{tests!r}", repr(str(TESTS)))).strip()
+    assert lease(server, orphans) is not None
+    kernel.shutdown()
+    gone_within(server, orphans, 5)
+    texts = [e["text"] for e in server.gpushare("history")["events"] if e["lease"] == orphans]
+    assert any("kernel_ended" in text for text in texts), texts
+
+
+def test_a_stopped_server_ends_its_kernels_leases(home: Home) -> None:
+    keeper = home.serve()
+    keeper.wait_connected()
+    other = home.serve()
+    other.wait_connected()
+    held = hold(other.start_kernel())
+    assert lease(keeper, held) is not None
+    other.stop()
+    gone_within(keeper, held, 5)
+
+
+def test_a_killed_server_ends_its_kernels_leases(home: Home) -> None:
+    keeper = home.serve()
+    keeper.wait_connected()
+    other = home.serve()
+    other.wait_connected()
+    held = hold(other.start_kernel())
+    other.kill()  # its kernels notice that their parent is gone
+    gone_within(keeper, held, 20)

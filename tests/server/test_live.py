@@ -1,0 +1,138 @@
+"""The live WebSocket of a real server, and who may not have it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import websocket
+from support.jupyter import TOKEN, Home, Server
+from support.nodeclient import NodeClient
+
+LIVE = "gpushare/api/live"
+
+
+def next_status(socket: Any) -> dict[str, Any]:
+    message = json.loads(socket.recv())
+    assert message["type"] == "status", message
+    status: dict[str, Any] = message["status"]
+    return status
+
+
+def test_each_change_is_told(home: Home) -> None:
+    server = home.serve()
+    server.wait_connected()
+    socket = server.websocket(LIVE)
+    raw = socket.sock  # websocket-client forgets to close it when the server ends first
+    try:
+        first = next_status(socket)
+        assert len(first["gpus"]) == 2
+        assert first["leases"] == []
+        with NodeClient(home.socket) as client:
+            granted = client.request(gpus=1)
+            status = next_status(socket)
+            while not status["leases"]:
+                status = next_status(socket)
+            assert status["leases"][0]["id"] == granted["lease"]
+            assert granted["secret"] not in json.dumps(status)
+        # What listeners say is no matter, unless it is long.
+        socket.send("hello")
+        socket.ping()
+        socket.send("x" * 5000)
+        with pytest.raises(websocket.WebSocketConnectionClosedException):
+            listen_until_closed(socket)
+    finally:
+        socket.close()
+        raw.close()
+
+
+def listen_until_closed(socket: Any) -> None:
+    while True:
+        opcode, _ = socket.recv_data()
+        if opcode == websocket.ABNF.OPCODE_CLOSE:
+            raise websocket.WebSocketConnectionClosedException("closed by the server")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "token wrong"}],
+    ids=["anonymous", "wrong token"],
+)
+def test_refused_before_the_upgrade(home: Home, headers: dict[str, str]) -> None:
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        connect(server, headers)
+    assert refused.value.status_code == 403
+
+
+def test_another_site_cannot_listen_with_a_browsers_cookie(home: Home) -> None:
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    with server.anonymous() as browser:
+        browser.get(f"api/contents?token={TOKEN}")
+        assert browser.get("api/kernels").status_code == 200  # the cookie logs in
+        cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    own = server.url.rstrip("/")
+    connect(server, {"Cookie": cookie, "Origin": own})
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        connect(server, {"Cookie": cookie, "Origin": "http://elsewhere.example"})
+    assert refused.value.status_code == 403
+
+
+def test_unauthorized_is_refused_before_the_upgrade(home: Home) -> None:
+    write_authorizer(home)
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        server.websocket(LIVE)
+    assert refused.value.status_code == 403
+    assert server.api.get("gpushare/api/status").status_code == 403
+    assert server.api.get("api/kernels").status_code == 200
+
+
+def write_authorizer(home: Home) -> None:
+    """Configure an Authorizer of a person's own in ``jupyter_server_config.py``."""
+    (home.path / "config" / "jupyter_server_config.py").write_text(
+        "from jupyter_server.auth import Authorizer\n"
+        "class NobodyOnGpus(Authorizer):\n"
+        "    def is_authorized(self, handler, user, action, resource):\n"
+        "        return resource != 'gpushare'\n"
+        "c.ServerApp.authorizer_class = NobodyOnGpus\n"
+    )
+
+
+def test_without_a_node_manager_it_says_so(home: Home) -> None:
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    socket = server.websocket(LIVE)
+    try:
+        message = json.loads(socket.recv())
+        assert message["type"] == "unavailable"
+        assert message["message"].endswith(".")
+    finally:
+        socket.close()
+
+
+def test_listeners_are_counted(home: Home) -> None:
+    server = home.serve(
+        "--GpuShareExtension.embed=never", "--GpuShareExtension.live_limit=2", simulate=None
+    )
+    sockets = [server.websocket(LIVE), server.websocket(LIVE)]
+    try:
+        for socket in sockets:
+            socket.recv()
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            server.websocket(LIVE)
+        assert refused.value.status_code == 503
+    finally:
+        for socket in sockets:
+            socket.close()
+
+
+def connect(server: Server, headers: dict[str, str]) -> None:
+    """Try to listen with ``headers`` only."""
+    given = dict(headers)
+    origin = given.pop("Origin", None)
+    url = server.url.replace("http", "ws", 1) + LIVE
+    socket = websocket.create_connection(
+        url, header=given, timeout=20, origin=origin, suppress_origin=origin is None
+    )
+    socket.close()

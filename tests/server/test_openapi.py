@@ -1,0 +1,112 @@
+"""schemathesis against a real server: every operation, what the document allows and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, assume, given, settings
+from schemathesis import GenerationMode
+from support.jupyter import TOKEN, Home, Server
+
+from jupyter_gpushare.server import openapi
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Server]:
+    with Home.make() as home:
+        server = home.serve()
+        server.wait_connected()
+        yield server
+
+
+def without_security() -> dict[str, Any]:
+    """Return the document for generating: every request here carries the token."""
+    document = openapi.document()
+    del document["security"]
+    return document
+
+
+SCHEMA = schemathesis.openapi.from_dict(without_security())
+OPERATIONS = {
+    f"{operation.method.upper()} {operation.path}": operation
+    for operation in (result.ok() for result in SCHEMA.get_all_operations())
+}
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_document_holds(name: str, mode: GenerationMode, served: Server) -> None:
+    operation = OPERATIONS[name]
+    if mode is GenerationMode.NEGATIVE and not (operation.query or operation.body):
+        pytest.skip("no wrong input can be made")
+
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def hold(case: Any) -> None:
+        # Unknown query arguments are no error: browsers add one against their caches.
+        assume(set(case.query or {}) <= {parameter.name for parameter in operation.query})
+        response = case.call(
+            base_url=served.url.rstrip("/"), headers={"Authorization": f"token {TOKEN}"}
+        )
+        # A node manager is connected: there is an answer, or a reason in the request.
+        assert response.status_code < 500, response.text
+        case.validate_response(response)
+
+    hold()
+
+
+def test_it_is_served(served: Server) -> None:
+    assert served.gpushare("openapi.json") == openapi.document()
+
+
+def test_bad_input_of_every_kind(served: Server) -> None:
+    put = "gpushare/api/quotas/alice"
+    for body in [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"gpus": 1e400}',
+        b'{"gpus": NaN}',
+        b'{"gpus": true}',
+        b'{"gpus": -1}',
+        b'{"gpus": 1.5}',
+        b'{"gpus": "1"}',
+        b'{"gpus": 1, "memory": "much"}',
+        b'{"gpus": 1, "memory": 0}',
+        b'{"gpus": 1, "memory": 1' + b"0" * 5000 + b"}",
+        b'{"gpus": 1, "weight": 0}',
+        b'{"gpus": 1, "weight": Infinity}',
+        b'{"gpus": 1, "wieght": 1}',
+        b'{"gpus": ' + b"[" * 100_000,
+    ]:
+        answer = served.api.put(put, content=body)
+        assert answer.status_code == 400, (body[:40], answer.text)
+        assert answer.json()["reason"] == "bad_request"
+        assert len(answer.json()["message"]) < 500
+    assert "Traceback" not in served.log.read_text(errors="replace")
+
+
+def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
+    for name in ("alice", "alice/second server", "bøb@example.org"):
+        path = "gpushare/api/quotas/" + name.replace("/", "%2F").replace(" ", "%20")
+        put = served.api.put(path, json={"gpus": 1, "memory": "8GiB", "weight": 2})
+        assert put.status_code == 200, put.text
+        wish = {"environment": name, "gpus": 1, "memory": 8 * 2**30, "weight": 2.0}
+        assert put.json() == wish
+        got = served.api.get(path)
+        assert got.status_code == 200, got.text
+        assert wish.items() <= got.json().items()
+        assert name in [q["environment"] for q in served.gpushare("quotas")["quotas"]]
+        assert served.api.delete(path).status_code == 200
+    history = served.gpushare("history?limit=1000")["events"]
+    assert any("quota set to 1 GPU" in event["text"] for event in history)
