@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from jupyter_gpushare import _boot
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,3 +108,16 @@ print(json.dumps(sorted(sys.modules)))
     assert "jupyter_gpushare.client.acquire" in loaded
     assert not [name for name in loaded if name.partition(".")[0] in SERVER_WORLD]
     assert done.stderr == ""
+
+
+def lines(name: str) -> list[str]:
+    text = (ROOT / "etc" / "startup" / name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_both_kinds_of_start_up_file_call_the_same() -> None:
+    """Python 3.15 and later read the ``.start`` file, and then not the ``.pth`` beside it."""
+    (entry,) = lines("jupyter_gpushare.start")
+    assert pkgutil.resolve_name(entry) is _boot.install
+    (statement,) = lines("jupyter_gpushare.pth")
+    assert statement == "import jupyter_gpushare._boot; jupyter_gpushare._boot.install()"
