@@ -1,0 +1,456 @@
+"""The real node manager as a process, and plain clients of it. No mocks, no clever parts.
+
+``RunningNode`` starts ``python -m jupyter_gpushare.node`` and can kill it at will;
+``NodeClient`` is a blocking client; ``Puppet`` is another process (of another OS
+user, where wanted) whose connections the test holds in its own hands.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pytest
+
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import RemoteError
+from jupyter_gpushare.protocol.messages import (
+    Answer,
+    CallId,
+    ErrorAnswer,
+    Method,
+    Notice,
+    Notification,
+)
+
+__all__ = [
+    "GIB",
+    "NodeClient",
+    "Puppet",
+    "RemoteError",
+    "RunningNode",
+    "needs_root",
+    "open_directory",
+    "until",
+]
+
+GIB = 2**30
+WITHIN = 30.0  # seconds; only a test that fails waits so long
+
+# Two OS users of the tests, for accounts that may become others.
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another OS user needs root")
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], what: str, within: float = WITHIN) -> T:
+    """The first true thing that ``look`` gives; fails after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+@contextlib.contextmanager
+def open_directory() -> Iterator[Path]:
+    """A new directory, with a short path, that other OS users may enter."""
+    path = Path(tempfile.mkdtemp(prefix="gpushare-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class RunningNode:
+    """A node manager process; a context manager that starts it and ends it.
+
+    ``directory`` keeps the ledger, the socket and the log over restarts.
+    ``config`` is the text of a configuration file (``c.Policy.… = …``).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        simulate: str = "2x24GiB",
+        config: str = "",
+        arguments: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        shared: bool = False,
+        ledger: Path | None = None,
+    ) -> None:
+        self.directory = directory
+        self.simulate = simulate
+        self.arguments = list(arguments)
+        self.shared = shared
+        self.ledger = ledger or directory / "ledger.sqlite"
+        self.log = directory / "node.log"
+        self.config = directory / "node_config.py"
+        self.config.write_text(config, encoding="utf-8")
+        self.environ = dict(os.environ if environ is None else environ)
+        self.process: subprocess.Popen[str] | None = None
+        # A socket's path has at most 107 bytes; pytest's directories may be deeper.
+        self._short: Path | None = None
+        self.socket = directory / "node.sock"
+        if len(os.fsencode(self.socket)) > 100:
+            self._short = Path(tempfile.mkdtemp(prefix="gpushare-"))
+            self.socket = self._short / "node.sock"
+
+    def command(self) -> list[str]:
+        """What is run."""
+        line = [sys.executable, "-m", "jupyter_gpushare.node", f"--config={self.config}"]
+        line += [f"--socket={self.socket}", f"--ledger={self.ledger}"]
+        if self.simulate:
+            line.append(f"--simulate={self.simulate}")
+        if self.shared:
+            line.append("--shared")
+        return line + self.arguments
+
+    def start(self, within: float = WITHIN, **extra_environ: str) -> RunningNode:
+        """Start it and return when it serves. Fails with its log when it does not."""
+        assert self.process is None or self.process.poll() is not None, "it runs already"
+        self._reap()
+        with self.log.open("a", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env={**self.environ, **extra_environ},
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        # The process may die at a failpoint before it serves: then the line is empty.
+        alarm = _Alarm(within, self.process)
+        with alarm:
+            line = self.process.stdout.readline()
+        assert line.startswith("ready "), (
+            f"the node manager did not start{' in time' if alarm.rang else ''}:\n{self.story()}"
+        )
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The process's pid."""
+        assert self.process is not None
+        return self.process.pid
+
+    def story(self) -> str:
+        """Everything it said on stderr."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def kill9(self) -> None:
+        """Kill it as hard as can be, and wait until it is gone."""
+        assert self.process is not None
+        self.process.kill()
+        self._reap()
+
+    def terminate(self, within: float = WITHIN) -> int:
+        """End it as an administrator does; its exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        status = self.process.wait(within)
+        self._reap()
+        return status
+
+    def wait_dead(self, within: float = WITHIN) -> int:
+        """Wait until it ended by itself (a failpoint); its exit status."""
+        assert self.process is not None
+        status = self.process.wait(within)
+        self._reap()
+        return status
+
+    def restart(self, **extra_environ: str) -> RunningNode:
+        """kill -9, then start again on the same ledger and socket."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill9()
+        return self.start(**extra_environ)
+
+    def client(self, token: str | None = None) -> NodeClient:
+        """A connection of this very process that has said hello."""
+        return NodeClient(self.socket, token=token)
+
+    def status(self) -> dict[str, Any]:
+        """One status document, as this process may see it."""
+        with self.client() as client:
+            document: dict[str, Any] = client.call(Method.STATUS)
+        return document
+
+    def close(self) -> None:
+        """End it, however it is."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._reap()
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+
+    def _reap(self) -> None:
+        if self.process is not None:
+            self.process.wait(WITHIN)
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def __enter__(self) -> RunningNode:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Alarm:
+    """Kills a process that does not get ready, so that reading from it ends."""
+
+    def __init__(self, seconds: float, process: subprocess.Popen[str]) -> None:
+        self.rang = False
+        self._process = process
+        self._timer = threading.Timer(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self.rang = True
+        self._process.kill()
+
+    def __enter__(self) -> _Alarm:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+
+class NodeClient:
+    """One blocking connection that has said hello.
+
+    Its leases are this process's, or those of the process that connected
+    ``connected`` (see :class:`Puppet`).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        *,
+        connected: socket.socket | None = None,
+        hello: bool = True,
+    ) -> None:
+        self.notices: list[Notification] = []
+        self._answers: dict[CallId, Answer | ErrorAnswer] = {}
+        self._protocol = ClientConnection()
+        if connected is None:
+            assert path is not None
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connected.connect(os.fspath(path))
+            except BaseException:
+                connected.close()
+                raise
+        self.socket = connected
+        self.hello: dict[str, Any] = {}
+        try:
+            if hello:
+                self.hello = self.call(
+                    Method.HELLO, protocol=1, client={"name": "test", "version": "0"}, token=token
+                )
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def send(self, method: Method, **params: Any) -> CallId:
+        """Send a call and return its id, for :meth:`wait`."""
+        call_id, line = self._protocol.call(method, **params)
+        self.socket.settimeout(WITHIN)
+        self.socket.sendall(line)
+        return call_id
+
+    def wait(self, call_id: CallId, within: float = WITHIN) -> Any:
+        """A call's result. Raises ``RemoteError`` for an error answer."""
+        deadline = time.monotonic() + within
+        while call_id not in self._answers:
+            assert time.monotonic() < deadline, f"no answer within {within} s"
+            self.pump(deadline - time.monotonic())
+        answer = self._answers.pop(call_id)
+        if isinstance(answer, ErrorAnswer):
+            raise answer.error
+        return answer.result
+
+    def answered(self, call_id: CallId) -> bool:
+        """Whether the answer is here already; reads what has come, without waiting."""
+        self.pump(0.0)
+        return call_id in self._answers
+
+    def call(self, method: Method, **params: Any) -> Any:
+        """Send a call and wait for its result."""
+        return self.wait(self.send(method, **params))
+
+    def wait_notice(
+        self,
+        notice: Notice,
+        deadline: float = WITHIN,
+        where: Callable[[Mapping[str, Any]], bool] = lambda params: True,
+    ) -> dict[str, Any]:
+        """The params of the next such notification, which is consumed; ``deadline`` in seconds."""
+        end = time.monotonic() + deadline
+        while True:
+            for seen in self.notices:
+                if seen.notice is notice and where(seen.params):
+                    self.notices.remove(seen)
+                    return dict(seen.params)
+            assert time.monotonic() < end, f"no {notice.value} within {deadline} s"
+            self.pump(end - time.monotonic())
+
+    def pump(self, within: float) -> None:
+        """Read once what has come, waiting at most ``within`` seconds."""
+        self.socket.settimeout(max(0.001, within))
+        try:
+            data = self.socket.recv(65536)
+        except TimeoutError:
+            return
+        if not data:
+            raise ConnectionError("the node manager closed the connection")
+        for message in self._protocol.receive(data):
+            if isinstance(message, Notification):
+                self.notices.append(message)
+            else:
+                assert message.id is not None
+                self._answers[message.id] = message
+
+    def ask(self, *, name: str = "test", kernel_id: str | None = None, **params: Any) -> CallId:
+        """Send a request for GPUs; it may have to wait."""
+        task: dict[str, Any] = {"name": name, "kind": "kernel" if kernel_id else "process"}
+        if kernel_id:
+            task["kernel_id"] = kernel_id
+        return self.send(Method.REQUEST, task=task, **params)
+
+    def request(self, **params: Any) -> dict[str, Any]:
+        """Ask for GPUs and return the grant."""
+        granted: dict[str, Any] = self.wait(self.ask(**params))
+        return granted
+
+    def close(self) -> None:
+        """Hang up; leases stay."""
+        self.socket.close()
+
+    def __enter__(self) -> NodeClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_PUPPET = """
+import array, os, socket, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+if sys.argv[2]:
+    # After the interpreter started: the other user may not be allowed to run this one.
+    os.setgroups([int(gid) for gid in sys.argv[3].split(",") if gid])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+while path := control.recv(4096):
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        wire.connect(path)
+    except OSError as error:
+        control.sendall(str(error.errno).encode())
+    else:
+        fds = array.array("i", [wire.fileno()]).tobytes()
+        control.sendmsg([b"ok"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    wire.close()
+"""
+
+
+class Puppet:
+    """Another process, maybe of another OS user, that connects and hands its connections over.
+
+    To the node manager it is the holder: the kernel says so. The test speaks
+    for it and decides when it dies. A context manager.
+    """
+
+    def __init__(self, uid: int | None = None, groups: Sequence[int] = ()) -> None:
+        mine, other = socket.socketpair()
+        who = ["" if uid is None else str(uid), ",".join(map(str, groups))]
+        self._control = mine
+        with other:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PUPPET, str(other.fileno()), *who],
+                pass_fds=(other.fileno(),),
+                cwd="/",
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's pid."""
+        return self.process.pid
+
+    def connect(self, path: str | os.PathLike[str]) -> socket.socket:
+        """A raw connection made by that process. Raises :class:`OSError` as it got it."""
+        self._control.settimeout(WITHIN)
+        self._control.sendall(os.fsencode(path))
+        size = array.array("i").itemsize
+        said, extra, _flags, _from = self._control.recvmsg(64, socket.CMSG_SPACE(size))
+        if said != b"ok":
+            raise OSError(int(said), os.strerror(int(said)), os.fspath(path))
+        (_level, _kind, data), *_ = extra
+        (fd,) = array.array("i", data[:size])
+        return socket.socket(fileno=fd)
+
+    def client(self, path: str | os.PathLike[str], token: str | None = None) -> NodeClient:
+        """A client whose process, as the kernel says, is this puppet."""
+        return NodeClient(token=token, connected=self.connect(path))
+
+    def kill9(self) -> None:
+        """Kill it and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(WITHIN)
+
+    def close(self) -> None:
+        """End it."""
+        self._control.close()
+        self.process.kill()
+        self.process.wait(WITHIN)
+
+    def __enter__(self) -> Puppet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
