@@ -12,6 +12,9 @@ from .node import connect
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
 
+#: Characters of a lease's name that people see and may type.
+SHORT = 12
+
 
 class LeasesApp(Verb):
     """List leases."""
@@ -54,9 +57,9 @@ def lease_table(leases: list[dict[str, Any]]) -> str:
         ("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY", "CLASS", "AGE"),
         [
             (
-                lease["id"],
+                short(lease["id"]),
                 who(lease),
-                lease["name"],
+                lease["name"] and clipped(lease["name"]),
                 state(lease),
                 gpus(lease),
                 memory(lease),
@@ -66,6 +69,16 @@ def lease_table(leases: list[dict[str, Any]]) -> str:
             for lease in ordered
         ],
     )
+
+
+def short(lease: str) -> str:
+    """Enough of a lease's name to tell it apart; `release` takes it too."""
+    return lease[:SHORT]
+
+
+def clipped(name: str) -> str:
+    """A task's name that leaves room for the other columns."""
+    return name if len(name) <= 40 else name[:39] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def who(row: Mapping[str, Any]) -> str:

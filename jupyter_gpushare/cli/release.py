@@ -6,8 +6,12 @@ from typing import Any, ClassVar
 
 from traitlets import Unicode
 
+from .leases import short
 from .node import connect
-from .verb import JSON_FLAG, UsageError, Verb
+from .verb import JSON_FLAG, Refused, UsageError, Verb
+
+#: Characters of a whole lease name; anything shorter may be the beginning of one.
+FULL = 32
 
 
 class ReleaseApp(Verb):
@@ -37,14 +41,31 @@ class ReleaseApp(Verb):
 
         done = []
         with connect() as node:
+            known = None
             for lease in arguments:
+                if len(lease) < FULL:
+                    known = known or node.call(Method.STATUS)["leases"]
+                    lease = whole_name(lease, known)
                 if self.revoke:
                     answer = node.call(Method.LEASE_REVOKE, lease=lease, reason=self.revoke)
                 else:
                     answer = node.call(Method.RELEASE, lease=lease)
                 done.append({"lease": lease, "state": answer["state"]})
                 if not self.json:
-                    print(f"{lease}: {answer['state']}")
+                    print(f"{short(lease)}: {answer['state']}")
         if self.json:
             self.print_json({"leases": done})
         return 0
+
+
+def whole_name(beginning: str, leases: list[dict[str, Any]]) -> str:
+    """The one lease that begins so; ``beginning`` itself when none does (the node says why not).
+
+    Raises `Refused` when several do.
+    """
+    names = [lease["id"] for lease in leases if lease["id"].startswith(beginning)]
+    if len(names) > 1:
+        raise Refused(
+            f"{len(names)} leases begin with {beginning!r}: type more of it.", "bad_request"
+        )
+    return names[0] if names else beginning

@@ -117,7 +117,7 @@ class RunApp(Verb):
             return _cannot_start(arguments[0])
         with contextlib.closing(Signals()) as signals:
             lease = _Lease(connect(), signals)
-            name = self.task_name or " ".join(arguments)
+            name = self.task_name or command_name(arguments)
             lease.ask(
                 {
                     "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
@@ -149,6 +149,13 @@ class RunApp(Verb):
                     setattr(self, trait, int(value) if trait == "gpus" else value)
                 except (TraitError, ValueError) as error:
                     raise UsageError(f"{variable}={value!r} cannot be used: {error}") from error
+
+
+def command_name(arguments: list[str]) -> str:
+    """``python train.py`` without the rest: options may hold what others should not see."""
+    program = os.path.basename(arguments[0])
+    script = arguments[1] if len(arguments) > 1 else ""
+    return program if not script or script.startswith("-") else f"{program} {script}"
 
 
 def _cannot_start(command: str) -> int:

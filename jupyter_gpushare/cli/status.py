@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..protocol.sizes import format_size
-from .leases import lease_table
+from .leases import lease_table, short
 from .node import connect
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
@@ -100,7 +100,7 @@ def queue_table(queue: list[dict[str, Any]]) -> str:
         [
             (
                 row["position"],
-                row["lease"],
+                row["lease"] and short(row["lease"]),
                 (row["environment"] or "someone else") + (" (you)" if row["mine"] else ""),
                 row["priority_class"],
                 row["gpus"],

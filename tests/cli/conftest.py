@@ -1,0 +1,21 @@
+"""One node manager for the tests that only read or give back what they took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.node import LiveNode
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
+    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture
+def node(shared_node: LiveNode) -> Iterator[LiveNode]:
+    """Two simulated GPUs of 24 GiB. Fails a test that leaves a lease behind."""
+    yield shared_node
+    assert shared_node.json("leases") == {"leases": []}

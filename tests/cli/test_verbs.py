@@ -1,0 +1,241 @@
+"""The verbs, run as a person runs them, against a real node manager."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.node import CLI, LiveNode, until
+
+from jupyter_gpushare import __version__
+from jupyter_gpushare.cli.app import GpuShareApp
+from jupyter_gpushare.cli.table import clean, duration, table
+
+GIB = 2**30
+VERBS = [
+    *("status", "leases", "release", "quota", "usage", "run", "plan", "doctor", "node"),
+    *("quota list", "quota set", "quota unset"),
+]
+
+
+def hold(node: LiveNode, *options: str) -> subprocess.Popen[str]:
+    """A lease that lasts until its process's input ends."""
+    process = node.spawn(
+        "run", *options, "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    if process.stdout.readline() != "up\n":
+        raise AssertionError(process.communicate()[1])
+    return process
+
+
+def let_go(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        process.communicate("\n", timeout=30)
+
+
+# -- usage -----------------------------------------------------------------------------------
+
+
+def test_every_verb_of_the_design_is_there() -> None:
+    assert set(GpuShareApp.subcommands) == {verb.split()[0] for verb in VERBS}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*CLI, *verb.split(), "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stderr == ""
+    assert re.search(r"\w{4}", done.stdout)
+    if verb != "node":
+        assert f"Usage: jupyter gpushare {verb}" in done.stdout
+        assert "Exit codes:" in done.stdout
+        assert "--json" in done.stdout or verb in ("run", "quota")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_is_installed_for_jupyter() -> None:
+    """``jupyter gpushare`` finds ``jupyter-gpushare`` beside the Python."""
+    script = Path(sys.executable).with_name("jupyter-gpushare")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", ""),
+        ("stauts", "no verb 'stauts'"),
+        ("status --jsn", "--jsn"),
+        ("status --gpus=3", "there is no option --gpus"),
+        ("status extra", "takes no argument 'extra'"),
+        ("release", "release which lease"),
+        ("quota", "list, set or unset"),
+        ("quota remove alice", "list, set or unset"),
+        ("quota set alice", "--gpus"),
+        ("quota set --gpus 1", "name one environment"),
+        ("quota set alice bob --gpus 1", "name one environment"),
+        ("quota set alice --gpus -1", "gpus"),
+        ("quota set alice --gpus many", "gpus"),
+        ("quota set alice --gpus 1 --memory huge", "8GiB"),
+        ("quota set alice --gpus 1 --weight heavy", "weight"),
+        ("usage --since yesterday", "30m, 12h, 7d or 2w"),
+        ("usage --since -1d", "since"),
+        ("run", "run what?"),
+        ("run --gpus 0 -- true", "gpus"),
+        ("run --class royal -- true", "priority_class"),
+        ("run --gups 1 -- true", "--gups"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_two_and_says_why(arguments: str, said: str) -> None:
+    done = subprocess.run(
+        [*CLI, *arguments.split()], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["status", "leases", "release x", "quota list", "usage"])
+def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) -> None:
+    node = LiveNode(tmp_path)  # never started
+    done = node.cli(*verb.split())
+    assert done.returncode == 1
+    assert "cannot be reached" in done.stderr
+    assert str(node.socket) in done.stderr
+    done = node.cli(*verb.split(), "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["reason"] == "unavailable"
+    nowhere = {**node.environ, "JUPYTER_GPUSHARE_SOCKET": ""}
+    done = subprocess.run(
+        [*CLI, *verb.split()], env=nowhere, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "No node manager is set up here" in done.stderr
+
+
+def test_a_config_file_gives_defaults(node: LiveNode) -> None:
+    config = Path(node.environ["JUPYTER_CONFIG_DIR"], "jupyter_gpushare_config.py")
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("c.Verb.json = True\n")
+    try:
+        assert json.loads(node.cli("status").stdout)["node"]["simulated"] is True
+    finally:
+        config.unlink()
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def test_status_shows_gpus_leases_and_queue(node: LiveNode) -> None:
+    holders = [hold(node, "--name", "first \x1b[31mred"), hold(node, "--memory", "4GiB")]
+    try:
+        document = node.json("status")
+        assert [gpu["tasks"] for gpu in document["gpus"]] == [1, 1]
+        assert document["quota"]["used_gpus"] == 2
+        assert len(document["leases"]) == 2
+        text = node.cli("status").stdout
+        assert "simulated GPUs" in text
+        assert "administrator" in text
+        assert "24 GiB" in text
+        assert "\x1b" not in text
+        assert "sh" in text
+        rows = node.json("leases", "--mine")["leases"]
+        assert sorted(row["gpus"][0]["memory"] for row in rows) == [4 * GIB, 24 * GIB]
+        assert all(row["id"][:12] in node.cli("leases").stdout for row in rows)
+    finally:
+        let_go(*holders)
+    assert "No leases." in node.cli("leases").stdout
+
+
+def test_usage_counts_what_was_held(node: LiveNode) -> None:
+    before = {row["environment"]: row for row in node.json("usage", "--since", "1h")["rows"]}
+    let_go(hold(node, "--gpus", "2"))
+    answer = node.json("usage", "--since", "1h")
+    (row,) = answer["rows"]
+    old = before.get(row["environment"], {"leases": 0, "gpu_seconds_held": 0.0})
+    assert row["leases"] == old["leases"] + 1
+    assert row["gpu_seconds_held"] > old["gpu_seconds_held"]
+    assert answer["until"] - answer["since"] == pytest.approx(3600, abs=1)
+    assert row["environment"] in node.cli("usage").stdout
+    nobody = node.cli("usage", "--environment", "nobody-here")
+    assert "nobody held a GPU" in nobody.stdout
+
+
+# -- changing --------------------------------------------------------------------------------
+
+
+def test_release_takes_the_beginning_of_a_name(node: LiveNode) -> None:
+    holder = hold(node)
+    (lease,) = node.json("leases")["leases"]
+    try:
+        done = node.cli("release", lease["id"][:8])
+        assert done.returncode == 0
+        assert done.stdout == f"{lease['id'][:12]}: ended\n"
+        until(lambda: node.json("leases") == {"leases": []}, "the lease is gone")
+        done = node.cli("release", lease["id"], "--json")
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["error"]["reason"] == "unknown_lease"
+    finally:
+        let_go(holder)
+
+
+def test_release_of_an_ambiguous_name_is_refused(node: LiveNode) -> None:
+    holders = [hold(node), hold(node)]
+    try:
+        done = node.cli("release", "")
+        assert done.returncode == 1
+        assert "type more of it" in done.stderr
+        assert len(node.json("leases")["leases"]) == 2
+    finally:
+        let_go(*holders)
+
+
+def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
+    done = node.cli("quota", "set", "alice", "--gpus", "1", "--memory", "8GiB", "--weight", "2")
+    assert done.returncode == 0, done.stderr
+    assert "8 GiB" in done.stdout
+    quotas = {row["environment"]: row for row in node.json("quota", "list")["quotas"]}
+    assert quotas["alice"]["gpus"] == 1
+    assert quotas["alice"]["memory"] == 8 * GIB
+    assert quotas["alice"]["weight"] == 2
+    assert "alice" in node.cli("quota", "list").stdout
+    node.json("quota", "set", "alice", "--gpus", "0")
+    node.json("quota", "unset", "alice")
+    assert "alice" not in node.cli("quota", "list").stdout
+
+
+# -- figures ---------------------------------------------------------------------------------
+
+
+def test_tables_line_up_and_cannot_move_the_cursor() -> None:
+    text = table(("NAME", "N"), [("a\x1b[2J\n\u202eb", 5), ("longer", 1234), (None, 1)])
+    lines = text.split("\n")
+    assert len(lines) == 4
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert [line.rstrip()[-1] for line in lines[1:]] == ["5", "4", "1"]
+    assert len({len(line) for line in lines[1:]}) == 1
+    assert clean(None) == "-"
+    assert table(("A", "B"), []) == "A  B"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h"),
+        (12000, "3h 20m"),
+        (187200, "2d 4h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
