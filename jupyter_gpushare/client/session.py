@@ -1,0 +1,585 @@
+"""A process's line to the node manager: one socket, one daemon thread.
+
+The thread does all the I/O, sends signs of life, and comes back by itself when
+the node manager was restarted: it greets again, shows each lease's secret, and
+sends what is still unanswered once more (requests carry an id, so a retry
+never gets a second lease). The user's thread only ever waits for events, so
+Ctrl-C works at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from .._version import __version__
+from ..protocol.connection import ClientConnection
+from ..protocol.errors import ProtocolError, Reason, RemoteError
+from ..protocol.messages import (
+    PROTOCOL,
+    CallId,
+    ErrorAnswer,
+    Incoming,
+    Method,
+    Notice,
+    Notification,
+)
+from .errors import GpuShareError, NodeUnavailable, error_for
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 3.0
+_TRANSIENT: Final = (OSError, ProtocolError)
+
+
+class Link(Enum):
+    """Whether the node manager hears us."""
+
+    DOWN = "down"
+    UP = "up"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call whose answer somebody waits for. ``again``: worth sending after a reconnect."""
+
+    method: Method
+    params: Mapping[str, Any]
+    again: bool
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: RemoteError | None = None
+    failure: str | None = None
+
+
+class Greeting:
+    """Connects and says hello, within ``timeout`` seconds.
+
+    ``result`` is hello's answer. Raises :class:`NodeUnavailable`.
+    """
+
+    def __init__(self, path: str, token: str | None, timeout: float) -> None:
+        self.protocol = ClientConnection()
+        self.early: list[Incoming] = []
+        deadline = time.monotonic() + timeout
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.socket.settimeout(timeout)
+            self.socket.connect(path)
+            _id, line = self.protocol.call(
+                Method.HELLO,
+                protocol=PROTOCOL,
+                client={"name": "jupyter_gpushare", "version": __version__},
+                token=token,
+            )
+            self.socket.sendall(line)
+            self.result = self._answer(deadline)
+            self.socket.setblocking(False)
+        except GpuShareError:
+            self.socket.close()
+            raise
+        except _TRANSIENT as error:
+            self.socket.close()
+            raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _answer(self, deadline: float) -> dict[str, Any]:
+        while True:
+            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self.socket.recv(65536)
+            if not data:
+                raise ConnectionError("it closed the connection")
+            for message in self.protocol.receive(data):
+                if isinstance(message, ErrorAnswer):
+                    error = message.error
+                    raise NodeUnavailable(
+                        f"The node manager does not let this process in: {error.message}",
+                        error.reason,
+                        error.data,
+                    )
+                if isinstance(message, Notification):
+                    self.early.append(message)
+                elif isinstance(message.result, dict):
+                    return message.result
+            if time.monotonic() >= deadline:
+                raise TimeoutError("timed out")
+
+
+def _unreachable(path: str, error: Exception) -> str:
+    why = str(error) or type(error).__name__
+    return (
+        f"The GPU node manager at {path} does not answer properly ({why}). "
+        "Ask the administrator, or see `jupyter gpushare doctor`."
+    )
+
+
+def call_once(path: str, token: str | None, timeout: float, method: Method, **params: Any) -> Any:
+    """One call on a connection of its own. Raises :class:`GpuShareError`."""
+    session = Session(path, token, timeout)
+    session.open()
+    try:
+        return session.call(method, **params)
+    finally:
+        session.close()
+
+
+class Session:
+    """See the module. Thread-safe; ``open`` starts the thread.
+
+    ``timeout`` (seconds) bounds connecting and each answer. ``on_lost(lease,
+    message)`` and ``on_notice(notification)`` are called on the session's thread.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        token: str | None,
+        timeout: float,
+        *,
+        on_lost: Callable[[str, str], None] = lambda lease, message: None,
+        on_notice: Callable[[Notification], None] = lambda notice: None,
+    ) -> None:
+        self.path = path
+        self.hello: dict[str, Any] = {}
+        self._token = token
+        self._timeout = timeout
+        self._on_lost = on_lost
+        self._on_notice = on_notice
+        self._lock = threading.Lock()
+        self._link = Link.DOWN
+        self._secrets: dict[str, str] = {}
+        self._news: dict[str, _QueueNews] = {}
+        self._activity: dict[str, str] = {}
+        self._told_activity: dict[str, str] = {}
+        self._calls: dict[CallId, _Waiting] = {}
+        self._unsent: list[_Waiting] = []
+        self._greeting: Greeting | None = None
+        self._out = b""
+        self._wake_in, self._wake_out = -1, -1
+        self._thread: threading.Thread | None = None
+        self._down_since = 0.0
+        self._owner = os.getpid()
+
+    @property
+    def link(self) -> Link:
+        """Whether the node manager hears us at present."""
+        return self._link
+
+    @property
+    def node(self) -> Mapping[str, Any]:
+        """What hello said: node, environment, quota, heartbeat interval (seconds)."""
+        return self.hello
+
+    # -- the user's side ----------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect and start the thread. Raises :class:`NodeUnavailable`."""
+        self._take(Greeting(self.path, self._token, self._timeout))
+        self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
+        self._thread.start()
+
+    def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
+        """Call and wait for the answer, at most the time-out.
+
+        Raises :class:`GpuShareError` for an error answer or none.
+        """
+        waiting = self._send(method, again, params)
+        if not waiting.done.wait(self._timeout):
+            self._abandon(waiting)
+            raise NodeUnavailable(
+                f"The GPU node manager did not answer within {self._timeout:g} s. "
+                "It may be overloaded: try again, or see `jupyter gpushare doctor`.",
+                Reason.TIMED_OUT,
+            )
+        return self._outcome(waiting)
+
+    def tell(self, method: Method, **params: Any) -> None:
+        """Call without waiting for an answer."""
+        self._send(method, False, params)
+
+    def request(
+        self,
+        params: Mapping[str, Any],
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+    ) -> dict[str, Any]:
+        """Ask for a lease and wait in the queue; the result of ``request`` (see docs/protocol.md).
+
+        ``on_queued`` gets each ``queued`` notification and ``on_waiting`` is
+        called about four times a second, both on the caller's thread.
+        ``wait_timeout`` in seconds, 0: for ever. Any exception, Ctrl-C too,
+        leaves the queue. Raises :class:`GpuShareError`.
+        """
+        request_id = str(params["request_id"])
+        news = _QueueNews()
+        with self._lock:
+            self._news[request_id] = news
+        waiting = self._send(Method.REQUEST, True, params)
+        try:
+            return self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+        except BaseException:
+            self._abandon(waiting)
+            if news.lease is not None:
+                self.let_go(news.lease)
+            self.tell(Method.RELEASE, request_id=request_id)
+            raise
+        finally:
+            with self._lock:
+                self._news.pop(request_id, None)
+
+    def _await_grant(
+        self,
+        waiting: _Waiting,
+        news: _QueueNews,
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+    ) -> dict[str, Any]:
+        started = time.monotonic()
+        while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
+            notice = news.take()
+            if notice is not None:
+                on_queued(notice)
+            now = time.monotonic()
+            if news.queued:
+                on_waiting()
+                if wait_timeout and now - started >= wait_timeout:
+                    raise NodeUnavailable(
+                        f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
+                        "Try again later, ask for less, or wait longer.",
+                        Reason.TIMED_OUT,
+                    )
+            elif now - started >= self._timeout:
+                raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
+            down = self._down_since
+            if down and now - down >= max(30.0, 2 * self._timeout):
+                raise NodeUnavailable(_unreachable(self.path, ConnectionError("it is gone")))
+        result = self._outcome(waiting)
+        if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
+            raise NodeUnavailable(_unreachable(self.path, ValueError("a grant without a lease")))
+        return result
+
+    def hold(self, lease: str, secret: str) -> None:
+        """Send signs of life for ``lease`` and attach to it again after a reconnect."""
+        with self._lock:
+            self._secrets[lease] = secret
+            self._told_activity[lease] = "busy"
+
+    def let_go(self, lease: str) -> None:
+        """No more signs of life for ``lease``."""
+        with self._lock:
+            self._secrets.pop(lease, None)
+            self._activity.pop(lease, None)
+            self._told_activity.pop(lease, None)
+
+    def set_activity(self, lease: str, busy: bool) -> None:
+        """Note what the task does; the thread tells it. Never waits."""
+        with self._lock:
+            if lease not in self._secrets:
+                return
+            self._activity[lease] = "busy" if busy else "idle"
+        self._wake()
+
+    def close(self, flush: float = 0.0) -> None:
+        """Hang up; waits up to ``flush`` seconds for what is still to be sent."""
+        if os.getpid() != self._owner:
+            self.abandon_in_child()
+            return
+        with self._lock:
+            self._link = Link.CLOSED
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(max(flush, 0.5))
+
+    def abandon_in_child(self) -> None:
+        """After a fork: the line is the parent's. Close our copies and forget them."""
+        self._link = Link.CLOSED
+        self._lock = threading.Lock()  # the parent's thread may have held it
+        for number in (self._wake_in, self._wake_out):
+            with contextlib.suppress(OSError):
+                os.close(number)
+        if self._greeting is not None:
+            self._greeting.socket.close()
+        self._thread = None
+
+    # -- shared ---------------------------------------------------------------------
+
+    def _send(self, method: Method, again: bool, params: Mapping[str, Any]) -> _Waiting:
+        waiting = _Waiting(method, params, again)
+        with self._lock:
+            if self._link is Link.CLOSED:
+                waiting.failure = "this process has hung up"
+                waiting.done.set()
+            elif self._link is Link.DOWN and not again:
+                waiting.failure = "it cannot be reached at present"
+                waiting.done.set()
+            else:
+                self._unsent.append(waiting)
+        self._wake()
+        return waiting
+
+    def _abandon(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._unsent = [other for other in self._unsent if other is not waiting]
+            self._calls = {key: w for key, w in self._calls.items() if w is not waiting}
+
+    def _outcome(self, waiting: _Waiting) -> Any:
+        if waiting.error is not None:
+            error = waiting.error
+            raise error_for(error.reason, error.message, error.data)
+        if waiting.failure is not None:
+            raise NodeUnavailable(
+                _unreachable(self.path, ConnectionError(waiting.failure)), Reason.UNAVAILABLE
+            )
+        return waiting.result
+
+    def _wake(self) -> None:
+        # Under the lock: a number closed meanwhile could be somebody else's file by now.
+        # A full pipe means that the thread is about to wake anyway.
+        with self._lock, contextlib.suppress(OSError):
+            if self._wake_in >= 0:
+                os.write(self._wake_in, b"x")
+
+    # -- the thread's side --------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        try:
+            while self._link is not Link.CLOSED:
+                try:
+                    self._serve()
+                    return
+                except _TRANSIENT:
+                    self._lost_link()
+                if self._sleep(pause):
+                    return
+                pause = min(_LONGEST_PAUSE, pause * 2)
+                try:
+                    self._take(Greeting(self.path, self._token, self._timeout))
+                    self._come_back()
+                    pause = _FIRST_PAUSE
+                except GpuShareError:
+                    continue
+        finally:
+            if self._greeting is not None and os.getpid() == self._owner:
+                self._greeting.socket.close()
+                with self._lock:
+                    os.close(self._wake_in)
+                    os.close(self._wake_out)
+                    self._wake_in = self._wake_out = -1
+
+    def _take(self, greeting: Greeting) -> None:
+        self._greeting = greeting
+        self.hello = greeting.result
+        self._out = b""
+        self._down_since = 0.0
+        with self._lock:
+            if self._link is not Link.CLOSED:
+                self._link = Link.UP
+
+    def _lost_link(self) -> None:
+        """Fail what cannot be sent twice; the rest goes out again after the next hello."""
+        self._down_since = time.monotonic()
+        if self._greeting is not None:
+            self._greeting.socket.close()
+        with self._lock:
+            if self._link is Link.UP:
+                self._link = Link.DOWN
+            open_calls = [*self._calls.values(), *self._unsent]
+            self._calls, self._unsent = {}, [w for w in open_calls if w.again]
+            self._told_activity = {}
+        for waiting in open_calls:
+            if not waiting.again:
+                waiting.failure = "the connection was lost"
+                waiting.done.set()
+
+    def _come_back(self) -> None:
+        with self._lock:
+            held = dict(self._secrets)
+        for lease, secret in held.items():
+            self._transmit(_Waiting(Method.ATTACH, {"lease": lease, "secret": secret}, False))
+
+    def _sleep(self, seconds: float) -> bool:
+        """True when closed meanwhile."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            while (left := deadline - time.monotonic()) > 0:
+                if selector.select(left):
+                    self._drain()
+                if self._link is Link.CLOSED:
+                    return True
+        return self._link is Link.CLOSED
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_out, 4096):
+                pass
+
+    def _serve(self) -> None:
+        """Talk until hung up (returns) or the link breaks (raises)."""
+        assert self._greeting is not None
+        wire = self._greeting.socket
+        interval = _interval(self.hello)
+        next_beat = time.monotonic() + interval
+        for early in self._greeting.early:
+            self._incoming(early)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            selector.register(wire, selectors.EVENT_READ)
+            while True:
+                closing = self._link is Link.CLOSED
+                self._gather()
+                if self._out:
+                    self._push(wire)
+                if closing:
+                    return
+                if time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + interval
+                    self._beat()
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
+                selector.modify(wire, wanted)
+                ready = selector.select(max(0.0, next_beat - time.monotonic()))
+                for key, mask in ready:
+                    if key.fileobj is not wire:
+                        self._drain()
+                    elif mask & selectors.EVENT_READ:
+                        self._pull(wire)
+
+    def _gather(self) -> None:
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+            changed = {
+                lease: state
+                for lease, state in self._activity.items()
+                if self._told_activity.get(lease) != state
+            }
+            self._told_activity.update(changed)
+        for waiting in unsent:
+            self._transmit(waiting)
+        for lease, state in changed.items():
+            self._transmit(_Waiting(Method.ACTIVITY, {"lease": lease, "state": state}, False))
+
+    def _beat(self) -> None:
+        with self._lock:
+            leases = list(self._secrets)
+        for lease in leases:
+            self._transmit(_Waiting(Method.HEARTBEAT, {"lease": lease}, False))
+
+    def _transmit(self, waiting: _Waiting) -> None:
+        assert self._greeting is not None
+        try:
+            call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
+        except ProtocolError as error:
+            waiting.failure = str(error)
+            waiting.done.set()
+            return
+        with self._lock:
+            self._calls[call_id] = waiting
+        self._out += line
+
+    def _push(self, wire: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            sent = wire.send(self._out)
+            self._out = self._out[sent:]
+
+    def _pull(self, wire: socket.socket) -> None:
+        assert self._greeting is not None
+        try:
+            data = wire.recv(262144)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("it closed the connection")
+        for message in self._greeting.protocol.receive(data):
+            self._incoming(message)
+
+    def _incoming(self, message: Incoming) -> None:
+        if isinstance(message, Notification):
+            self._notified(message)
+            return
+        with self._lock:
+            waiting = self._calls.pop(message.id, None) if message.id is not None else None
+        if waiting is None:
+            return
+        if isinstance(message, ErrorAnswer):
+            waiting.error = message.error
+            self._check_lost(waiting, message.error)
+        else:
+            waiting.result = message.result
+            if waiting.method is Method.REQUEST and isinstance(message.result, dict):
+                # Here and not in the user's thread, so that the first sign of life is never late.
+                lease, secret = message.result.get("lease"), message.result.get("secret")
+                if isinstance(lease, str) and isinstance(secret, str):
+                    self.hold(lease, secret)
+        waiting.done.set()
+
+    def _check_lost(self, waiting: _Waiting, error: RemoteError) -> None:
+        """A sign of life for a lease that has ended."""
+        lease = waiting.params.get("lease")
+        ours = (Method.HEARTBEAT, Method.ACTIVITY, Method.ATTACH)
+        if waiting.method in ours and error.reason is Reason.UNKNOWN_LEASE:
+            with self._lock:
+                known = lease in self._secrets
+            if known and isinstance(lease, str):
+                self.let_go(lease)
+                self._on_lost(lease, error.message)
+
+    def _notified(self, message: Notification) -> None:
+        params = message.params
+        if message.notice is Notice.QUEUED:
+            with self._lock:
+                news = self._news.get(str(params.get("request_id")))
+                lease, secret = params.get("lease"), params.get("secret")
+                if news is not None and isinstance(lease, str) and isinstance(secret, str):
+                    self._secrets.setdefault(lease, secret)
+                    news.lease = lease
+            if news is not None:
+                news.put(params)
+        elif message.notice is Notice.REVOKED:
+            lease = str(params.get("lease"))
+            with self._lock:
+                known = lease in self._secrets
+            if known:
+                self.let_go(lease)
+                self._on_lost(lease, str(params.get("message", "")))
+        self._on_notice(message)
+
+
+class _QueueNews:
+    """The newest ``queued`` notification of one request."""
+
+    def __init__(self) -> None:
+        self._newest: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self.queued = False
+        self.lease: str | None = None
+
+    def put(self, notice: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._newest, self.queued = notice, True
+
+    def take(self) -> Mapping[str, Any] | None:
+        with self._lock:
+            newest, self._newest = self._newest, None
+            return newest
+
+
+def _interval(hello: Mapping[str, Any]) -> float:
+    """Seconds between signs of life; a node manager that says nonsense gets the default."""
+    value = hello.get("heartbeat_interval")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 3600:
+        return 5.0
+    return float(value)
