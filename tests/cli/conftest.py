@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.node import LiveNode
+from support.livenode import LiveNode
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.node import CLI, LiveNode, until
+from support.livenode import CLI, LiveNode, until
 
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.app import GpuShareApp

@@ -1,0 +1,356 @@
+"""``jupyter gpushare run``: real commands, real signals, a real node manager."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.livenode import CLI, LiveNode, until
+
+GIB = 2**30
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def leases(node: LiveNode) -> list[dict[str, Any]]:
+    return list(node.json("leases")["leases"])
+
+
+@pytest.fixture
+def own_node(tmp_path: Path) -> Iterator[LiveNode]:
+    """One GPU, quick heartbeats, three people known by tokens; for tests that wait or kill it."""
+    people = tmp_path / "tokens.json"
+    people.touch(mode=0o600)
+    tokens = [
+        {"token": f"token-of-{name}", "environment": name, "admin": name == "alice"}
+        for name in ("alice", "bob", "carol")
+    ]
+    people.write_text(json.dumps({"tokens": tokens}))
+    quick = ("--Policy.heartbeat_interval=0.2", "--Policy.heartbeat_timeout=1.0")
+    with LiveNode(tmp_path, "1x24GiB", "--token-file", str(people), *quick) as node:
+        node.environ.update(person("alice"))
+        yield node
+
+
+def person(name: str) -> dict[str, str]:
+    return {"JUPYTER_GPUSHARE_TOKEN": f"token-of-{name}"}
+
+
+HOLD = ("sh", "-c", "echo up; read line")
+
+
+def runs(node: LiveNode, who: str, *options: str) -> subprocess.Popen[str]:
+    """A run of a command that lasts until its input ends."""
+    return node.spawn("run", *options, "--", *HOLD, environ=person(who), stdin=subprocess.PIPE)
+
+
+def waits(process: subprocess.Popen[str]) -> str:
+    """The first line it says while it waits."""
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "waiting for GPUs" in line, line
+    return line
+
+
+def started(process: subprocess.Popen[str], line: str = "up") -> None:
+    assert process.stdout is not None
+    got = process.stdout.readline()
+    if got != line + "\n":
+        process.kill()
+        raise AssertionError(f"got {got!r}; {process.communicate()[1]}")
+
+
+# -- what the command sees -------------------------------------------------------------------
+
+
+def test_the_command_gets_its_gpus_and_its_lease(node: LiveNode) -> None:
+    done = node.cli("run", "--gpus", "2", "--", sys.executable, "-S", "-c", SHOW)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    seen = json.loads(done.stdout)
+    uuids = [gpu["uuid"] for gpu in node.json("status")["gpus"]]
+    assert seen["CUDA_VISIBLE_DEVICES"].split(",") == uuids
+    assert seen["JUPYTER_GPUSHARE_SOCKET"] == str(node.socket)
+    assert len(seen["JUPYTER_GPUSHARE_LEASE"]) == 32
+    assert seen["JUPYTER_GPUSHARE_SECRET"]
+
+
+def test_options_go_before_variables(node: LiveNode) -> None:
+    variables = {"JUPYTER_GPUSHARE_GPUS": "2", "JUPYTER_GPUSHARE_MEMORY": "4GiB"}
+    show = ("--", *CLI, "leases", "--json")
+    done = node.cli("run", *show, environ=variables)
+    (lease,) = json.loads(done.stdout)["leases"]
+    assert [gpu["memory"] for gpu in lease["gpus"]] == [4 * GIB, 4 * GIB]
+    done = node.cli(
+        "run", "--gpus=1", "--memory", "8GiB", "--class", "batch", *show, environ=variables
+    )
+    (lease,) = json.loads(done.stdout)["leases"]
+    assert [gpu["memory"] for gpu in lease["gpus"]] == [8 * GIB]
+    assert lease["priority_class"] == "batch"
+    assert lease["kind"] == "process"
+    assert lease["name"] == os.path.basename(sys.executable)
+    for variable in ("GPUS", "MEMORY", "CLASS", "WAIT_TIMEOUT"):
+        name = f"JUPYTER_GPUSHARE_{variable}"
+        done = node.cli("run", "true", environ={name: "plenty"})
+        assert done.returncode == 2
+        assert name in done.stderr
+
+
+def test_the_command_starts_with_ordinary_signals(node: LiveNode) -> None:
+    done = node.cli("run", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+    masks = dict(line.split(":\t") for line in done.stdout.splitlines())
+    assert int(masks["SigBlk"], 16) == 0
+    assert not int(masks["SigIgn"], 16) & 1 << (signal.SIGPIPE - 1)
+
+
+def test_the_commands_options_are_its_own(node: LiveNode) -> None:
+    for separator in ((), ("--",)):
+        done = node.cli("run", *separator, "echo", "--help", "--", "-x", "--gpus", "9")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "--help -- -x --gpus 9\n"
+
+
+# -- how it ends -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)],
+)
+def test_the_exit_code_is_the_commands(node: LiveNode, script: str, code: int) -> None:
+    assert node.cli("run", "sh", "-c", script).returncode == code
+
+
+def test_a_command_that_cannot_start_takes_no_lease(node: LiveNode, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    done = node.cli("run", "no-such-command-anywhere")
+    assert (done.returncode, "was not found" in done.stderr) == (127, True)
+    done = node.cli("run", str(script))
+    assert (done.returncode, "is not executable" in done.stderr) == (126, True)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    done = node.cli("run", str(script))
+    assert done.returncode == 126
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
+    script = (
+        "import signal, sys\n"
+        f"signal.signal(signal.{name}, lambda *_: (print('{name}'), sys.exit(5)))\n"
+        "print('up', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    process = node.spawn("run", "--", sys.executable, "-S", "-c", script)
+    started(process)
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == (f"{name}\n", "", 5)
+
+
+def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
+    """The terminal sends Ctrl-C to both; passing ours on would make it two."""
+    script = (
+        "import signal, sys\n"
+        "got = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: got.append(1))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('got', len(got)), sys.exit(0)))\n"
+        "print('up', flush=True)\n"
+        "while True:\n"
+        "    signal.pause()\n"
+        "    print('paused', len(got), flush=True)\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(CLI[0], [*CLI, "run", "--", sys.executable, "-S", "-c", script], node.environ)
+    try:
+        screen = Screen(terminal)
+        screen.until("up")
+        os.write(terminal, b"\x03")
+        screen.until("paused 1")
+        os.kill(pid, signal.SIGUSR1)  # comes after whatever was passed on before
+        screen.until("got 1")
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+class Screen:
+    """What has appeared on a pseudo-terminal."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self.text = ""
+
+    def until(self, wanted: str, within: float = 20.0) -> None:
+        deadline = time.monotonic() + within
+        while wanted not in self.text:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{wanted!r} did not appear: {self.text!r}"
+            if select.select([self._terminal], [], [], left)[0]:
+                self.text += os.read(self._terminal, 4096).decode()
+
+
+# -- waiting ---------------------------------------------------------------------------------
+
+
+def test_waiting_is_said_and_ends_when_a_gpu_is_free(own_node: LiveNode) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    bob = runs(own_node, "bob", "--class", "batch")
+    assert "position 1" in waits(bob)
+    carol = runs(own_node, "carol")
+    waits(carol)
+    until(lambda: len(own_node.json("status")["queue"]) == 2, "both wait")
+    alice.communicate("\n", timeout=20)
+    started(carol)  # interactive comes before batch
+    carol.communicate("\n", timeout=20)
+    started(bob)
+    bob.communicate("\n", timeout=20)
+    assert leases(own_node) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_waiting_leaves_the_queue(
+    own_node: LiveNode, number: signal.Signals
+) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    bob = runs(own_node, "bob")
+    waits(bob)
+    bob.send_signal(number)
+    _, err = bob.communicate(timeout=20)
+    assert bob.returncode == 128 + number
+    assert "Traceback" not in err
+    assert own_node.json("status")["queue"] == []
+    alice.communicate("\n", timeout=20)
+
+
+def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    begun = time.monotonic()
+    done = own_node.cli("run", "--timeout", "0.5s", "true", environ=person("bob"))
+    assert done.returncode == 1
+    assert "No GPU was free within" in done.stderr
+    assert time.monotonic() - begun < 5
+    assert own_node.json("status")["queue"] == []
+    done = own_node.cli("run", "--no-wait", "true", environ=person("bob"))
+    assert done.returncode == 1
+    assert "not to wait" in done.stderr
+    alice.communicate("\n", timeout=20)
+
+
+def test_what_can_never_be_is_refused_at_once(own_node: LiveNode) -> None:
+    done = own_node.cli("run", "--gpus", "2", "true")
+    assert done.returncode == 1
+    assert "2 GPUs" in done.stderr
+    assert own_node.cli("quota", "set", "bob", "--gpus", "0").returncode == 0
+    done = own_node.cli("run", "true", environ=person("bob"))
+    assert done.returncode == 1
+    assert "quota is 0" in done.stderr
+    done = own_node.cli("run", "true", environ={"JUPYTER_GPUSHARE_TOKEN": "stolen"})
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+# -- while it runs ---------------------------------------------------------------------------
+
+
+def test_a_long_command_keeps_its_lease(own_node: LiveNode) -> None:
+    """Longer than the heartbeat timeout: without signs of life it would be stalled."""
+    alice = runs(own_node, "alice")
+    started(alice)
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        (lease,) = leases(own_node)
+        assert lease["state"] in ("active", "idle")
+    alice.communicate("\n", timeout=20)
+    assert alice.returncode == 0
+
+
+def test_a_killed_run_gives_its_gpu_back_at_once(own_node: LiveNode) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    alice.kill()
+    until(lambda: leases(own_node) == [], "the lease is gone", within=5)
+    alice.communicate(timeout=20)
+
+
+def test_a_restarted_node_manager_is_not_noticed(own_node: LiveNode) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    (before,) = leases(own_node)
+    own_node.kill()
+    own_node.start()
+
+    def back() -> bool:
+        (lease,) = leases(own_node)
+        assert lease["id"] == before["id"]
+        return bool(lease["state"] == "active")
+
+    until(back, "the lease is active again")
+    deadline = time.monotonic() + 1.5  # it would be stalled by now if nobody had come back
+    while time.monotonic() < deadline:
+        assert back()
+    _, err = alice.communicate("\n", timeout=20)
+    assert (alice.returncode, err) == (0, "")
+    assert leases(own_node) == []
+
+
+def test_waiting_survives_a_restart_of_the_node_manager(own_node: LiveNode) -> None:
+    alice = runs(own_node, "alice")
+    started(alice)
+    bob = runs(own_node, "bob")
+    waits(bob)
+    own_node.kill()
+    own_node.start()
+    until(lambda: len(own_node.json("status")["queue"]) == 1, "bob waits again, once")
+    alice.communicate("\n", timeout=20)
+    started(bob)
+    (lease,) = leases(own_node)
+    assert lease["environment"] == "bob"
+    bob.communicate("\n", timeout=20)
+    assert bob.returncode == 0
+
+
+def test_a_revoked_lease_ends_the_command_and_says_why(own_node: LiveNode) -> None:
+    bob = runs(own_node, "bob")
+    started(bob)
+    (lease,) = leases(own_node)
+    refused = own_node.cli("release", lease["id"], "--revoke", "mine!", environ=person("carol"))
+    assert refused.returncode == 1
+    assert own_node.cli("release", lease["id"], "--revoke", "maintenance").returncode == 0
+    _, err = bob.communicate(timeout=20)
+    assert bob.returncode == 128 + signal.SIGTERM
+    assert "maintenance" in err
+    until(lambda: leases(own_node) == [], "the lease is gone")
+
+
+def test_others_see_no_names(own_node: LiveNode) -> None:
+    bob = runs(own_node, "bob", "--name", "secret project")
+    started(bob)
+    for verb in ("leases", "status"):
+        for options in ((), ("--json",)):
+            carols = own_node.cli(verb, *options, environ=person("carol")).stdout
+            assert "secret" not in carols
+            assert "bob" not in carols
+            bobs = own_node.cli(verb, *options, environ=person("bob")).stdout
+            assert "secret project" in bobs
+    (lease,) = leases(own_node)
+    taken = own_node.cli("release", lease["id"], environ=person("carol"))
+    assert taken.returncode == 1
+    assert len(leases(own_node)) == 1
+    bob.communicate("\n", timeout=20)

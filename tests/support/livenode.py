@@ -1,0 +1,123 @@
+"""A real node manager with simulated GPUs, and the real command line talking to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .node import until
+
+__all__ = ["CLI", "LiveNode", "until"]
+
+CLI = [sys.executable, "-m", "jupyter_gpushare.cli"]
+
+
+class LiveNode:
+    """``jupyter gpushare node --simulate …`` in a process of its own."""
+
+    def __init__(self, folder: Path, simulate: str = "2x24GiB", *options: str) -> None:
+        self.folder = folder
+        self.socket = folder / "node.sock"
+        self.ledger = folder / "ledger.sqlite"
+        self._simulate = simulate
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        self.environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")},
+            "JUPYTER_GPUSHARE_SOCKET": str(self.socket),
+            "JUPYTER_CONFIG_DIR": str(folder / "config"),
+            "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        }
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        self._process = subprocess.Popen(
+            [
+                *CLI,
+                "node",
+                "--simulate",
+                self._simulate,
+                "--socket",
+                str(self.socket),
+                "--ledger",
+                str(self.ledger),
+                *self._options,
+            ],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("ready"), f"the node manager did not start: {line!r}"
+
+    def kill(self) -> None:
+        """``kill -9``: it has no chance to tidy up."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end, as a service manager does."""
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        process.wait(20)
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def cli(
+        self, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a verb to its end."""
+        return subprocess.run(
+            [*CLI, *arguments],
+            env={**self.environ, **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """What a verb prints with ``--json``."""
+        done = self.cli(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert isinstance(result, dict)
+        return result
+
+    def spawn(
+        self, *arguments: str, environ: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a verb; the caller ends and reaps it."""
+        return subprocess.Popen(
+            [*CLI, *arguments],
+            env={**self.environ, **(environ or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
