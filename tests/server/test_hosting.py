@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.jupyter import Home, Server, wait_for
-from support.nodeclient import NodeClient
+from support.node import NodeClient
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.embed import HostLock

@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[1]
 HOLD = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from support.nodeclient import NodeClient
+from support.node import NodeClient
 client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
 granted = client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"], gpus={gpus})
 print(granted["lease"])
@@ -27,7 +27,7 @@ import os, subprocess, sys
 code = '''
 import os, sys, time
 sys.path.insert(0, {tests!r})
-from support.nodeclient import NodeClient
+from support.node import NodeClient
 client = NodeClient(os.environ["JUPYTER_GPUSHARE_SOCKET"])
 print(client.request(kernel_id=os.environ["JUPYTER_GPUSHARE_KERNEL_ID"])["lease"], flush=True)
 time.sleep(600)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import websocket
 from support.jupyter import TOKEN, Home, Server
-from support.nodeclient import NodeClient
+from support.node import NodeClient
 
 LIVE = "gpushare/api/live"
 

@@ -1,0 +1,178 @@
+"""Lease events on a real server's event bus, and the pure comparison behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.jupyter import Home, wait_for
+from support.node import NodeClient, RemoteError, RunningNode
+
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.server.leaseevents import SCHEMA_ID, changes
+
+
+class Subscriber:
+    """Listens to a server's event bus and keeps our events."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket = socket
+        self.events: list[dict[str, Any]] = []
+
+    def until(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the next event of ``action`` whose members are these."""
+        while True:
+            event = json.loads(self.socket.recv())
+            if event["schema_id"] != SCHEMA_ID:
+                continue
+            self.events.append(event)
+            if event["action"] == action and members.items() <= event.items():
+                return event
+
+
+@pytest.fixture
+def shared_node(home: Home) -> Iterator[RunningNode]:
+    """A node manager of one GPU, with two people who are told apart by their tokens."""
+    tokens = home.path / "tokens.json"
+    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    config = "c.Policy.max_tasks_per_gpu = 1\n"
+    arguments = [f"--token-file={tokens}"]
+    with RunningNode(home.path, simulate="1x24GiB", config=config, arguments=arguments) as node:
+        yield node
+
+
+def test_events_tell_the_life_of_a_lease(home: Home, shared_node: RunningNode) -> None:
+    server = home.serve(
+        f"--GpuShareExtension.socket={shared_node.socket}",
+        environ=home.environ(JUPYTER_GPUSHARE_TOKEN="alice-token"),
+        simulate=None,
+    )
+    assert server.wait_connected()["environment"] == "alice"
+    subscriber = Subscriber(server.websocket("api/events/subscribe"))
+    try:
+        with shared_node.client("bob-token") as bob, shared_node.client("alice-token") as alice:
+            bobs = bob.request(name="bobs")
+            waiting = alice.ask(name="late", priority_class="batch")
+            queued = subscriber.until("queued", task="late")
+            assert queued["priority_class"] == "batch"
+            bob.call(Method.RELEASE, lease=bobs["lease"])
+            granted = alice.wait(waiting)
+            event = subscriber.until("granted", task="late")
+            assert event["lease"] == granted["lease"] == queued["lease"]
+            assert event["gpus"] == [gpu["uuid"] for gpu in granted["gpus"]]
+            alice.call(Method.RELEASE, lease=granted["lease"])
+            ended = subscriber.until("ended", lease=granted["lease"])
+            assert "released" in ended["message"]
+            with pytest.raises(RemoteError):
+                bob.request(gpus=5)
+            with pytest.raises(RemoteError):
+                alice.request(gpus=7)
+            refused = subscriber.until("refused")
+            assert "7 GPUs" in refused["message"]
+        told = json.dumps(subscriber.events)
+        assert granted["secret"] not in told
+        assert str(home.path) not in told
+        assert "bob" not in told
+    finally:
+        subscriber.socket.close()
+    wait_for(lambda: 'lease_events_total{action="refused"} 1.0' in metrics(server), 5, "counting")
+
+
+def test_what_is_not_yours_is_not_yours(home: Home, shared_node: RunningNode) -> None:
+    """The server acts as its own environment, and no admin: REST gives no more than that."""
+    server = home.serve(
+        f"--GpuShareExtension.socket={shared_node.socket}",
+        environ=home.environ(JUPYTER_GPUSHARE_TOKEN="alice-token"),
+        simulate=None,
+    )
+    server.wait_connected()
+    with shared_node.client("bob-token") as bob:
+        bobs = bob.request(name="bobs secret work", gpus=1)
+        seen = server.api.get("gpushare/api/status").text
+        assert "bobs secret work" not in seen
+        assert bobs["lease"] not in seen
+        for verb, path, body, code, reason in [
+            ("DELETE", f"leases/{bobs['lease']}", None, 404, "unknown_lease"),
+            ("POST", f"leases/{bobs['lease']}/revoke", {"reason": "mine"}, 403, "not_allowed"),
+            ("GET", "quotas", None, 403, "not_allowed"),
+            ("PUT", "quotas/alice", {"gpus": 9}, 403, "not_allowed"),
+            ("DELETE", "quotas/bob", None, 403, "not_allowed"),
+        ]:
+            answer = server.api.request(verb, f"gpushare/api/{path}", json=body)
+            assert (answer.status_code, answer.json()["reason"]) == (code, reason), answer.text
+        for path in ("history?environment=bob", "usage?environment=bob"):
+            answer = server.api.get(f"gpushare/api/{path}")
+            assert bobs["lease"] not in answer.text
+            assert "bob" not in answer.text or answer.status_code == 403, answer.text
+        assert bob.call(Method.HEARTBEAT, lease=bobs["lease"])["state"] in ("held", "active")
+
+
+def metrics(server: Any) -> str:
+    answer = server.api.get("metrics")
+    assert answer.status_code == 200
+    text: str = answer.text
+    return text
+
+
+def test_metrics_tell_no_names(home: Home) -> None:
+    server = home.serve()
+    status = server.wait_connected()
+    with NodeClient(home.socket) as client:
+        granted = client.request(gpus=2, memory=4 * 2**30)
+
+        def shown() -> bool:
+            return 'jupyter_gpushare_leases{state="active"} 1.0' in metrics(server)
+
+        wait_for(shown, 5, "the lease in the metrics")
+        text = metrics(server)
+        assert "jupyter_gpushare_up 1.0" in text
+        assert 'jupyter_gpushare_gpus{health="ok"} 2.0' in text
+        for gpu in status["gpus"]:
+            line = f'jupyter_gpushare_gpu_memory_bytes{{gpu="{gpu["uuid"]}"}} '
+            shown_bytes = next(x for x in text.splitlines() if x.startswith(line))
+            assert float(shown_bytes.removeprefix(line)) == gpu["memory"]
+        assert "jupyter_gpushare_quota_used_gpus 2.0" in text
+        assert granted["lease"] not in text
+        assert f'"{status["environment"]}"' not in text
+    with server.anonymous() as nobody:
+        assert nobody.get("metrics").status_code in (302, 403)
+
+
+states = st.sampled_from(["queued", "active", "idle", "stalled", "over_limit", "parked"])
+views = st.dictionaries(st.sampled_from("abcd"), states)
+
+
+@given(st.lists(views, max_size=8))
+def test_events_tell_each_life_once(seen: list[dict[str, str]]) -> None:
+    """Replaying the events gives back which leases wait and which hold."""
+    waiting: set[str] = set()
+    holding: set[str] = set()
+    before: dict[str, dict[str, str]] = {}
+    for view in seen:
+        after = {name: {"id": name, "state": state} for name, state in view.items()}
+        for action, lease in changes(before, after):
+            name = lease["id"]
+            match action:
+                case "queued":
+                    assert name not in waiting
+                    waiting.add(name)
+                    holding.discard(name)
+                case "granted":
+                    assert name not in holding
+                    waiting.discard(name)
+                    holding.add(name)
+                case "ended":
+                    assert name in waiting | holding
+                    waiting.discard(name)
+                    holding.discard(name)
+                case "stalled":
+                    assert name in holding
+        assert waiting == {name for name, state in view.items() if state == "queued"}
+        assert holding == set(view) - waiting
+        before = after
