@@ -1,0 +1,168 @@
+"""Showing that we wait: one place on the screen that changes, and nothing if it is quick.
+
+IPython is never imported from here; where it runs, it is found running.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from . import render
+
+_QUICK: Final = 0.3  # seconds that nobody needs to be told about
+_REFRESH: Final = 1.0  # seconds between two updates that only count the time
+_REPEAT: Final = 60.0  # seconds after which a log file is told once more
+_LEAVE_NOTEBOOK: Final = "Interrupt the kernel (■) to leave the queue."
+_LEAVE_TERMINAL: Final = "Ctrl-C leaves the queue"
+
+
+class Display(Protocol):
+    """Shows a wait. Called often, always on the thread that waits."""
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        """The newest ``queued`` notification, or the same one again."""
+
+    def done(self, text: str | None = None) -> None:
+        """The wait is over; ``text`` says how, if that is worth a line."""
+
+
+def say(text: str) -> None:
+    """One line for the person, on stderr; never raises."""
+    try:
+        sys.stderr.write(f"jupyter_gpushare: {render.plain(text, 2000)}\n")
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        pass  # no stderr, or it is closed: nobody is there to read it
+
+
+def running_shell() -> Any:
+    """IPython's shell, if this process runs in one; imports nothing."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return None if get is None else get()
+
+
+def notebook_publisher() -> Any:
+    """What publishes displays to a notebook; ``None`` in a terminal or a kernel's forked child."""
+    shell = running_shell()
+    kernel = getattr(shell, "kernel", None)
+    session = getattr(kernel, "session", None)
+    if session is None or getattr(session, "pid", os.getpid()) != os.getpid():
+        return None
+    return getattr(shell, "display_pub", None)
+
+
+def waiting_display() -> Display:
+    """The display that fits where this process runs."""
+    publisher = notebook_publisher()
+    if publisher is not None:
+        return NotebookDisplay(publisher)
+    return TerminalDisplay(sys.stderr)
+
+
+class _Pace:
+    """When to show something: late, and not too often."""
+
+    def __init__(self, refresh: float) -> None:
+        self._refresh = refresh
+        self._begun = time.monotonic()
+        self._shown_at: float | None = None
+        self._last: object = None
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def shown(self) -> bool:
+        return self._shown_at is not None
+
+    def due(self, content: object) -> bool:
+        now = time.monotonic()
+        if self._shown_at is None:
+            due = now - self._begun >= _QUICK
+        else:
+            due = content != self._last or now - self._shown_at >= self._refresh
+        if due:
+            self._shown_at, self._last = now, content
+        return due
+
+
+def _content(notice: Mapping[str, Any]) -> object:
+    """What makes one notification different from another for a person."""
+    return notice.get("position"), repr(notice.get("ahead"))
+
+
+class NotebookDisplay:
+    """One output of the cell, updated in place through its ``display_id``."""
+
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
+        self._pace = _Pace(_REFRESH)
+        self._id = f"gpushare-{os.urandom(8).hex()}"
+        self._there = False
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        if self._pace.due(_content(notice)):
+            elapsed = self._pace.elapsed
+            self._publish(
+                f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
+                render.waiting_html(notice, elapsed, _LEAVE_NOTEBOOK),
+            )
+
+    def done(self, text: str | None = None) -> None:
+        if not self._there:
+            return
+        waited = render.duration(self._pace.elapsed)
+        line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+        self._publish(line, render.notice_html(line, good=text is not None))
+
+    def _publish(self, text: str, html: str) -> None:
+        update, self._there = self._there, True
+        try:
+            self._publisher.publish(
+                {"text/plain": text, "text/html": html},
+                metadata={},
+                transient={"display_id": self._id},
+                update=update,
+            )
+        except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
+            return
+
+
+class TerminalDisplay:
+    """One line that is rewritten; in a log file, a line whenever something changes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        try:
+            self._terminal = bool(stream.isatty())
+        except (AttributeError, OSError, ValueError):
+            self._terminal = False
+        self._pace = _Pace(_REFRESH if self._terminal else _REPEAT)
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        if not self._pace.due(_content(notice)):
+            return
+        line = render.waiting_line(notice, self._pace.elapsed)
+        self._write(f"jupyter_gpushare: {line} ({_LEAVE_TERMINAL})", last=not self._terminal)
+
+    def done(self, text: str | None = None) -> None:
+        if not self._pace.shown:
+            return
+        waited = render.duration(self._pace.elapsed)
+        line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+        self._write(f"jupyter_gpushare: {line}", last=True)
+
+    def _write(self, line: str, *, last: bool) -> None:
+        start = "\r\x1b[K" if self._terminal else ""
+        try:
+            if self._terminal:
+                line = line[: max(20, os.get_terminal_size(self._stream.fileno()).columns - 1)]
+            self._stream.write(start + line + ("\n" if last else ""))
+            self._stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # the stream went away; waiting goes on
