@@ -6,21 +6,20 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from .. import __version__
+from ..client.settings import read_token
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, RemoteError
-from ..protocol.messages import Answer, ErrorAnswer, Incoming, Method
+from ..protocol.messages import PROTOCOL, Answer, ErrorAnswer, Incoming, Method
 from .verb import Refused
 
 #: Seconds in which a node manager must have answered.
 PATIENCE = 10.0
-PROTOCOL = 1
 
 
 class NodeRefused(Refused):
@@ -139,24 +138,13 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
             "No node manager is set up here. Start one (jupyter gpushare node), open JupyterLab,"
             f" or set {names.SOCKET} to its socket."
         )
-    return Node(found.path, _token(environ))
+    return Node(found.path, read_token(environ))
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What hello and status answer. Raises `NodeSilent`, `NodeRefused`."""
     with connect(environ) as node:
         return node.hello, node.call(Method.STATUS)
-
-
-def _token(environ: Mapping[str, str]) -> str | None:
-    if token := environ.get(names.TOKEN):
-        return token
-    if place := environ.get(names.TOKEN_FILE):
-        try:
-            return Path(place).read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise NodeSilent(f"{names.TOKEN_FILE}={place} cannot be read: {error}") from error
-    return None
 
 
 def _unreachable(path: str, error: OSError) -> str:

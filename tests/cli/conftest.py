@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from support.livenode import LiveNode
+from support.nvml_fixtures import nvml_stub, nvml_world
+
+__all__ = ["node", "nvml_stub", "nvml_world", "shared_node"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,346 @@
+"""``jupyter gpushare doctor``: each thing that can be wrong is made wrong once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.disk import fill, remount, tiny_disk
+from support.livenode import CLI, LiveNode
+from support.nvml import GIB, NvmlWorld
+
+import jupyter_gpushare
+from jupyter_gpushare.cli import checks
+from jupyter_gpushare.cli.checks import Check, Level, examine
+from jupyter_gpushare.cli.doctor import as_text
+
+Report = dict[str, list[dict[str, Any]]]
+
+
+def doctor(
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    python: tuple[str, ...] = (sys.executable,),
+    clean: LiveNode | None = None,
+) -> tuple[int, Report]:
+    """The exit code, and the checks by name."""
+    base = (clean or LiveNode(folder)).environ
+    done = subprocess.run(
+        [*python, *CLI[1:], "doctor", "--json"],
+        env={**base, **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        cwd=folder,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    document = json.loads(done.stdout)
+    found: Report = {}
+    for check in document["checks"]:
+        assert set(check) == {"name", "level", "text", "fix"}
+        assert check["text"]
+        assert check["fix"] or check["level"] != "problem"
+        found.setdefault(check["name"], []).append(check)
+    levels = [check["level"] for check in document["checks"]]
+    assert document["problems"] == levels.count("problem")
+    assert document["warnings"] == levels.count("warning")
+    assert done.returncode == (1 if document["problems"] else 0)
+    return done.returncode, found
+
+
+def only(report: Report, name: str) -> dict[str, Any]:
+    (check,) = report[name]
+    return check
+
+
+# -- all is well -----------------------------------------------------------------------------
+
+
+def test_a_sound_installation(node: LiveNode, tmp_path: Path) -> None:
+    code, report = doctor(tmp_path, clean=node)
+    assert code == 0, report
+    expected = {
+        *("package", "platform", "switch", "start-up file", "import hook"),
+        *("import hook in a new Python", "server extension", "IPython extension"),
+        *("node manager", "versions", "identity", "quota", "NVIDIA driver", "process watch"),
+        *("peer identity", "ledger", "settings", "CUDA_VISIBLE_DEVICES", "frameworks"),
+    }
+    assert expected <= set(report)
+    assert all(only(report, name)["level"] == "ok" for name in expected), report
+    assert jupyter_gpushare.__version__ in only(report, "package")["text"]
+    assert "2 simulated GPUs" in only(report, "node manager")["text"]
+    assert "administrator" in only(report, "identity")["text"]
+
+
+def test_it_is_readable_and_changes_nothing(node: LiveNode) -> None:
+    before = sorted(node.folder.rglob("*"))
+    done = node.cli("doctor")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("0 problems, ")
+    assert "ok       node manager:" in done.stdout
+    created = set(node.folder.rglob("*")) - set(before)
+    assert {path.name for path in created} <= {"data"}  # Jupyter's own, when it is asked for it
+
+
+def test_a_fix_stands_under_its_problem() -> None:
+    text = as_text(Check("ledger", Level.PROBLEM, "It is full. " * 20, "Free some space."))
+    lines = text.split("\n")
+    assert lines[0].startswith("problem  ledger: It is full.")
+    assert lines[-1] == "         fix: Free some space."
+    assert max(map(len, lines)) <= 100
+
+
+# -- the installation ------------------------------------------------------------------------
+
+
+def test_elsewhere_than_on_linux_it_says_that_it_is_inert() -> None:
+    found = list(examine({}, Path("/nowhere/ledger"), "darwin"))
+    assert [check.name for check in found] == ["package", "platform"]
+    assert found[1].level is Level.WARNING
+    assert "inert" in found[1].text
+
+
+def test_the_off_switch_is_noticed(tmp_path: Path) -> None:
+    code, report = doctor(tmp_path, {"JUPYTER_GPUSHARE": "off", "JUPYTER_GPUSHARE_SOCKET": ""})
+    assert code == 0
+    for name in ("switch", "import hook", "import hook in a new Python"):
+        assert only(report, name)["level"] == "warning"
+        assert "unset JUPYTER_GPUSHARE" in only(report, name)["fix"]
+
+
+def test_a_python_without_start_up_files_is_noticed(tmp_path: Path) -> None:
+    path = os.pathsep.join(
+        [str(Path(jupyter_gpushare.__file__).parents[1]), sysconfig.get_paths()["purelib"]]
+    )
+    _, report = doctor(tmp_path, {"PYTHONPATH": path}, python=(sys.executable, "-S"))
+    assert only(report, "import hook")["level"] == "problem"
+    assert "-S" in only(report, "import hook")["fix"]
+
+
+def test_a_disabled_server_extension_is_noticed(tmp_path: Path) -> None:
+    config = tmp_path / "first"  # before the environment's own directory
+    config.mkdir()
+    setting = {"ServerApp": {"jpserver_extensions": {"jupyter_gpushare": False}}}
+    (config / "jupyter_server_config.json").write_text(json.dumps(setting))
+    code, report = doctor(tmp_path, {"JUPYTER_CONFIG_PATH": str(config)})
+    assert code == 1
+    assert "disabled" in only(report, "server extension")["text"]
+    assert only(report, "server extension")["fix"].startswith("jupyter server extension enable")
+
+
+def test_a_kernel_of_another_python_is_noticed(tmp_path: Path) -> None:
+    """A virtual environment without us, registered as a kernel: the commonest trap."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
+    )
+    spec = tmp_path / "data" / "kernels" / "bare"
+    spec.mkdir(parents=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    argv = [bare, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": argv, "display_name": "Bare", "language": "python"})
+    )
+    _, report = doctor(tmp_path)
+    (check,) = [row for row in report["kernels"] if "kernel bare" in row["text"]]
+    assert check["level"] == "warning"
+    assert check["fix"] == f"{bare} -m pip install jupyter_gpushare"
+
+
+def test_a_missing_ipython_configuration_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from IPython.core import application
+
+    monkeypatch.setattr(application, "ENV_CONFIG_DIRS", [])
+    monkeypatch.setattr(application, "SYSTEM_CONFIG_DIRS", [])
+    monkeypatch.setenv("IPYTHONDIR", "/nonexistent-ipython")
+    check = checks.ipython_extension()
+    assert check.level is Level.PROBLEM
+    assert "extra_extensions" in (check.fix or "")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"InteractiveShellApp": 5}', "\xff"])
+def test_a_broken_ipython_configuration_is_no_traceback(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from IPython.core import application
+
+    monkeypatch.setattr(application, "ENV_CONFIG_DIRS", [str(tmp_path)])
+    monkeypatch.setattr(application, "SYSTEM_CONFIG_DIRS", [])
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    (tmp_path / "ipython_kernel_config.json").write_text(content, encoding="latin-1")
+    assert checks.ipython_extension().level is Level.PROBLEM
+
+
+# -- the node manager ------------------------------------------------------------------------
+
+
+def test_no_node_manager_is_a_warning(tmp_path: Path) -> None:
+    code, report = doctor(tmp_path, {"JUPYTER_GPUSHARE_SOCKET": ""})
+    assert code == 0
+    assert only(report, "node manager")["level"] == "warning"
+    assert "jupyter gpushare node" in only(report, "node manager")["fix"]
+    assert "--simulate" in only(report, "NVIDIA driver")["fix"]
+
+
+def test_a_configured_node_manager_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    code, report = doctor(tmp_path)
+    assert code == 1
+    check = only(report, "node manager")
+    assert "JUPYTER_GPUSHARE_SOCKET" in check["text"]
+    assert "there is no socket" in check["text"]
+
+
+def test_a_socket_that_nobody_listens_on(tmp_path: Path) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(tmp_path / "node.sock"))
+    stale.close()
+    code, report = doctor(tmp_path)
+    assert code == 1
+    assert "nobody listens" in only(report, "node manager")["text"]
+
+
+Script = Callable[[dict[str, Any]], bytes]
+
+
+@contextmanager
+def scripted(path: Path, script: Script) -> Iterator[None]:
+    """Something at the socket that answers each call by a script."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for line in self.rfile:
+                self.wfile.write(script(json.loads(line)))
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def reply(call: dict[str, Any], **fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": call["id"], **fields}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("nonsense", [b"SSH-2.0-OpenSSH\n", b"\xff\xfe\n", b"[]\n", b"x" * 70000])
+def test_something_else_at_the_socket(nonsense: bytes, tmp_path: Path) -> None:
+    def answer(call: dict[str, Any]) -> bytes:
+        return nonsense if nonsense.endswith(b"\n") else nonsense * 300
+
+    with scripted(tmp_path / "node.sock", answer):
+        code, report = doctor(tmp_path)
+    assert code == 1
+    assert "no node manager" in only(report, "node manager")["text"]
+
+
+def test_another_protocol_version(tmp_path: Path) -> None:
+    def refuse(call: dict[str, Any]) -> bytes:
+        message = "This node manager speaks protocol 2."
+        data = {"reason": "unsupported_protocol", "message": message}
+        return reply(call, error={"code": -32000, "message": message, "data": data})
+
+    with scripted(tmp_path / "node.sock", refuse):
+        code, report = doctor(tmp_path)
+    assert code == 1
+    check = only(report, "node manager")
+    assert "protocol 2" in check["text"]
+    assert "Upgrade" in check["fix"]
+
+
+def test_what_a_node_manager_reports_is_passed_on(node: LiveNode, tmp_path: Path) -> None:
+    status = node.json("status")
+    status["node"] |= {"version": "9.9", "problem": "The ledger's disk is full."}
+    status["gpus"][0] |= {"health": "lost", "problem": "GPU has fallen off the bus."}
+    status["gpus"][1]["squatters"] = [{"pid": None, "memory": 5, "kind": "squatter"}]
+    status["quota"]["gpus"] = 0
+
+    def answer(call: dict[str, Any]) -> bytes:
+        return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+
+    with scripted(tmp_path / "node.sock", answer):
+        code, report = doctor(tmp_path)
+    assert code == 1
+    assert "9.9" in only(report, "versions")["text"]
+    assert only(report, "versions")["level"] == "warning"
+    assert only(report, "quota")["level"] == "warning"
+    assert "disk is full" in only(report, "node health")["text"]
+    lost, squatted = report["GPU"]
+    assert "fallen off the bus" in lost["text"]
+    assert (lost["level"], squatted["level"]) == ("problem", "warning")
+
+
+# -- the machine -----------------------------------------------------------------------------
+
+
+def test_the_driver_and_its_gpus_are_named(nvml_world: NvmlWorld, tmp_path: Path) -> None:
+    nvml_world.add_gpu(memory=24 * GIB)
+    base = {**LiveNode(tmp_path).environ, "JUPYTER_GPUSHARE_SOCKET": ""}
+    _, report = doctor(tmp_path, nvml_world.environ(base))
+    check = only(report, "NVIDIA driver")
+    assert check["level"] == "ok"
+    assert "no GPU" not in check["text"]
+
+
+def test_a_ledger_that_cannot_be_written(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    ledger = tmp_path / "disk" / "deeper" / "ledger.sqlite"
+    (config / "jupyter_gpushare_config.py").write_text(
+        f"c.GpuShareExtension.ledger = {str(ledger)!r}\n"
+    )
+    with tiny_disk(tmp_path / "disk", 2 << 20) as disk:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": ""}
+        assert only(doctor(tmp_path, environ)[1], "ledger")["level"] == "ok"
+        fill(disk)
+        code, report = doctor(tmp_path, environ)
+        assert (code, "full" in only(report, "ledger")["text"]) == (1, True)
+        remount(disk, "ro")
+        code, report = doctor(tmp_path, environ)
+        assert (code, "read-only" in only(report, "ledger")["text"]) == (1, True)
+        remount(disk, "rw")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("GPUS", "0"),
+        ("GPUS", "two"),
+        ("MEMORY", "lots"),
+        ("CLASS", "royal"),
+        ("FALLBACK", "gpu"),
+        ("ACQUIRE", "later"),
+    ],
+)
+def test_settings_that_make_no_sense(variable: str, value: str) -> None:
+    name = f"JUPYTER_GPUSHARE_{variable}"
+    (check,) = checks.settings({name: value})
+    assert check.level is Level.PROBLEM
+    assert f"{name}={value!r}" in check.text
+
+
+def test_settings_that_make_sense() -> None:
+    sound = {"GPUS": "2", "MEMORY": "8GiB", "CLASS": "batch", "FALLBACK": "cpu"}
+    environ = {f"JUPYTER_GPUSHARE_{name}": value for name, value in sound.items()}
+    assert [check.level for check in checks.settings(environ)] == [Level.OK]
+
+
+def test_gpus_bound_by_something_else_are_noticed() -> None:
+    assert checks.cuda_visible_devices({}).level is Level.OK
+    leased = {"CUDA_VISIBLE_DEVICES": "GPU-1", "JUPYTER_GPUSHARE_LEASE": "L1"}
+    assert checks.cuda_visible_devices(leased).level is Level.OK
+    assert checks.cuda_visible_devices({"CUDA_VISIBLE_DEVICES": "0"}).level is Level.WARNING
