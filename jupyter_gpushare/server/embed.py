@@ -19,9 +19,9 @@ import contextlib
 import fcntl
 import logging
 import os
+import select
 import signal
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,6 +104,7 @@ class EmbeddedNode:
         self._on_change = on_change
         self._lock = HostLock(Path(socket).with_name(LOCK_NAME))
         self._child: asyncio.subprocess.Process | None = None
+        self._left: int | None = None  # pidfd of a child that we no longer supervise
         self._serving = False
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -142,10 +143,17 @@ class EmbeddedNode:
                     child.kill()
                 await child.wait()
         self._child = None
+        if self._left is not None:
+            os.close(self._left)
+            self._left = None
         self._lock.release()
 
     async def leave(self) -> None:
         """Stop supervising, but let our child serve until :meth:`end_child` or our death."""
+        pid = self.pid
+        if pid is not None and self._left is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._left = os.pidfd_open(pid)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -154,18 +162,15 @@ class EmbeddedNode:
 
     def end_child(self) -> None:
         """End a child left by :meth:`leave`, without a loop (at the interpreter's exit)."""
-        pid = self.pid
-        if pid is None:
+        if self._left is None:
             return
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(pid, signal.SIGTERM)  # our own unreaped child: the pid is still its own
-            deadline = time.monotonic() + _STOP_WITHIN
-            while time.monotonic() < deadline:
-                if os.waitpid(pid, os.WNOHANG) != (0, 0):
-                    break
-                time.sleep(0.01)
-            else:
-                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._left, signal.SIGTERM)
+            ended, _, _ = select.select([self._left], [], [], _STOP_WITHIN)
+            if not ended:
+                signal.pidfd_send_signal(self._left, signal.SIGKILL)
+        os.close(self._left)
+        self._left = None
 
     # -- the election -------------------------------------------------------------------------
 

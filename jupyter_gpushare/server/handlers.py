@@ -183,10 +183,14 @@ class GpuShareHandler(APIHandler):
         return None if text is None else checked_name(text)
 
     def _query(self, name: str) -> str | None:
-        values = self.get_query_arguments(name, strip=False)
+        # Not get_query_arguments(), which silently turns control characters into spaces.
+        values = self.request.query_arguments.get(name, [])
         if len(values) > 1:
             raise bad_request(f"{name!r} is given {len(values)} times.")
-        return values[0] if values else None
+        try:
+            return values[0].decode("utf-8") if values else None
+        except UnicodeDecodeError as error:
+            raise bad_request(f"{name!r} is not UTF-8.") from error
 
 
 def _no_constant(text: str) -> None:
@@ -281,11 +285,12 @@ class RevokeHandler(GpuShareHandler):
     @admin_only
     async def post(self, lease: str) -> None:
         lease = checked_lease(lease)
-        reason = self.body_object("reason").get("reason")
-        if not isinstance(reason, str) or not 1 <= len(reason) <= openapi.LONGEST_REASON:
+        reason: Any = self.body_object("reason").get("reason")
+        told = isinstance(reason, str) and len(reason) <= openapi.LONGEST_REASON
+        if not told or not re.fullmatch(openapi.TEXT_PATTERN, reason):
             raise bad_request(
-                f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters: "
-                "the lease's owner reads it."
+                f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters, none of "
+                "them control characters: the lease's owner reads it."
             )
         answer = await self.ask(Method.LEASE_REVOKE, lease=lease, reason=reason)
         self.answer({"lease": lease, "state": answer["state"]})

@@ -19,6 +19,7 @@ MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
 MOST_SECONDS = 10 * 366 * 86400.0
+TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 # No control characters, and no white space at either end.
 NAME_PATTERN = (
     r"^[^\s\x00-\x1f\x7f-\x9f]"
@@ -184,7 +185,14 @@ def _schemas() -> Json:
         ),
         "LeaseState": _object({"lease": _TEXT, "state": _TEXT}),
         "Revoke": _object(
-            {"reason": {"type": "string", "minLength": 1, "maxLength": LONGEST_REASON}},
+            {
+                "reason": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": LONGEST_REASON,
+                    "pattern": TEXT_PATTERN,
+                }
+            },
             closed=True,
         ),
         "QuotaWish": _object(

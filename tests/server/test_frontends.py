@@ -48,14 +48,15 @@ def test_a_notebook_run_without_a_server_finds_the_node_manager(home: Home, runn
         "nbclient": ["-c", RUN_NBCLIENT, str(path), str(out)],
         "papermill": ["-m", "papermill", str(path), str(out)],
     }[runner]
-    subprocess.run(
+    ran = subprocess.run(
         [sys.executable, *arguments],
         env=home.environ(),
         cwd=home.work,
-        check=True,
         timeout=90,
         capture_output=True,
+        text=True,
     )
+    assert ran.returncode == 0, ran.stderr
     done = nbformat.read(out, as_version=4)
     said = json.loads(done.cells[-1].outputs[0].text)
     assert said[0] == said[1]

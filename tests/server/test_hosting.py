@@ -90,6 +90,27 @@ def test_a_killed_node_manager_is_started_again(home: Home) -> None:
     assert only_node_manager(home).pid != old.pid
 
 
+def test_a_hanging_node_manager_hangs_nobody(home: Home) -> None:
+    server = home.serve("--GpuShareExtension.call_timeout=0.5")
+    server.wait_connected()
+    node = only_node_manager(home)
+    node.suspend()
+    try:
+        began = time.monotonic()
+        answer = server.api.get("gpushare/api/status")
+        assert (answer.status_code, answer.json()["reason"]) == (504, "timed_out")
+        assert time.monotonic() - began < 5
+        assert server.api.get("api/kernels").status_code == 200
+        kernel = server.start_kernel()
+        assert kernel.run("print(6 * 7)") == "42\n"
+        kernel.shutdown()
+        assert "jupyter_gpushare_up" in server.api.get("metrics").text
+    finally:
+        node.resume()
+    server.wait_connected(5)
+    assert only_node_manager(home) == node
+
+
 def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
     server = home.serve()
     server.wait_connected()
