@@ -76,7 +76,8 @@ class Broker:
         self._asked = Ask()
         self._session: Session | None = None
         self._adapters: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held while waiting in the queue
+        self._session_lock = threading.Lock()  # never held for longer than a hello
         self._was_visible: str | None = environ.get(VISIBLE)
         self._found: Found | None = find_socket(environ)
         # Our parent's marks; without them this process asks for itself.
@@ -252,7 +253,7 @@ class Broker:
             return None
 
     def _connect(self) -> Session:
-        with self._lock:
+        with self._session_lock:
             if self._session is not None and self._session.link is not Link.CLOSED:
                 return self._session
             if not self.configured or self._found is None:

@@ -358,8 +358,10 @@ def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
 def _raise_file_limit() -> None:
     """A connection and a watched process cost a descriptor each."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for most in (max(hard, 65536), hard):  # only the privileged may go beyond the hard limit
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            return
 
 
 def _key(ledger: Path) -> bytes:

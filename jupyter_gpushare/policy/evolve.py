@@ -84,7 +84,11 @@ def _charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0
 def _boot_seen(state: State, event: ev.BootSeen) -> State:
     if state.boot_id not in ("", event.boot_id):
         # Boot time starts anew, so charges of the last boot cannot be compared.
-        state = replace(state, accounts=Map(), settled_at=event.at)
+        fresh = {
+            name: Account(gpus=account.gpus, since=event.at)
+            for name, account in state.accounts.items()
+        }
+        state = replace(state, accounts=Map(fresh), settled_at=event.at)
         for environment in state.queue.keys:
             state = _charge(state, environment, event.at)
     return replace(state, boot_id=event.boot_id, usage_half_life=event.usage_half_life)

@@ -55,6 +55,7 @@ class World:
     history: list[ev.Event] = field(default_factory=list)
     commands: list[cmd.Command] = field(default_factory=list)
     memory: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
+    entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     serial: int = 0
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
@@ -73,6 +74,7 @@ class World:
             earlier, replayed = replayed, core.evolve(replayed, event)
             if isinstance(event, ev.LeaseGranted):
                 self.within_capacity(earlier, replayed, event)
+                self.really_free(earlier, replayed, event)
         assert replayed == result.state, "events and state disagree"
         assert core.step(before, command, self.config) == result, "not deterministic"
         core.check(result.state)
@@ -87,6 +89,25 @@ class World:
         for part in event.gpus:
             if after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved:
                 assert after.gpus[part.gpu].free >= 0, "memory was promised twice"
+
+    def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
+        """Promise 1 against the truth: what an earlier holder still has is given to nobody.
+
+        Memory beyond what it was entitled to is the audit's to find first.
+        """
+        for part in event.gpus:
+            left = 0
+            for (pid, gpu), size in self.memory.items():
+                owners = after.by_process.get(process(pid), ())
+                owned = any((owner, gpu) in after.claims for owner in owners)
+                if gpu == part.gpu and not owned:
+                    left += min(size, self.entitled.get((pid, gpu), 0))
+            grew = after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved
+            taken = after.gpus[part.gpu].reserved + left
+            capacity = after.gpus[part.gpu].gpu.memory
+            assert not grew or taken <= capacity, "memory that is still in use was given away"
+            pid = after.leases[event.lease].task.process.pid
+            self.entitled[(pid, part.gpu)] = part.memory
 
     @staticmethod
     def fair_to_the_urgent(before: State, event: ev.LeaseGranted) -> None:

@@ -1,0 +1,353 @@
+"""``python benchmarks/run.py``: what sharing costs, as one table and one JSON file.
+
+Everything is measured beside its floor in the same run on the same machine, so
+that the ratios say something elsewhere too. ``--quick`` does less of it;
+``--json FILE`` keeps the figures; ``--markdown FILE`` writes the docs' page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from load import Client, ask, percentile
+
+HERE = Path(__file__).resolve().parent
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure. ``aim`` is what we want, in words."""
+
+    name: str
+    value: float
+    unit: str
+    aim: str = ""
+
+
+@contextmanager
+def serving(command: list[str], **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A server that says ``ready`` on its standard output."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("ready"):
+            raise RuntimeError(f"{command} did not start")
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
+    """The command of a node manager."""
+    return [
+        *(PYTHON, "-m", "jupyter_gpushare.node", "--simulate", spec),
+        *("--socket", f"{folder}/node.sock", "--ledger", f"{folder}/ledger.sqlite"),
+        "--Connections.calls_per_second=100000",
+        "--Connections.burst=100000",
+        *extra,
+    ]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def latency(path: str, clients: int, rounds: int, method: str) -> list[float]:
+    """Seconds of ``rounds`` calls, one at a time, from a random one of ``clients`` connections."""
+    is_node = method == "request"
+    connections = [await Client.connect(path, hello=is_node) for _ in range(clients)]
+    took = []
+    for number in range(rounds):
+        client = connections[(number * 7919) % clients]
+        started = time.perf_counter()
+        result = await client.call(method, ask(number))
+        took.append(time.perf_counter() - started)
+        if is_node:
+            await client.call("release", {"lease": result["lease"]})
+    for client in connections:
+        client.close()
+    return took
+
+
+def measure_latency(figures: list[Figure], quick: bool) -> None:
+    """Request to grant, beside an echo with the same durable write."""
+    rounds = 200 if quick else 1000
+    for clients in (1, 100) if quick else (1, 100, 1000):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [PYTHON, str(HERE / "load.py"), "echo", f"{folder}/e", f"{folder}/e.sqlite"]
+            with serving(command), serving(node(folder)):
+                floor: list[float] = []
+                ours: list[float] = []
+                # In turns, so that a slow moment of the disk meets both.
+                for _ in range(5):
+                    each = rounds // 5
+                    floor += asyncio.run(latency(f"{folder}/e", clients, each, "echo"))
+                    ours += asyncio.run(latency(f"{folder}/node.sock", clients, each, "request"))
+        for share, name in ((0.5, "p50"), (0.99, "p99")):
+            low, high = percentile(floor, share), percentile(ours, share)
+            label = f"request to grant, {clients} clients, {name}"
+            figures.append(Figure(label, high * 1e3, "ms", "p99 <= 5 ms at 1,000 clients"))
+            figures.append(Figure(f"{label}, echo floor", low * 1e3, "ms"))
+            figures.append(
+                Figure(f"{label}, ratio", high / low, "x", "p99 <= 1.5 x the floor at 1 client")
+            )
+
+
+async def churn(path: str, clients: int, seconds: float) -> float:
+    """Grants and releases a second with ``clients`` at it at once."""
+    connections = [await Client.connect(path) for _ in range(clients)]
+    stop = time.perf_counter() + seconds
+    done = 0
+
+    async def work(client: Client, number: int) -> None:
+        nonlocal done
+        while time.perf_counter() < stop:
+            result = await client.call("request", ask(number))
+            await client.call("release", {"lease": result["lease"]})
+            done += 2
+
+    started = time.perf_counter()
+    await asyncio.gather(*(work(client, n) for n, client in enumerate(connections)))
+    return done / (time.perf_counter() - started)
+
+
+def measure_churn(figures: list[Figure], quick: bool) -> None:
+    """How much comes through."""
+    with tempfile.TemporaryDirectory() as folder, serving(node(folder)):
+        rate = asyncio.run(churn(f"{folder}/node.sock", 64, 2.0 if quick else 10.0))
+    figures.append(Figure("grants + releases, 64 clients", rate, "1/s"))
+
+
+async def beat(path: str, leases: int, seconds: float, pid: int) -> float:
+    """Share of one core the node manager uses while ``leases`` give signs of life each 5 s."""
+    clients, held = [], []
+    for number in range(leases):
+        client = await Client.connect(path)
+        held.append((await client.call("request", ask(number)))["lease"])
+        clients.append(client)
+    before, started = cpu_seconds(pid), time.perf_counter()
+    interval, sent = 5.0 / leases, 0
+    while (now := time.perf_counter() - started) < seconds:
+        while sent * interval <= now:
+            clients[sent % leases].call("heartbeat", {"lease": held[sent % leases]})
+            sent += 1
+        await asyncio.sleep(0.005)
+    used = cpu_seconds(pid) - before
+    for client in clients:
+        client.close()
+    return used / seconds
+
+
+def measure_heartbeats(figures: list[Figure], quick: bool) -> None:
+    """What living costs."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for leases in (1000,) if quick else (1000, 10_000):
+        if leases + 100 > hard:
+            print(f"{leases} leases need more open files than allowed: left out", file=sys.stderr)
+            continue
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with tempfile.TemporaryDirectory() as folder, serving(node(folder)) as process:
+            share = asyncio.run(
+                beat(f"{folder}/node.sock", leases, 5.0 if quick else 20.0, process.pid)
+            )
+        label = f"CPU with {leases} live leases"
+        figures.append(Figure(label, share * 100, "% of a core", "10,000 leases under 25 %"))
+
+
+_HOLDER = """
+import sys, time
+from jupyter_gpushare.client.session import Session
+session = Session(sys.argv[1], None, 10)
+session.open()
+task = {"name": "holder", "kind": "process"}
+session.request({"request_id": "r", "task": task}, lambda n: None, lambda: None, 0)
+print("held", flush=True)
+time.sleep(3600)
+"""
+
+
+async def reclaim(path: str, rounds: int) -> list[float]:
+    """Seconds from ``kill -9`` of a holder to the grant of the one who waits."""
+    took = []
+    client = await Client.connect(path)
+    for number in range(rounds):
+        holder = await asyncio.create_subprocess_exec(
+            PYTHON, "-c", _HOLDER, path, stdout=asyncio.subprocess.PIPE
+        )
+        assert holder.stdout is not None
+        await holder.stdout.readline()
+        waiting = client.call("request", ask(number))
+        await client.call("status", {})
+        started = time.perf_counter()
+        holder.send_signal(signal.SIGKILL)
+        result = await waiting
+        took.append(time.perf_counter() - started)
+        await holder.wait()
+        await client.call("release", {"lease": result["lease"]})
+        while (await client.call("status", {}))["gpus"][0]["tasks"]:
+            await asyncio.sleep(0.001)
+    return took
+
+
+def measure_reclaim(figures: list[Figure], quick: bool) -> None:
+    """How soon a dead task's GPU is somebody else's."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = node(folder, "1x80GiB", "--Policy.max_tasks_per_gpu=1")
+        # Both are one OS user, so the second would share the first's reservation.
+        tokens = Path(folder) / "tokens.json"
+        tokens.touch(0o600)
+        entries = [{"token": name, "environment": name} for name in ("a", "b")]
+        tokens.write_text(json.dumps({"tokens": entries}))
+        with serving([*command, "--token-file", str(tokens)]):
+            rounds = 20 if quick else 100
+            took = asyncio.run(_reclaim_as(f"{folder}/node.sock", rounds))
+    for share, name in ((0.5, "p50"), (0.99, "p99")):
+        value = percentile(took, share) * 1e3
+        figures.append(Figure(f"kill -9 to the next grant, {name}", value, "ms", "p99 <= 100 ms"))
+
+
+async def _reclaim_as(path: str, rounds: int) -> list[float]:
+    global _HOLDER
+    import load
+
+    load.HELLO = {**load.HELLO, "token": "b"}
+    _HOLDER = _HOLDER.replace("None, 10", "'a', 10")
+    return await reclaim(path, rounds)
+
+
+def median_seconds(command: list[str], rounds: int, **environment: str) -> float:
+    """The median time of a command, in seconds."""
+    took = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        subprocess.run(command, check=True, env={**os.environ, **environment})
+        took.append(time.perf_counter() - started)
+    return statistics.median(took)
+
+
+def compare(
+    figures: list[Figure], name: str, command: list[str], rounds: int, socket: str, aim: str
+) -> None:
+    """A command with us and without, in turns."""
+    on = {"JUPYTER_GPUSHARE_SOCKET": socket}
+    pairs = []
+    for _ in range(rounds):
+        off = median_seconds(command, 1, JUPYTER_GPUSHARE="off")
+        pairs.append((off, median_seconds(command, 1, **on)))
+    without = statistics.median(off for off, _on in pairs)
+    extra = statistics.median(on - off for off, on in pairs)
+    figures.append(Figure(f"{name}, without us", without * 1e3, "ms"))
+    figures.append(Figure(f"{name}, what we add", extra * 1e3, "ms", aim))
+
+
+_KERNEL = """
+import os, time
+from jupyter_client.manager import KernelManager
+manager = KernelManager(kernel_name="python3")
+manager.start_kernel()
+client = manager.client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+client.execute_interactive("1", timeout=60, output_hook=lambda message: None)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+
+
+def measure_start(figures: list[Figure], quick: bool) -> None:
+    """What a Python start, a kernel start and ``import torch`` cost with us."""
+    rounds = 5 if quick else 20
+    with tempfile.TemporaryDirectory() as folder, serving(node(folder)):
+        path = f"{folder}/node.sock"
+        start = [PYTHON, "-c", "pass"]
+        compare(figures, "Python start", start, rounds * 5, path, "< 10 ms")
+        compare(figures, "kernel ready", [PYTHON, "-c", _KERNEL], rounds, path, "< 10 ms")
+        torch = [PYTHON, "-c", "import torch"]
+        try:
+            compare(figures, "import torch", torch, rounds, path, "")
+        except subprocess.CalledProcessError:
+            print("torch is not installed: left out", file=sys.stderr)
+
+
+def machine() -> dict[str, Any]:
+    """What this was measured on."""
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def table(figures: list[Figure]) -> str:
+    """The figures as a Markdown table."""
+    lines = ["| what | measured | aim |", "|---|---|---|"]
+    lines += [f"| {f.name} | {f.value:.4g} {f.unit} | {f.aim} |" for f in figures]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", help="keep the figures in this file")
+    parser.add_argument("--markdown", help="write the table into this file")
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    for part in (
+        measure_latency,
+        measure_churn,
+        measure_heartbeats,
+        measure_reclaim,
+        measure_start,
+    ):
+        print(f"{part.__name__} …", file=sys.stderr)
+        part(figures, arguments.quick)
+    where = machine()
+    print(table(figures))
+    print(json.dumps(where))
+    if arguments.json:
+        data = {"machine": where, "figures": [asdict(figure) for figure in figures]}
+        Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
+    if arguments.markdown:
+        text = (HERE / "page.md").read_text()
+        said = ", ".join(f"{name}: {value}" for name, value in where.items())
+        page = text.replace("{machine}", said).replace("{table}", table(figures))
+        Path(arguments.markdown).write_text(page)
+
+
+if __name__ == "__main__":
+    main()

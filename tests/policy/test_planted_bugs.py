@@ -1,0 +1,126 @@
+"""A test of the tests: bugs planted in the policy must be caught by the random histories."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from support.policy_histories import Crowd, Histories
+from support.policy_stories import STORIES
+
+from jupyter_gpushare.policy import decide, evolve, observe, placement
+from jupyter_gpushare.policy import events as ev
+from jupyter_gpushare.policy.model import ClaimPhase
+from jupyter_gpushare.policy.queueing import Queue
+
+QUICK = settings(
+    max_examples=300,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def _free_on_a_timer(monkeypatch):
+    """The timer fired, so the memory must be free."""
+    original = decide._silence
+
+    def silence(draft, names):
+        names = list(names)
+        original(draft, names)
+        for name in names:
+            lease = draft.state.leases.get(name)
+            if lease is not None and lease.phase.value == "held":
+                draft.end(lease, decide.EndReason.HEARTBEAT_LOST)
+                for part in lease.allocations:
+                    draft.emit(ev.ClaimMoved(draft.at, name, part.gpu, ClaimPhase.GONE))
+
+    monkeypatch.setattr(decide, "_silence", silence)
+
+
+def _ignore_squatters(monkeypatch):
+    """Only what is promised counts, not what is used."""
+    monkeypatch.setattr(observe, "_unleased", lambda *arguments: iter(()))
+
+
+def _grow_without_room(monkeypatch):
+    """A reservation grows whether or not the GPU has room."""
+    monkeypatch.setattr(placement, "growth", lambda room: room.memory)
+
+
+def _forget_retries(monkeypatch):
+    """A retried request is a new one."""
+    original = decide._request
+
+    def request(draft, command):
+        bare = dataclasses.replace(command.request, request_id=None)
+        return original(draft, dataclasses.replace(command, request=bare))
+
+    monkeypatch.setitem(decide._DECIDE, decide.cmd.RequestLease, request)
+
+
+def _let_the_urgent_be_passed(monkeypatch):
+    """Nobody is ever urgent."""
+    monkeypatch.setattr(Queue, "first_urgent", lambda queue, grants: None)
+
+
+def _leak_a_claim(monkeypatch):
+    """A dead process's lease is kept."""
+    monkeypatch.setitem(
+        decide._DECIDE, decide.cmd.ProcessGone, lambda draft, command: decide.Done()
+    )
+
+
+def _act_for_another(monkeypatch):
+    """Anybody may release anything."""
+    original = decide._release
+
+    def release(draft, command):
+        return original(draft, dataclasses.replace(command, admin=True))
+
+    monkeypatch.setitem(decide._DECIDE, decide.cmd.Release, release)
+
+
+def _lose_a_reservation(monkeypatch):
+    """Evolving forgets to count the second task of an environment on its GPU."""
+    original = evolve._lease_granted
+
+    def granted(state, event):
+        after = original(state, event)
+        key = (event.environment, event.gpus[0].gpu)
+        once = dataclasses.replace(after.reservations[key], claims=1)
+        return dataclasses.replace(after, reservations=after.reservations.set(key, once))
+
+    monkeypatch.setitem(evolve._EVOLVE, ev.LeaseGranted, granted)
+
+
+def run_everything():
+    for story in STORIES:
+        story()
+    for machine in (Histories, Crowd):
+        run_state_machine_as_test(machine, settings=QUICK)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _free_on_a_timer,
+        _ignore_squatters,
+        _grow_without_room,
+        _forget_retries,
+        _let_the_urgent_be_passed,
+        _leak_a_claim,
+        _act_for_another,
+        _lose_a_reservation,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_planted_bug_is_caught(plant, monkeypatch):
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, evolve.InvariantBroken)):
+        run_everything()

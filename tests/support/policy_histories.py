@@ -1,0 +1,265 @@
+"""Random histories of a small physical world: the rules and what must always hold."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.state import State
+from support.policy_world import BOOT, GIB, World, gpu, process
+
+PEOPLE = ("alice", "bob", "carol")
+CONFIG = PolicyConfig(
+    max_tasks_per_gpu=2,
+    overtake_interactive=2,
+    overtake_batch=4,
+    backfill_depth=4,
+    max_waiting_per_environment=5,
+    measure_granularity=1,
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """People come, ask, use memory, squat, hang and die; the manager restarts."""
+
+    @initialize(gpus=st.lists(st.integers(4, 24), min_size=1, max_size=4))
+    def begin(self, gpus: list[int]) -> None:
+        self.world = World(CONFIG).start(
+            [gpu(index, size) for index, size in enumerate(gpus)],
+            Quota(1, Bytes(4 * GIB)),
+            alice=Quota(2, None, weight=2.0),
+            bob=Quota(2, Bytes(8 * GIB)),
+        )
+        self.next_pid = 1
+        self.alive: dict[int, str] = {}
+
+    def _leases(self, phase: LeasePhase) -> list[LeaseId]:
+        return sorted(n for n, x in self.world.state.leases.items() if x.phase is phase)
+
+    @rule(
+        who=st.sampled_from(PEOPLE),
+        gpus=st.integers(1, 3),
+        gib=st.none() | st.integers(1, 9),
+        batch=st.booleans(),
+        wait=st.booleans(),
+    )
+    def ask(self, who: str, gpus: int, gib: int | None, batch: bool, wait: bool) -> None:
+        kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        memory = None if gib is None else Bytes(gib * GIB)
+        request = Request(gpus, memory, kind, request_id=f"r{pid}")
+        first = self.world.request(who, pid, request, wait=wait, kernel_id=f"k{pid % 3}")
+        self.alive[pid] = who
+        if isinstance(first, core.Grant | core.Wait):
+            again = self.world.request(who, pid, request, wait=wait, kernel_id=f"k{pid % 3}")
+            assert isinstance(again, core.Grant | core.Wait)
+            assert again.lease == first.lease, "a retry must not get a second lease"
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), gib=st.integers(1, 30))
+    def use_memory(self, data: st.DataObject, gib: int) -> None:
+        """A task allocates, perhaps more than it may; the device itself can run out."""
+        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
+        if lease.task.process not in lease.members:
+            return
+        part = data.draw(st.sampled_from(lease.allocations))
+        books = self.world.state.gpus[part.gpu]
+        used = sum(s for (_p, g), s in self.world.memory.items() if g == part.gpu)
+        size = min(gib * GIB, books.gpu.memory - used)
+        if size > 0:
+            self.world.memory[(lease.task.process.pid, part.gpu)] = size
+
+    @rule(data=st.data(), gib=st.integers(1, 8))
+    def squat(self, data: st.DataObject, gib: int) -> None:
+        uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
+        used = sum(s for (_p, g), s in self.world.memory.items() if g == uuid)
+        if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+            self.world.memory[(pid, uuid)] = gib * GIB
+            self.alive[pid] = "nobody"
+            self.world.observe()
+
+    @rule()
+    def observe(self) -> None:
+        self.world.observe()
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        pid = data.draw(st.sampled_from(sorted(self.alive)))
+        del self.alive[pid]
+        self.world.die(pid)
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), activity=st.sampled_from(Activity))
+    def act(self, data: st.DataObject, activity: Activity) -> None:
+        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
+        self.world.run(
+            cmd.SetActivity(
+                self.world.at, lease.id, lease.environment, lease.task.process, activity
+            )
+        )
+
+    @precondition(lambda self: self.world.state.leases)
+    @rule(data=st.data(), who=st.sampled_from(PEOPLE), admin=st.booleans())
+    def release(self, data: st.DataObject, who: str, admin: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.state.leases)))
+        lease = self.world.state.leases[name]
+        decision = self.world.release(name, who, admin=admin)
+        allowed = admin or lease.environment == who
+        if not allowed or lease.phase is LeasePhase.ENDED:
+            assert isinstance(decision, core.Refuse)
+            assert self.world.state.leases.get(name) == lease, "nobody acts for another"
+        else:
+            assert isinstance(decision, core.Done)
+
+    @rule(who=st.sampled_from(PEOPLE), kernel=st.integers(0, 2))
+    def end_kernel(self, who: str, kernel: int) -> None:
+        self.world.run(cmd.EndKernel(self.world.at, EnvironmentName(who), f"k{kernel}"))
+
+    @precondition(lambda self: self.world.state.leases)
+    @rule(data=st.data())
+    def join(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.state.leases)))
+        lease = self.world.state.leases[name]
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        self.alive[pid] = lease.environment
+        self.world.run(cmd.Attach(self.world.at, name, lease.environment, process(pid)))
+
+    @rule(
+        seconds=st.sampled_from([0.5, 6.0, 16.0, 70.0]),
+        silent=st.sampled_from(["nobody", "everybody", "the odd ones"]),
+    )
+    def time_passes(self, seconds: float, silent: str) -> None:
+        self.world.at += seconds
+        for name, lease in sorted(self.world.state.leases.items()):
+            quiet = silent == "everybody" or (silent != "nobody" and lease.order % 2)
+            if not quiet and lease.task.process in lease.members:
+                self.world.run(
+                    cmd.Heartbeat(self.world.at, name, lease.environment, lease.task.process)
+                )
+        self.world.run(cmd.Tick(self.world.at, self.world.at))
+
+    @rule(who=st.sampled_from(PEOPLE), gpus=st.integers(0, 3), gib=st.none() | st.integers(1, 9))
+    def set_quota(self, who: str, gpus: int, gib: int | None) -> None:
+        quota = Quota(gpus, None if gib is None else Bytes(gib * GIB))
+        admin = EnvironmentName("root")
+        self.world.run(cmd.SetQuota(self.world.at, EnvironmentName(who), quota, admin))
+
+    @rule(who=st.sampled_from(PEOPLE))
+    def unset_quota(self, who: str) -> None:
+        admin = EnvironmentName("root")
+        self.world.run(cmd.UnsetQuota(self.world.at, EnvironmentName(who), admin))
+
+    @rule()
+    def restart(self) -> None:
+        """Kill and start again: from the ledger's snapshot, the same leases and queue order."""
+        before = self.world.state
+        state = State()
+        for event in core.summarise(before):
+            assert event.DURABLE, "a snapshot must survive the ledger"
+            state = core.evolve(state, event)
+        core.check(state)
+        told = {n: (x.phase, x.allocations, x.members) for n, x in before.leases.items()}
+        assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
+        assert state.reservations == before.reservations
+        assert state.grants == before.grants
+        self.world.state = dataclasses.replace(
+            state,
+            quotas=dataclasses.replace(
+                before.quotas, overrides=state.quotas.overrides, groups_of=state.quotas.groups_of
+            ),
+        )
+        order = [item.lease for item in before.queue.service_order(before.grants)]
+        again = self.world.state.queue.service_order(self.world.state.grants)
+        assert [item.lease for item in again] == order
+        gpus = tuple(books.gpu for books in before.gpus.values())
+        self.world.run(cmd.Start(self.world.at, BOOT, gpus))
+        self.world.observe()
+
+    @invariant()
+    def no_leak(self) -> None:
+        """Promise 3: once measured, nothing is held by a task of which no process lives."""
+        if not hasattr(self, "world"):
+            return
+        for lease in self.world.state.leases.values():
+            if lease.task.process.pid not in self.alive:
+                assert lease.phase is LeasePhase.ENDED
+        for lease in self.world.measured().leases.values():
+            assert any(member.pid in self.alive for member in lease.members)
+
+    @invariant()
+    def books_match_the_world(self) -> None:
+        """After a measurement, promised + really used by anyone else is what the books say."""
+        if not hasattr(self, "world"):
+            return
+        state = self.world.measured()
+        for uuid, books in state.gpus.items():
+            used: dict[str, int] = {}
+            strangers = 0
+            for (pid, where), size in self.world.memory.items():
+                if where != uuid:
+                    continue
+                owners = [n for n in state.by_process.get(process(pid), ())]
+                owners = [n for n in owners if (n, uuid) in state.claims]
+                if owners:
+                    who = state.leases[owners[0]].environment
+                    used[who] = used.get(who, 0) + size
+                else:
+                    strangers += size
+            excess = sum(
+                max(0, size - state.reservations[(EnvironmentName(who), uuid)].memory)
+                for who, size in used.items()
+            )
+            assert books.unleased == strangers + excess
+
+
+class Crowd(RuleBasedStateMachine):
+    """Two GPUs and many who want one or both: who waits how long."""
+
+    @initialize(limit=st.integers(0, 3))
+    def begin(self, limit: int) -> None:
+        config = PolicyConfig(
+            max_tasks_per_gpu=1,
+            overtake_interactive=limit,
+            overtake_batch=2 * limit,
+            max_waiting_per_environment=8,
+        )
+        self.world = World(config).start([gpu(0), gpu(1)], Quota(2, None))
+        self.next_pid = 1
+
+    @rule(who=st.sampled_from("abcdef"), both=st.booleans(), batch=st.booleans())
+    def ask(self, who: str, both: bool, batch: bool) -> None:
+        kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
+        self.world.request(who, self.next_pid, Request(2 if both else 1, None, kind))
+        self.next_pid += 1
+
+    @rule(seconds=st.floats(0.1, 100), first=st.booleans())
+    def finish(self, seconds: float, first: bool) -> None:
+        held = [n for n, x in self.world.state.leases.items() if x.phase is LeasePhase.HELD]
+        if held:
+            name = min(held) if first else max(held)
+            self.world.at += seconds
+            self.world.release(name, self.world.state.leases[name].environment)
+            self.world.observe()

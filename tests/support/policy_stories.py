@@ -1,0 +1,111 @@
+"""Stories with a known end that random histories meet too seldom."""
+
+from __future__ import annotations
+
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy.model import Bytes, LeaseId, LeasePhase, Quota
+from support.policy_world import GIB, World, gpu, process
+
+
+def phase(world: World, lease: str) -> str:
+    found = world.state.leases.get(LeaseId(lease))
+    return "forgotten" if found is None else found.phase.value
+
+
+def two_people_one_gpu() -> World:
+    """alice holds the only GPU and uses it; bob waits."""
+    world = World().start([gpu(0)], Quota(1, Bytes(24 * GIB)))
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = 20 * GIB
+    world.observe()
+    world.request("bob", 2)
+    return world
+
+
+def a_stalled_holder_keeps_what_it_uses() -> None:
+    """No sign of life is no proof: only a measurement or death is."""
+    world = two_people_one_gpu()
+    for _ in range(10):
+        world.at += 10
+        bob = world.state.leases[LeaseId("L2")]
+        world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
+        world.run(cmd.Tick(world.at, world.at))
+    assert phase(world, "L1") == "held"
+    assert world.state.leases[LeaseId("L1")].stalled
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    del world.memory[(1, gpu(0).uuid)]
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def a_released_lease_drains_until_measured() -> None:
+    """`release` ends the entitlement at once and the claim only when the memory is gone."""
+    world = two_people_one_gpu()
+    world.release("L1", "alice")
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
+    del world.memory[(1, gpu(0).uuid)]
+    stale = cmd.Observe(world.at - 1, world.readings())
+    world.run(stale)
+    assert phase(world, "L1") == "ended", "a reading begun before the release proves nothing"
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def a_dead_holder_gives_way_after_one_measurement() -> None:
+    """Death frees what a measurement confirms; a child that lives on keeps its memory."""
+    world = two_people_one_gpu()
+    alice = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Attach(world.at, alice.id, alice.environment, process(3)))
+    world.memory[(3, gpu(0).uuid)] = 4 * GIB
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
+    world.die(3)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def a_late_tick_is_nobodys_fault() -> None:
+    """The host slept for an hour: nobody could be heard, so nobody is stalled."""
+    world = two_people_one_gpu()
+    due = world.at + 5
+    world.at += 3600
+    world.run(cmd.Tick(world.at, due))
+    assert not world.state.stalled
+    assert world.state.leases[LeaseId("L2")].phase is LeasePhase.QUEUED
+
+
+def a_reboot_ends_everything() -> None:
+    """A new boot id means that every task is gone."""
+    world = two_people_one_gpu()
+    world.memory.clear()
+    gpus = tuple(books.gpu for books in world.state.gpus.values())
+    world.run(cmd.Start(3.0, "boot-2", gpus))
+    assert not world.state.leases
+    assert not world.state.reservations
+
+
+def a_full_disk_grants_nothing_and_takes_nothing() -> None:
+    """While granting is stopped, releases work, requests are refused, the queue keeps its order."""
+    world = two_people_one_gpu()
+    world.run(cmd.SetGranting(world.at, "the disk is full."))
+    refused = world.request("carol", 4)
+    assert refused.reason.value == "unavailable"
+    assert "the disk is full" in refused.message
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "queued")
+    world.run(cmd.SetGranting(world.at, None))
+    assert phase(world, "L2") == "held"
+
+
+STORIES = (
+    a_stalled_holder_keeps_what_it_uses,
+    a_released_lease_drains_until_measured,
+    a_dead_holder_gives_way_after_one_measurement,
+    a_late_tick_is_nobodys_fault,
+    a_reboot_ends_everything,
+    a_full_disk_grants_nothing_and_takes_nothing,
+)
