@@ -193,6 +193,9 @@ class NodeManagerApp(JupyterApp):
     measure_interval = Float(
         2.0, min=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
+    discover_interval = Float(
+        60.0, min=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
+    ).tag(config=True)
     token_file = Unicode(
         "", help="Identify clients by the tokens in this file instead of their OS user."
     ).tag(config=True)
@@ -258,6 +261,7 @@ class NodeManagerApp(JupyterApp):
             inventory=inventory,
             processes=NodeProcesses,
             measure_interval=self.measure_interval,
+            discover_interval=self.discover_interval,
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,

@@ -85,7 +85,7 @@ class Readings:
 class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
-    ``measure_interval`` is in seconds. ``recorder`` gets every command as it
+    ``measure_interval`` and ``discover_interval`` are in seconds. ``recorder`` gets every command as it
     is decided, for conformance checks; ``failpoint`` is for crash tests.
     """
 
@@ -98,6 +98,7 @@ class Manager:
         inventory: Inventory,
         processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
         measure_interval: float = 2.0,
+        discover_interval: float = 60.0,
         snapshot_every: int = 5000,
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
@@ -115,6 +116,8 @@ class Manager:
         self._make_processes = processes
         self._processes: Processes | None = None
         self._measure_interval = measure_interval
+        self._discover_interval = discover_interval
+        self._discover_at = clock.boot() + discover_interval
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
         self._check = check
@@ -341,6 +344,22 @@ class Manager:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._measure_wanted.wait(), self._measure_interval)
             await self._measure_once()
+            if self.clock.boot() >= self._discover_at:
+                await self._discover()
+
+    async def _discover(self) -> None:
+        """List the GPUs again: one may have come back, or been partitioned anew."""
+        self._discover_at = self.clock.boot() + self._discover_interval
+        loop = asyncio.get_running_loop()
+        try:
+            gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
+        except InventoryError as error:
+            self._log.error("The GPUs could not be listed: %s", error)
+            return
+        if {gpu.uuid: gpu for gpu in gpus} != {
+            uuid: books.gpu for uuid, books in self.state.gpus.items()
+        }:
+            await self.submit(cmd.Discover(self.clock.boot(), gpus))
 
     async def _measure_once(self) -> None:
         self._measure_wanted.clear()

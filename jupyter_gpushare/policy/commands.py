@@ -34,6 +34,13 @@ class Start(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Discover(Command):
+    """The inventory was listed again: GPUs may have come, gone or been partitioned."""
+
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigureQuotas(Command):
     """The quotas of the configuration files."""
 
@@ -165,6 +172,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     cls.__name__: cls
     for cls in (
         Start,
+        Discover,
         ConfigureQuotas,
         Introduce,
         RequestLease,

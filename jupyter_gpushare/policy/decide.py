@@ -19,6 +19,7 @@ from .model import (
     ClaimPhase,
     EndReason,
     EnvironmentName,
+    Gpu,
     LeaseId,
     LeasePhase,
     PriorityClass,
@@ -198,24 +199,38 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
                 draft.end(lease, EndReason.REBOOTED, "the host was restarted")
         for owner, uuid in tuple(draft.state.claims):
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
-    present = {gpu.uuid: gpu for gpu in command.gpus}
+    _list_gpus(draft, command.gpus)
+    grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
+    draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
+    draft.emit(ev.UsageSettled(draft.at))
+    return Done(count=len(command.gpus))
+
+
+def _discover(draft: Draft, command: cmd.Discover) -> Decision:
+    before = len(draft.events)
+    _list_gpus(draft, command.gpus)
+    if len(draft.events) > before:
+        serve(draft)
+    return Done(count=len(command.gpus))
+
+
+def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
+    """Take in what the inventory lists; a GPU that is gone but held is lost, not forgotten."""
+    present = {gpu.uuid: gpu for gpu in gpus}
     for uuid, gpu in present.items():
         known = draft.state.gpus.get(uuid)
         if known is None or known.gpu != gpu:
             draft.emit(ev.GpuFound(draft.at, gpu))
-        if known is not None and known.problem is not None:
+        if known is not None and known.problem == explain.NOT_IN_NODE:
             draft.emit(ev.GpuRestored(draft.at, uuid))
     for uuid, books in tuple(draft.state.gpus.items()):
         if uuid in present:
             continue
         if books.tasks:
-            draft.emit(ev.GpuLost(draft.at, uuid, "this GPU is no longer in the node"))
+            if books.problem != explain.NOT_IN_NODE:
+                draft.emit(ev.GpuLost(draft.at, uuid, explain.NOT_IN_NODE))
         else:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
-    grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
-    draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
-    draft.emit(ev.UsageSettled(draft.at))
-    return Done(count=len(present))
 
 
 def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
@@ -485,6 +500,7 @@ def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
 
 _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Start: _start,
+    cmd.Discover: _discover,
     cmd.ConfigureQuotas: _configure,
     cmd.Introduce: _introduce,
     cmd.RequestLease: _request,

@@ -84,6 +84,7 @@ def not_granting_text(problem: str) -> str:
     )
 
 
+NOT_IN_NODE = "this GPU is no longer in the node"
 UNKNOWN_LEASE = (
     "There is no such lease, or it is not yours. It may have ended: "
     "`jupyter gpushare leases` lists the ones you hold."

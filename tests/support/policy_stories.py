@@ -101,7 +101,22 @@ def a_full_disk_grants_nothing_and_takes_nothing() -> None:
     assert phase(world, "L2") == "held"
 
 
+def a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:
+    """Listing again: a held GPU that is gone is lost, a free one forgotten; both may come back."""
+    world = World().start([gpu(0), gpu(1)], Quota(1, Bytes(24 * GIB)))
+    world.request("alice", 1)
+    world.run(cmd.Discover(world.at, ()))
+    assert [books.gpu.index for books in world.state.gpus.values()] == [0]
+    assert world.state.gpus[gpu(0).uuid].problem == "this GPU is no longer in the node"
+    world.request("bob", 2)
+    assert phase(world, "L2") == "queued"
+    world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
+    assert all(books.problem is None for books in world.state.gpus.values())
+    assert world.gpus_of("L2") == [1], "what waits is served when a GPU comes"
+
+
 STORIES = (
+    a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free,
     a_stalled_holder_keeps_what_it_uses,
     a_released_lease_drains_until_measured,
     a_dead_holder_gives_way_after_one_measurement,
