@@ -85,7 +85,7 @@ class Readings:
 class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
-    ``measure_interval`` and ``discover_interval`` are in seconds. ``recorder`` gets every command as it
+    Both intervals are in seconds. ``recorder`` gets every command as it
     is decided, for conformance checks; ``failpoint`` is for crash tests.
     """
 

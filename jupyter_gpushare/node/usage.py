@@ -137,7 +137,9 @@ def apply(
     ).fetchone()
     before = None if row is None else _Open(row[0], row[1], bool(row[2]), row[3], row[4])
     if kind == "LeaseGranted":
-        owner = environment if environment is not None else before and before.environment
+        owner = environment
+        if owner is None and before is not None:
+            owner = before.environment
         if owner is None:
             return
         gpus = data.get("gpus")
