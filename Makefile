@@ -4,6 +4,7 @@
 #   make test        everything that CI runs: lint, types, import contracts, tests
 #   make test-fast   the tests without the slow ones
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
+#   make bench       measure, and write docs/benchmarks.md
 #   make lint        ruff, mypy and the import contracts
 #   make clean       remove .venv and what was built
 #
@@ -29,7 +30,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 INSTALLED_FROM := pyproject.toml jupyter_gpushare/_version.py $(wildcard etc/*/* etc/*/*/*)
 
-.PHONY: help lab test test-fast demo lint clean
+.PHONY: help lab test test-fast demo bench lint clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -81,3 +82,6 @@ test-fast: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) .lab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+bench: $(VENV)/.lab
+	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md
