@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import history, lease, quota, release, request, status
+    from .api import history, lease, quota, release, request, status, usage
     from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "release",
     "request",
     "status",
+    "usage",
 ]
 
 _ERRORS = ("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded")

@@ -27,40 +27,61 @@ def make_ask(
 
 
 def request(
-    gpus: int | None = None,
+    gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
     *,
     wait: bool = True,
+    wait_timeout: float | None = None,
 ) -> Grant:
     """Get a lease for this process, waiting in the queue if need be.
 
-    ``memory`` is bytes on each GPU, or text like ``"8GiB"``. Raises
-    ``QuotaExceeded``, ``NodeUnavailable``, :class:`ValueError`; Ctrl-C leaves
-    the queue.
+    ``memory`` is bytes on each GPU, or text like ``"8GiB"``; what is left out
+    comes from the settings. ``wait_timeout`` in seconds, 0: for ever. A lease
+    that is held already is kept if it is what is asked, else given back first.
+    What is asked here stays asked for the life of the process.
+
+    Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
+    on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
-    return broker().request(make_ask(gpus, memory, priority_class), wait=wait)
+    ask = make_ask(gpus, memory, priority_class)
+    grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
+    broker().set_ask(ask)
+    return grant
 
 
-def release() -> dict[str, Any] | None:
-    """Give this process's lease back; ``None`` if it had none. Raises ``NodeUnavailable``."""
-    result = broker().release()
-    return None if result is None else dict(result)
+def release() -> str | None:
+    """Give this process's lease back; its state then, ``None`` if there was none.
+
+    GPU memory that CUDA still keeps in this process is given to nobody before
+    it is really free. Raises ``NodeUnavailable``.
+    """
+    return broker().release()
 
 
 @contextmanager
 def lease(
-    gpus: int | None = None,
+    gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    *,
+    wait: bool = True,
+    wait_timeout: float | None = None,
 ) -> Iterator[Grant]:
-    """Hold a lease for a block of code. Raises as :func:`request` does."""
-    grant = request(gpus, memory, priority_class)
+    """Hold a lease for a block of code. Arguments and errors as in :func:`request`.
+
+    A lease that the process holds already and that fits is used, and kept
+    after the block.
+    """
+    before = broker().grant
+    ask = make_ask(gpus, memory, priority_class)
+    grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
     try:
         yield grant
     finally:
-        current = broker().grant
-        if current is not None and current.lease == grant.lease:
+        now = broker().grant
+        taken_here = before is None or before.lease != grant.lease
+        if taken_here and now is not None and now.lease == grant.lease:
             release()
 
 
@@ -78,3 +99,11 @@ def history(limit: int = 50) -> list[dict[str, Any]]:
     """This environment's newest events, newest first. Raises ``NodeUnavailable``."""
     result = broker().call(Method.HISTORY, limit=limit)
     return list(result["events"])
+
+
+def usage(since: float | None = None) -> dict[str, Any]:
+    """GPU-seconds held and busy in the last ``since`` seconds (default: a week).
+
+    Raises ``NodeUnavailable``.
+    """
+    return dict(broker().call(Method.USAGE, since=since))

@@ -24,9 +24,13 @@ class GpuShareError(Exception):
         self.reason = reason
         self.details: Mapping[str, Any] = dict(details or {})
 
+    def _render_traceback_(self) -> list[str]:
+        """For IPython: the sentence alone. Where in our code it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class QuotaExceeded(GpuShareError):
-    """The request can never be granted, or not now and it would not wait."""
+    """The request asks for more than the quota or the node has, or for what is not free now."""
 
 
 class NodeUnavailable(GpuShareError):

@@ -10,8 +10,10 @@ Ctrl-C works at any moment.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
+import signal
 import socket
 import threading
 import time
@@ -34,8 +36,11 @@ from ..protocol.messages import (
 )
 from .errors import GpuShareError, NodeUnavailable, error_for
 
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 3.0
+_log = logging.getLogger("jupyter_gpushare")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+_IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
 _TRANSIENT: Final = (OSError, ProtocolError)
 
 
@@ -54,6 +59,7 @@ class _Waiting:
     method: Method
     params: Mapping[str, Any]
     again: bool
+    sent_at: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: RemoteError | None = None
@@ -63,7 +69,8 @@ class _Waiting:
 class Greeting:
     """Connects and says hello, within ``timeout`` seconds.
 
-    ``result`` is hello's answer. Raises :class:`NodeUnavailable`.
+    ``result`` is hello's answer. Raises :class:`NodeUnavailable`;
+    :class:`NobodyThere` when nobody listens at ``path``.
     """
 
     def __init__(self, path: str, token: str | None, timeout: float) -> None:
@@ -73,7 +80,12 @@ class Greeting:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.socket.settimeout(timeout)
-            self.socket.connect(path)
+            try:
+                self.socket.connect(path)
+            except (ConnectionRefusedError, FileNotFoundError) as error:
+                raise NobodyThere(_unreachable(path, error), Reason.UNAVAILABLE) from error
+            except BlockingIOError as error:
+                raise OSError("it takes no more connections at present") from error
             _id, line = self.protocol.call(
                 Method.HELLO,
                 protocol=PROTOCOL,
@@ -115,8 +127,12 @@ class Greeting:
                 raise TimeoutError("timed out")
 
 
+class NobodyThere(NodeUnavailable):
+    """Nobody listens at the socket, or it does not exist."""
+
+
 def _unreachable(path: str, error: Exception) -> str:
-    why = str(error) or type(error).__name__
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return (
         f"The GPU node manager at {path} does not answer properly ({why}). "
         "Ask the administrator, or see `jupyter gpushare doctor`."
@@ -125,7 +141,7 @@ def _unreachable(path: str, error: Exception) -> str:
 
 def call_once(path: str, token: str | None, timeout: float, method: Method, **params: Any) -> Any:
     """One call on a connection of its own. Raises :class:`GpuShareError`."""
-    session = Session(path, token, timeout)
+    session = Session(path, lambda: token, timeout)
     session.open()
     try:
         return session.call(method, **params)
@@ -136,14 +152,15 @@ def call_once(path: str, token: str | None, timeout: float, method: Method, **pa
 class Session:
     """See the module. Thread-safe; ``open`` starts the thread.
 
-    ``timeout`` (seconds) bounds connecting and each answer. ``on_lost(lease,
-    message)`` and ``on_notice(notification)`` are called on the session's thread.
+    ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
+    bounds connecting and each answer. ``on_lost(lease, message)`` and
+    ``on_notice(notification)`` are called on the session's thread.
     """
 
     def __init__(
         self,
         path: str,
-        token: str | None,
+        token: Callable[[], str | None],
         timeout: float,
         *,
         on_lost: Callable[[str, str], None] = lambda lease, message: None,
@@ -168,6 +185,7 @@ class Session:
         self._wake_in, self._wake_out = -1, -1
         self._thread: threading.Thread | None = None
         self._down_since = 0.0
+        self._settles_at = 0.0
         self._owner = os.getpid()
 
     @property
@@ -182,12 +200,37 @@ class Session:
 
     # -- the user's side ----------------------------------------------------------
 
-    def open(self) -> None:
-        """Connect and start the thread. Raises :class:`NodeUnavailable`."""
-        self._take(Greeting(self.path, self._token, self._timeout))
-        self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
-        self._thread.start()
+    def open(self, patience: float = 0.0) -> None:
+        """Connect and start the thread.
+
+        A node manager that is being restarted is waited for: ``patience`` seconds.
+        Raises :class:`NodeUnavailable`.
+        """
+        self._take(self._greet(time.monotonic() + patience))
+        thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
+        try:
+            self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            thread.start()
+        except (OSError, RuntimeError) as error:  # no descriptors, no threads, or at its end
+            self._hang_up()
+            raise NodeUnavailable(
+                f"The thread that keeps a GPU lease alive cannot be started ({error}). "
+                "Close what else runs in this process, or raise its limits (`ulimit`).",
+                Reason.UNAVAILABLE,
+            ) from error
+        self._thread = thread
+
+    def _greet(self, until: float) -> Greeting:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
+                return Greeting(self.path, self._token(), left)
+            except NobodyThere:
+                if time.monotonic() + pause >= until:
+                    raise
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
 
     def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
         """Call and wait for the answer, at most the time-out.
@@ -233,7 +276,8 @@ class Session:
             self._abandon(waiting)
             if news.lease is not None:
                 self.let_go(news.lease)
-            self.tell(Method.RELEASE, request_id=request_id)
+            # Sent after a reconnect, too: a forgotten place in the queue would be served.
+            self._send(Method.RELEASE, True, {"request_id": request_id})
             raise
         finally:
             with self._lock:
@@ -289,7 +333,11 @@ class Session:
         with self._lock:
             if lease not in self._secrets:
                 return
-            self._activity[lease] = "busy" if busy else "idle"
+            state = "busy" if busy else "idle"
+            if self._activity.get(lease) == state:
+                return
+            self._activity[lease] = state
+            self._settles_at = 0.0 if busy else time.monotonic() + _IDLE_SETTLES
         self._wake()
 
     def close(self, flush: float = 0.0) -> None:
@@ -355,43 +403,63 @@ class Session:
     # -- the thread's side --------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        # Signals are the main thread's: Ctrl-C must wake it, not us.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            while self._link is not Link.CLOSED:
-                try:
-                    self._serve()
-                    return
-                except _TRANSIENT:
-                    self._lost_link()
+            self._stay_connected()
+        except Exception:  # noqa: BLE001 - a bug of ours must not leave anybody waiting for ever
+            _log.exception("The session with the node manager has ended")
+        finally:
+            if os.getpid() == self._owner:
+                self._hang_up()
+
+    def _stay_connected(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            up_at = time.monotonic()
+            try:
+                self._serve()
+                return
+            except _TRANSIENT as error:
+                _log.debug("The node manager is lost: %s", error)
+                self._lost_link()
+            if time.monotonic() - up_at > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE  # it was well; one that breaks at each hello is not rushed
+            while self._link is Link.DOWN:
                 if self._sleep(pause):
                     return
                 pause = min(_LONGEST_PAUSE, pause * 2)
-                try:
-                    self._take(Greeting(self.path, self._token, self._timeout))
+                with contextlib.suppress(GpuShareError):
+                    self._take(Greeting(self.path, self._token(), self._timeout))
                     self._come_back()
-                    pause = _FIRST_PAUSE
-                except GpuShareError:
-                    continue
-        finally:
-            if self._greeting is not None and os.getpid() == self._owner:
-                self._greeting.socket.close()
-                with self._lock:
-                    os.close(self._wake_in)
-                    os.close(self._wake_out)
-                    self._wake_in = self._wake_out = -1
+
+    def _hang_up(self) -> None:
+        """Close everything and wake everybody who still waits."""
+        if self._greeting is not None:
+            self._greeting.socket.close()
+        with self._lock:
+            self._link = Link.CLOSED
+            for number in (self._wake_in, self._wake_out):
+                if number >= 0:
+                    os.close(number)
+            self._wake_in = self._wake_out = -1
+            left = [*self._calls.values(), *self._unsent]
+            self._calls, self._unsent = {}, []
+        for waiting in left:
+            waiting.failure = "this process has hung up"
+            waiting.done.set()
 
     def _take(self, greeting: Greeting) -> None:
         self._greeting = greeting
         self.hello = greeting.result
         self._out = b""
-        self._down_since = 0.0
         with self._lock:
             if self._link is not Link.CLOSED:
                 self._link = Link.UP
 
     def _lost_link(self) -> None:
         """Fail what cannot be sent twice; the rest goes out again after the next hello."""
-        self._down_since = time.monotonic()
+        self._down_since = self._down_since or time.monotonic()
         if self._greeting is not None:
             self._greeting.socket.close()
         with self._lock:
@@ -446,12 +514,15 @@ class Session:
                     self._push(wire)
                 if closing:
                     return
+                self._check_silence(interval)
                 if time.monotonic() >= next_beat:
                     next_beat = time.monotonic() + interval
                     self._beat()
+                    self._push(wire)
                 wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
                 selector.modify(wire, wanted)
-                ready = selector.select(max(0.0, next_beat - time.monotonic()))
+                wake_at = min(next_beat, self._settles_at or next_beat)
+                ready = selector.select(max(0.0, wake_at - time.monotonic()))
                 for key, mask in ready:
                     if key.fileobj is not wire:
                         self._drain()
@@ -461,16 +532,33 @@ class Session:
     def _gather(self) -> None:
         with self._lock:
             unsent, self._unsent = self._unsent, []
+            settled = time.monotonic() >= self._settles_at
+            if settled:
+                self._settles_at = 0.0
             changed = {
                 lease: state
                 for lease, state in self._activity.items()
-                if self._told_activity.get(lease) != state
+                if self._told_activity.get(lease) != state and (settled or state == "busy")
             }
             self._told_activity.update(changed)
         for waiting in unsent:
             self._transmit(waiting)
         for lease, state in changed.items():
             self._transmit(_Waiting(Method.ACTIVITY, {"lease": lease, "state": state}, False))
+
+    def _check_silence(self, interval: float) -> None:
+        """A node manager that answers no sign of life hangs: another connection may do better.
+
+        Raises :class:`TimeoutError`.
+        """
+        oldest = time.monotonic() - max(self._timeout, 2 * interval)
+        with self._lock:
+            hangs = any(
+                waiting.method is Method.HEARTBEAT and waiting.sent_at < oldest
+                for waiting in self._calls.values()
+            )
+        if hangs:
+            raise TimeoutError("it does not answer")
 
     def _beat(self) -> None:
         with self._lock:
@@ -486,6 +574,7 @@ class Session:
             waiting.failure = str(error)
             waiting.done.set()
             return
+        waiting.sent_at = time.monotonic()
         with self._lock:
             self._calls[call_id] = waiting
         self._out += line
@@ -507,6 +596,7 @@ class Session:
             self._incoming(message)
 
     def _incoming(self, message: Incoming) -> None:
+        self._down_since = 0.0
         if isinstance(message, Notification):
             self._notified(message)
             return

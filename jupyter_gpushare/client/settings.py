@@ -8,17 +8,22 @@ next weaker one counts; it never stops an import.
 from __future__ import annotations
 
 import json
-import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..protocol import names
 from ..protocol.sizes import parse_size
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+_MOST_GPUS: Final = 4096
+_TIME: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([smh]?)", re.ASCII)
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Fallback(Enum):
@@ -68,28 +73,57 @@ class Settings:
 
 
 def parse_gpus(text: Any) -> int:
-    """A GPU count. Raises :class:`ValueError`."""
-    if isinstance(text, bool) or not isinstance(text, int | str):
-        raise ValueError(f"{text!r} is no number of GPUs.")
-    count = int(text)
-    if not 1 <= count <= 2**20:
-        raise ValueError(f"{text!r} is no number of GPUs: ask for at least 1.")
+    """A GPU count; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
+    plain = str(text).strip()
+    if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
+        raise ValueError("it is no number of GPUs.")
+    if not plain.isdigit() or len(plain) > 9:
+        raise ValueError("it is no number of GPUs.")
+    count = int(plain)
+    if count > _MOST_GPUS:
+        raise ValueError(f"at most {_MOST_GPUS} GPUs can be asked for.")
     return count
 
 
 def parse_class(text: Any) -> str:
     """A priority class. Raises :class:`ValueError`."""
     if text not in ("interactive", "batch"):
-        raise ValueError(f"{text!r} is no priority class: interactive or batch.")
+        raise ValueError("it is no priority class: write interactive or batch.")
     return str(text)
 
 
 def parse_seconds(text: Any) -> float:
-    """Seconds from 0 on. Raises :class:`ValueError`."""
-    seconds = float(text)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{text!r} is no number of seconds.")
+    """Seconds from 0 on: ``90``, ``"90s"``, ``"10m"``, ``"2h"``. Raises :class:`ValueError`."""
+    match = _TIME.fullmatch(str(text).strip())
+    if match is None or isinstance(text, bool):
+        raise ValueError("it is no time: write seconds, or 90s, 10m, 2h.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_patience(text: Any) -> float:
+    """Seconds for `Settings.answer_timeout`. Raises :class:`ValueError`."""
+    seconds = parse_seconds(text)
+    if not 0.05 <= seconds <= 3600:
+        raise ValueError("it must be from 0.05 s to an hour.")
     return seconds
+
+
+def _word(kind: type[E]) -> Callable[[Any], E]:
+    """A parser for one of the words of ``kind``."""
+
+    def parse(text: Any) -> E:
+        plain = str(text.value if isinstance(text, Enum) else text).strip().lower()
+        for member in kind:
+            if member.value == plain.replace("_", "-"):
+                return member
+        words = " or ".join(str(member.value) for member in kind)
+        raise ValueError(f"write {words}.")
+
+    return parse
+
+
+parse_fallback = _word(Fallback)
+parse_acquire = _word(Acquire)
 
 
 def read_settings(environ: Mapping[str, str], traits: Settings | None = None) -> Settings:
@@ -101,8 +135,9 @@ def read_settings(environ: Mapping[str, str], traits: Settings | None = None) ->
             return weaker
         try:
             return parse(value)
-        except (ValueError, TypeError) as error:
-            complaints.append(f"{name}={value!r} is not understood and ignored: {error}")
+        except ValueError as error:
+            shown = str(getattr(weaker, "value", weaker)) if weaker is not None else "the default"
+            complaints.append(f"{name}={str(value)[:80]!r} cannot be used: {error} Using {shown}.")
             return weaker
 
     def of_env(name: str, parse: Callable[[Any], T], weaker: T) -> T:
@@ -110,34 +145,37 @@ def read_settings(environ: Mapping[str, str], traits: Settings | None = None) ->
 
     base = traits or Settings()
     notebook = _notebook(environ, complaints)
-    metadata = Ask(
-        read("notebook metadata gpushare.gpus", _optional(parse_gpus), notebook.get("gpus"), None),
-        read(
-            "notebook metadata gpushare.memory",
-            _optional(parse_size),
-            notebook.get("memory"),
-            None,
-        ),
-        read(
-            "notebook metadata gpushare.class",
-            _optional(parse_class),
-            notebook.get("class"),
-            None,
-        ),
-    )
-    environment = Ask(
-        of_env(names.GPUS, _optional(parse_gpus), None),
-        of_env(names.MEMORY, _optional(parse_size), None),
-        of_env(names.CLASS, _optional(parse_class), None),
-    )
+    ask = base.ask
+    for source in (
+        {key: (f"the notebook's gpushare.{key}", notebook.get(key)) for key in _KEYS},
+        {key: (variable, environ.get(variable)) for key, variable in _KEYS.items()},
+    ):
+        ask = Ask(
+            read(source["gpus"][0], _optional(parse_gpus), source["gpus"][1], ask.gpus),
+            read(source["memory"][0], _optional(_parse_memory), source["memory"][1], ask.memory),
+            read(
+                source["class"][0], _optional(parse_class), source["class"][1], ask.priority_class
+            ),
+        )
     return replace(
         base,
-        ask=environment.over(metadata).over(base.ask),
-        fallback=of_env(names.FALLBACK, Fallback, base.fallback),
-        acquire=of_env(names.ACQUIRE, Acquire, base.acquire),
+        ask=ask,
+        fallback=of_env(names.FALLBACK, parse_fallback, base.fallback),
+        acquire=of_env(names.ACQUIRE, parse_acquire, base.acquire),
         wait_timeout=of_env(names.WAIT_TIMEOUT, parse_seconds, base.wait_timeout),
+        answer_timeout=of_env(names.ANSWER_TIMEOUT, parse_patience, base.answer_timeout),
         complaints=(*base.complaints, *complaints),
     )
+
+
+_KEYS: Final = {"gpus": names.GPUS, "memory": names.MEMORY, "class": names.CLASS}
+
+
+def _parse_memory(text: Any) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ValueError("it is no memory size: write it like 8GiB or 512MiB.") from None
 
 
 def _optional(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
@@ -151,7 +189,7 @@ def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Mapping[str,
         return {}
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
         complaints.append(f"{names.NOTEBOOK} is not understood and ignored.")

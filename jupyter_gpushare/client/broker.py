@@ -1,0 +1,496 @@
+"""One process's dealings with the node manager: its lease, and who must hear of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from enum import Enum
+from types import ModuleType
+from typing import Any, Final
+
+from ..protocol import names
+from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
+from ..protocol.errors import Reason
+from ..protocol.messages import Method
+from . import display
+from .adapters import registry
+from .errors import GpuShareError, LeaseLost, NodeUnavailable
+from .grant import Grant, GrantedGpu
+from .session import Link, NobodyThere, Session
+from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
+from .task import describe_task
+from .visible import Visible, cuda_started
+
+_QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
+
+
+class Standing(Enum):
+    """How this process stands with its GPUs."""
+
+    FREE = "free"
+    HELD = "held"
+    JOINED = "joined"
+    FELL_BACK = "fell_back"
+    LOST = "lost"
+
+
+class Broker:
+    """See the module.
+
+    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs,
+    and the lease's id and secret are left there for child processes to join.
+    ``traits`` gives the weakest settings, anew each time.
+    """
+
+    def __init__(
+        self,
+        environ: MutableMapping[str, str],
+        traits: Callable[[], Settings] = Settings,
+        *,
+        make_display: Callable[[], display.Display] = display.waiting_display,
+        say: Callable[[str], None] = display.say,
+    ) -> None:
+        self.standing = Standing.FREE
+        self.grant: Grant | None = None
+        self.lost: str | None = None
+        self._environ = environ
+        self._traits = traits
+        self._make_display = make_display
+        self._say = say
+        self._said: set[str] = set()
+        self._asked = Ask()
+        self._visible = Visible(environ)
+        self._session: Session | None = None
+        self._adapters: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
+        self._lock = threading.RLock()  # held while waiting in the queue
+        self._session_lock = threading.Lock()  # never held for longer than a hello
+        self._found: Found | None = find_socket(environ)
+        self._busy: bool | None = None
+        self._cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
+        self._lost_gpus: tuple[str, ...] | None = None
+        self._deserted = False
+        self._silent_until = 0.0
+        # Our parent's marks; without them this process asks for itself.
+        self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
+        self._parent_secret = environ.get(names.SECRET)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; a value that cannot be used is complained of once."""
+        settings = read_settings(self._environ, self._traits())
+        for complaint in settings.complaints:
+            self._say_once(complaint)
+        return settings
+
+    # -- what the import hook needs --------------------------------------------------
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is a node manager to ask; if not, everything here is inert."""
+        if self._found is None:
+            self._found = find_socket(self._environ)
+        return self._found is not None and not self._deserted
+
+    def before_framework(self, module: str) -> None:
+        """Called before a framework's module runs; may wait in the queue.
+
+        Raises :class:`GpuShareError` only with ``fallback = "error"``, and
+        :class:`KeyboardInterrupt` when the user leaves the queue.
+        """
+        if not self.configured or self._visible.hidden_by_user:
+            return
+        adapter = self._adapter(module)
+        if adapter is None:
+            return
+        if self._late(adapter) and self._parent_lease is None:
+            # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
+            self._visible.hide(children_may_ask=True)
+            adapter.before(None)
+        else:
+            adapter.before(self.ensure(f"import {module}"))
+        if self.configured:
+            self._adapters[module] = (adapter, None)
+
+    def after_framework(self, module: str, loaded: ModuleType) -> None:
+        """Called when the framework's module has run."""
+        if module not in self._adapters:
+            return
+        adapter, _ = self._adapters[module]
+        self._adapters[module] = (adapter, loaded)
+        if self._late(adapter):
+            adapter.first_use(loaded, lambda: self.ensure(f"first use of {module}"), self.expected)
+        else:
+            adapter.after(loaded, self.grant)
+
+    def _late(self, adapter: registry.Adapter) -> bool:
+        """Whether the lease is taken later, when CUDA starts."""
+        return (
+            adapter.catches_first_use
+            and self.grant is None
+            and self.standing in (Standing.FREE, Standing.LOST)
+            and self.settings.acquire is Acquire.FIRST_USE
+        )
+
+    def expected(self) -> int:
+        """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
+        if self.grant is not None:
+            return len(self.grant.gpus)
+        if self.standing is Standing.FELL_BACK or time.monotonic() < self._silent_until:
+            return 0
+        try:
+            quota = self._connect(patience=0.0).hello.get("quota")
+        except GpuShareError:
+            self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
+            return 0
+        allowed = quota.get("gpus") if isinstance(quota, dict) else None
+        wanted = self._wanted()
+        return wanted if isinstance(allowed, int) and wanted <= allowed else 0
+
+    def ensure(self, why: str) -> Grant | None:
+        """The grant this process has, or gets now; ``None``: run without a GPU.
+
+        Raises :class:`GpuShareError` with ``fallback = "error"``.
+        """
+        with self._lock:
+            self._settle()
+            if self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED):
+                return self.grant
+            if self._wanted() == 0:
+                self._visible.hide(children_may_ask=False)
+                return None
+            try:
+                return self._join() if self._parent_lease else self.request(Ask())
+            except GpuShareError as error:
+                return self._fall_back(why, error)
+            except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
+                return self._fall_back(why, _internal(error))
+
+    # -- what people and programs call -------------------------------------------------
+
+    def ask(self) -> Ask:
+        """What a request of this process asks, from all who may say."""
+        return self._asked.over(self.settings.ask)
+
+    def set_ask(self, ask: Ask) -> None:
+        """What the next request asks, stronger than any setting."""
+        self._asked = ask.over(self._asked)
+
+    def request(self, ask: Ask, *, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        """Get a lease, waiting visibly. ``wait_timeout`` in seconds; ``None``: as the settings say.
+
+        A process has one lease at a time. One that is held already is kept if
+        it is what is asked, else given back first. Raises
+        :class:`GpuShareError`, :class:`KeyboardInterrupt`.
+        """
+        with self._lock:
+            self._settle()
+            wanted = ask.over(self.ask())
+            if self.grant is not None:
+                if _is_what_is_asked(self.grant, wanted):
+                    return self.grant
+                self._give_way()
+            result = self._ask_node(wanted, wait, wait_timeout)
+            return self._adopt(result)
+
+    def release(self) -> str | None:
+        """Give the lease back; the lease's state then, or ``None`` if there was none.
+
+        A lease that this process has joined stays its parent's. Raises
+        :class:`NodeUnavailable`.
+        """
+        with self._lock:
+            self._settle()
+            if self.grant is None:
+                return None
+            lease, session = self.grant.lease, self._session
+            joined = self.standing is Standing.JOINED
+            self._remember_cuda()
+            self._forget()
+            if session is None:
+                return "joined"
+            session.let_go(lease)
+            if joined:
+                return "joined"
+            try:
+                result = session.call(Method.RELEASE, lease=lease, again=True)
+            except LeaseLost:
+                return "ended"  # somebody was faster
+            return str(result.get("state")) if isinstance(result, dict) else "ended"
+
+    def call(self, method: Method, **params: Any) -> Any:
+        """Any call; its result. Raises :class:`GpuShareError`."""
+        return self._connect().call(method, again=True, **params)
+
+    def status(self) -> dict[str, Any]:
+        """The status document. Raises :class:`GpuShareError`."""
+        result = self.call(Method.STATUS)
+        if not isinstance(result, dict):
+            raise NodeUnavailable("The node manager's status makes no sense.")
+        return result
+
+    def set_activity(self, busy: bool) -> None:
+        """Tell what the task does. Never waits, never raises."""
+        self._busy = busy
+        grant, session = self.grant, self._session
+        if grant is not None and session is not None and self.standing is Standing.HELD:
+            session.set_activity(grant.lease, busy)
+
+    def close(self) -> None:
+        """The process ends: give back what is ours. The node manager sees it die anyway."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if self.grant is not None and self.standing is Standing.HELD and session.link is Link.UP:
+            session.tell(Method.RELEASE, lease=self.grant.lease)
+        session.close(0.2)
+
+    def abandon_in_child(self) -> Broker:
+        """After a fork: a broker for the child, whose parent's lease is its own, too."""
+        if self._session is not None:
+            self._session.abandon_in_child()
+        child = Broker(self._environ, self._traits, make_display=self._make_display, say=self._say)
+        child._asked, child._said = self._asked, self._said
+        child._adapters = self._adapters
+        child._visible = self._visible
+        child.grant = self.grant
+        if self.grant is not None:
+            child.standing = Standing.JOINED
+        elif self.standing is Standing.FELL_BACK:
+            child.standing = Standing.FELL_BACK
+        return child
+
+    # -- inside ---------------------------------------------------------------------
+
+    def _wanted(self) -> int:
+        gpus = self.ask().gpus
+        return 1 if gpus is None else gpus
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
+
+    def _adapter(self, module: str) -> registry.Adapter | None:
+        try:
+            return registry.find(module)
+        except Exception as error:  # noqa: BLE001 - another package's adapter may raise anything
+            self._say(f"The adapter for {module} cannot be used and is left out: {error!r}")
+            return None
+
+    def _connect(self, patience: float | None = None) -> Session:
+        with self._session_lock:
+            if self._session is not None and self._session.link is not Link.CLOSED:
+                return self._session
+            self._deserted = False
+            if not self.configured or self._found is None:
+                raise NodeUnavailable(
+                    "No GPU node manager is set up for this process. In Jupyter it comes with "
+                    "the server; elsewhere start `jupyter gpushare node` or set "
+                    f"{names.SOCKET}."
+                )
+            timeout = self.settings.answer_timeout
+            session = Session(
+                self._found.path, lambda: read_token(self._environ), timeout, on_lost=self._lost
+            )
+            session.open(timeout if patience is None else patience)
+            self._session = session
+            return session
+
+    def _join(self) -> Grant | None:
+        """Join our parent's lease; when it has ended, ask for one of our own."""
+        lease, secret = self._parent_lease or "", self._parent_secret or ""
+        try:
+            session = self._connect()
+            result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
+        except NodeUnavailable:
+            if not self._visible.names_gpus:
+                raise
+            # Our parent holds them, whether or not the node manager can be asked just now.
+            self.standing = Standing.JOINED
+            return None
+        except LeaseLost:
+            result = None
+        self._parent_lease = self._parent_secret = None
+        if not isinstance(result, dict) or result.get("state") == "queued":
+            return self.request(Ask())
+        self.grant = self._visible.show_part(read_grant(result))
+        self.standing, self.lost = Standing.JOINED, None
+        session.hold(lease, secret)
+        self._tell_adapters()
+        return self.grant
+
+    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> dict[str, Any]:
+        settings = self.settings
+        session = self._connect()
+        shown = self._make_display()
+        last: dict[str, Any] = {}
+
+        def queued(notice: Mapping[str, Any]) -> None:
+            last.update(notice)
+            shown.update(notice)
+
+        def waiting() -> None:
+            if last:
+                shown.update(last)
+
+        params: dict[str, Any] = {
+            "request_id": os.urandom(16).hex(),
+            "task": describe_task(self._environ),
+            "gpus": ask.gpus,
+            "memory": ask.memory,
+            "priority_class": ask.priority_class,
+            "wait": wait,
+        }
+        bound = settings.wait_timeout if wait_timeout is None else wait_timeout
+        try:
+            result = session.request(params, queued, waiting, bound)
+        except BaseException:
+            shown.done(None)
+            raise
+        shown.done("GPUs granted.")
+        return result
+
+    def _adopt(self, result: Mapping[str, Any]) -> Grant:
+        grant = read_grant(result)
+        self.grant, self.standing, self.lost = grant, Standing.HELD, None
+        self._environ[names.LEASE] = grant.lease
+        self._environ[names.SECRET] = str(result.get("secret", ""))
+        replaced = self._visible.show(grant)
+        if replaced is not None:
+            self._say_once(
+                f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
+                "lease. For more GPUs use `%gpushare request --gpus N` or JUPYTER_GPUSHARE_GPUS."
+            )
+        self._catch_up(grant)
+        self._tell_adapters()
+        if self._busy is not None:
+            self.set_activity(self._busy)
+        return grant
+
+    def _catch_up(self, grant: Grant) -> None:
+        """Frameworks that were imported before we were asked, and a CUDA that runs already."""
+        for module in registry.BUILT_IN:
+            loaded = sys.modules.get(module)
+            being_imported = getattr(getattr(loaded, "__spec__", None), "_initializing", False)
+            if loaded is not None and not being_imported and module not in self._adapters:
+                adapter = self._adapter(module)
+                if adapter is not None:
+                    self._adapters[module] = (adapter, loaded)
+        if cuda_started() and self._cuda_had != tuple(gpu.uuid for gpu in grant.gpus):
+            self._say(
+                "CUDA was started in this process before this lease was granted, and keeps the "
+                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
+            )
+
+    def _give_way(self) -> None:
+        """Give the lease back for another one. Raises :class:`GpuShareError`."""
+        if cuda_started():
+            raise GpuShareError(
+                "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
+                "them any more. Restart the kernel (or the program) and ask before CUDA is used."
+            )
+        self.release()
+
+    def _tell_adapters(self) -> None:
+        for module, (adapter, loaded) in tuple(self._adapters.items()):
+            if loaded is None:
+                continue
+            try:
+                adapter.after(loaded, self.grant)
+            except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
+                self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
+
+    def _remember_cuda(self) -> None:
+        if self.grant is not None and cuda_started():
+            self._cuda_had = tuple(gpu.uuid for gpu in self.grant.gpus)
+
+    def _forget(self) -> None:
+        self.grant, self.standing = None, Standing.FREE
+        for name in (names.LEASE, names.SECRET):
+            self._environ.pop(name, None)
+        self._visible.hide(children_may_ask=True)
+
+    def _lost(self, lease: str, message: str) -> None:
+        """Called on the session's thread, which leaves the environment alone."""
+        if self.grant is None or self.grant.lease != lease:
+            return
+        self._lost_gpus = tuple(gpu.uuid for gpu in self.grant.gpus)
+        self.grant, self.standing, self.lost = None, Standing.LOST, message
+        self._say(
+            f"The GPU lease of this process has ended: {message} What it still keeps on the GPU "
+            "counts as used without a lease. Save your work; `%gpushare request` or a restart "
+            "asks for a new one."
+        )
+
+    def _settle(self) -> None:
+        """What the loss of a lease means for the environment, on the user's thread."""
+        if self.standing is Standing.LOST and names.LEASE in self._environ:
+            if cuda_started():
+                self._cuda_had = self._lost_gpus
+            lost = self.lost
+            self._forget()
+            self.standing, self.lost = Standing.LOST, lost
+
+    def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
+        if isinstance(error, NobodyThere) and not self._is_promised():
+            self._deserted = True  # its server is gone and left the socket: nobody shares GPUs
+            return None
+        if self.settings.fallback is Fallback.ERROR:
+            raise error
+        self.standing = Standing.FELL_BACK
+        self._visible.hide(children_may_ask=False)
+        self._say(
+            f"`{why}` goes on without a GPU (fallback = cpu): {error} "
+            "`%gpushare request` tries again, as long as CUDA is not used."
+        )
+        return None
+
+    def _is_promised(self) -> bool:
+        """Whether somebody relies on the node manager: it is configured, or the system's."""
+        found = self._found
+        return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
+
+
+def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
+    enough = ask.memory is None or all(
+        gpu.memory == min(ask.memory, gpu.capacity) for gpu in grant.gpus
+    )
+    return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
+
+
+def _internal(error: Exception) -> NodeUnavailable:
+    return NodeUnavailable(
+        f"jupyter_gpushare failed by an error of its own ({type(error).__name__}: {error}). "
+        "`jupyter gpushare doctor` may know more; please report it.",
+        Reason.UNAVAILABLE,
+    )
+
+
+def read_grant(result: Mapping[str, Any]) -> Grant:
+    """The grant in an answer. Raises :class:`NodeUnavailable` when it makes no sense."""
+    try:
+        gpus = tuple(_gpu(gpu) for gpu in result["gpus"])
+        lease = result["lease"]
+        if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
+            raise ValueError("no lease, or no GPUs")
+        return Grant(lease, gpus)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NodeUnavailable(
+            f"The node manager's grant makes no sense ({error!r}); are both of the same release?",
+            Reason.UNAVAILABLE,
+        ) from error
+
+
+def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
+    uuid, memory = data["uuid"], data["memory"]
+    # It goes into an environment variable and from there into a driver.
+    if not isinstance(uuid, str) or not uuid.isprintable() or not uuid or set(uuid) & set(", "):
+        raise ValueError(f"a GPU named {uuid!r}")
+    capacity = data.get("capacity", memory)
+    for size in (memory, capacity):
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
+            raise ValueError(f"a GPU with {size!r} bytes")
+    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity)
