@@ -162,14 +162,18 @@ def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
 def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
     """The terminal sends Ctrl-C to both; passing ours on would make it two."""
     script = (
-        "import signal, sys\n"
+        "import os, signal, sys\n"
         "got = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: got.append(1))\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: (print('got', len(got)), sys.exit(0)))\n"
+        "def typed(*_):\n"
+        "    got.append(1)\n"
+        "    os.write(1, b'typed %d\\n' % len(got))\n"
+        "def asked(*_):\n"
+        "    os.write(1, b'got %d\\n' % len(got))\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGINT, typed)\n"
+        "signal.signal(signal.SIGUSR1, asked)\n"
         "print('up', flush=True)\n"
-        "while True:\n"
-        "    signal.pause()\n"
-        "    print('paused', len(got), flush=True)\n"
+        "while True: signal.pause()\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:
@@ -177,14 +181,22 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
     try:
         screen = Screen(terminal)
         screen.until("up")
+        # `run` stands still while the command gets its own: two at once would look like one.
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
         os.write(terminal, b"\x03")
-        screen.until("paused 1")
-        os.kill(pid, signal.SIGUSR1)  # comes after whatever was passed on before
+        screen.until("typed 1")
+        os.kill(pid, signal.SIGUSR1)  # passed on after the other, if that were passed on
+        os.kill(pid, signal.SIGCONT)
         screen.until("got 1")
-    finally:
         _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    except BaseException:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
         os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 class Screen:
