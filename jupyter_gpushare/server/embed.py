@@ -137,7 +137,8 @@ class EmbeddedNode:
             with contextlib.suppress(ProcessLookupError):
                 child.terminate()
             try:
-                await asyncio.wait_for(child.wait(), _STOP_WITHIN)
+                async with asyncio.timeout(_STOP_WITHIN):
+                    await child.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
@@ -196,8 +197,9 @@ class EmbeddedNode:
                 await asyncio.sleep(_BACK_OFF[failures])
                 continue
             pause = _EAGER_POLL if loop.time() < eager_until else _POLL
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._lost.wait(), pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._lost.wait()
                 eager_until = loop.time() + _EAGER_FOR
                 await asyncio.sleep(_EAGER_POLL)
 
@@ -237,8 +239,9 @@ class EmbeddedNode:
                 self._log.info("gpushare: hosting the node manager at %s", self.socket)
                 self._on_change()
             await child.wait()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*readers), 1.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await asyncio.gather(*readers)
             story = said[-1] if said else "it said nothing"
             self._say_problem(
                 f"The node manager ended with status {child.returncode} ({story}). "

@@ -227,7 +227,8 @@ class KernelEnvironment:
             return None
         if kind is None and not path.endswith(".ipynb"):
             return None
-        return await asyncio.wait_for(self._read_notebook(path), _READ_TIMEOUT)
+        async with asyncio.timeout(_READ_TIMEOUT):
+            return await self._read_notebook(path)
 
     async def _read_notebook(self, path: str) -> str | None:
         get: Callable[..., Awaitable[Any]] = self._contents.get

@@ -142,7 +142,9 @@ class NodeLink:
         self._waiting[call_id] = answer
         writer.write(line)
         try:
-            result = await asyncio.wait_for(answer, timeout)
+            # Not wait_for(): before Python 3.12 it may lose a cancellation, or what it waited for.
+            async with asyncio.timeout(timeout):
+                result = await answer
         except TimeoutError:
             raise NodeTimedOut(method.value, timeout) from None
         finally:
@@ -165,8 +167,9 @@ class NodeLink:
                 await self._connect_once()
                 failures = 0 if self.state.generation != generation else failures + 1
                 pause = _PAUSES[min(failures, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), pause)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._hurry.wait()
         finally:
             self._set(LinkState(None, None, "The server stops.", self.state.generation))
 
@@ -177,9 +180,8 @@ class NodeLink:
             self._lost(self._why() or "There is no node manager on this host.")
             return
         try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_unix_connection(path), _CONNECT_WITHIN
-            )
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                reader, writer = await asyncio.open_unix_connection(path)
         except (TimeoutError, OSError) as error:
             said = getattr(error, "strerror", None) or "no answer"
             self._lost(
@@ -190,13 +192,11 @@ class NodeLink:
         self._writer = writer
         self._protocol = ClientConnection()
         reading = asyncio.create_task(self._read(reader))
+        greeting = asyncio.create_task(self._greet())
         try:
-            greeting = asyncio.create_task(self._greet())
             await asyncio.wait({reading, greeting}, return_when=asyncio.FIRST_COMPLETED)
             if greeting.done():
                 greeting.result()
-            else:
-                greeting.cancel()
             await reading
             self._lost("The node manager closed the connection. It is tried again.")
         except NodeProblem as problem:
@@ -205,10 +205,13 @@ class NodeLink:
             self._log.debug("gpushare: the connection to %s failed", path, exc_info=True)
             self._lost(f"The connection to the node manager at {path} failed ({error}).")
         finally:
-            reading.cancel()
+            # All of it before the next await: close() may cancel us there.
             self._writer = None
-            writer.close()
+            writer.transport.abort()  # nobody waits for what is unsent
+            for task in (reading, greeting):
+                task.cancel()
             self._fail_waiting()
+            await asyncio.gather(reading, greeting, return_exceptions=True)
 
     async def _greet(self) -> None:
         met = await self._ask(

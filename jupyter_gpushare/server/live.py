@@ -126,7 +126,8 @@ class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 await self._changed.wait()
                 self._changed.clear()
                 try:
-                    await asyncio.wait_for(self.write_message(self.feed.message()), _WRITE_WITHIN)
+                    async with asyncio.timeout(_WRITE_WITHIN):
+                        await self.write_message(self.feed.message())
                 except TimeoutError:
                     self.close(1008, "Too slow.")
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import tempfile
@@ -53,17 +54,21 @@ async def send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 async def linked(peer: Peer, **options: Any) -> AsyncIterator[NodeLink]:
     """Serve ``peer`` on a socket and have a link connect to it."""
 
+    writers: list[asyncio.StreamWriter] = []
+    tasks: list[asyncio.Task[None]] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):
             await peer(reader, writer)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        writer.transport.abort()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        tasks.append(asyncio.get_running_loop().create_task(serve(reader, writer)))
 
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         path = str(Path(folder) / "s")
-        server = await asyncio.start_unix_server(serve, path)
+        server = await asyncio.start_unix_server(accept, path)
         link = NodeLink(find=lambda: path, why=lambda: None, log=LOG, **options)
         link.start()
         try:
@@ -71,6 +76,11 @@ async def linked(peer: Peer, **options: Any) -> AsyncIterator[NodeLink]:
         finally:
             await link.close()
             server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for writer in writers:
+                writer.transport.abort()
             await server.wait_closed()
 
 
