@@ -2,7 +2,8 @@
 
 `jupyter_gpushare._boot` calls `before_framework` and `after_framework` around
 the execution of a framework's module. The broker is made when it is first
-needed; a forked child gets one of its own.
+needed, and only then is the rest of the client imported; a forked child gets a
+broker of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import os
 import threading
 from collections.abc import Callable
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from .broker import Broker, Standing
-from .settings import Settings
-
-__all__ = ["Broker", "Standing", "after_framework", "before_framework", "broker"]
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .settings import Settings
 
 
 class _Process:
@@ -26,19 +27,21 @@ class _Process:
         self._lock = threading.Lock()
         self._broker: Broker | None = None
         self._busy: bool | None = None
-        self._traits: Callable[[], Settings] = Settings
+        self._traits: Callable[[], Settings] | None = None
 
     def get(self) -> Broker:
         with self._lock:
             if self._broker is None:
-                self._broker = Broker(os.environ, lambda: self._traits())
+                from .broker import Broker
+
+                self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(after_in_child=self._forked)
                 atexit.register(self._close)
                 if self._busy is not None:
                     self._broker.set_activity(self._busy)
             return self._broker
 
-    def use_traits(self, traits: Callable[[], Settings]) -> None:
+    def use_traits(self, traits: Callable[[], Settings] | None) -> None:
         """Where the weakest settings come from; asked whenever settings are needed."""
         self._traits = traits
 
@@ -47,6 +50,11 @@ class _Process:
         self._busy = busy
         if self._broker is not None:
             self._broker.set_activity(busy)
+
+    def _weakest(self) -> Settings:
+        from .settings import Settings
+
+        return Settings() if self._traits is None else self._traits()
 
     def _forked(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +79,8 @@ def broker() -> Broker:
 
 def before_framework(module: str) -> None:
     """The import hook: a framework's module is about to run."""
-    broker().before_framework(module)
+    if broker().configured:
+        broker().before_framework(module)
 
 
 def after_framework(module: str, loaded: ModuleType) -> None:

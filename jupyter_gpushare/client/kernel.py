@@ -1,0 +1,88 @@
+"""Whether the kernel computes: cells are counted, and only a change is told.
+
+Subshells run several cells at once, and a cell may run another one, so it is
+a count and no switch. Silent executions (a front end that looks at variables)
+do not count. Nothing here may delay a cell or break it: nothing is imported,
+nothing waits, and the node manager is told by the session's own thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class CellWatch:
+    """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends."""
+
+    def __init__(self, tell: Callable[[bool], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
+
+    @property
+    def running(self) -> int:
+        """Cells that run now."""
+        return sum(self._depth.values())
+
+    def cell_begins(self, info: Any) -> None:
+        """``pre_run_cell``."""
+        me = threading.get_ident()
+        with self._lock:
+            first = not self._depth
+            self._depth[me] = self._depth.get(me, 0) + 1
+            if first:
+                self._report(True)
+
+    def cell_ends(self, result: Any) -> None:
+        """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
+        me = threading.get_ident()
+        with self._lock:
+            left = self._depth.pop(me, 0) - 1
+            if left > 0:
+                self._depth[me] = left
+            if not self._depth:
+                self._report(False)
+
+    def code_ends(self) -> None:
+        """``post_execute``, silent or not: a lease that silent code has taken is idle after it."""
+        with self._lock:
+            if not self._depth:
+                self._report(False)
+
+    def _report(self, busy: bool) -> None:
+        try:
+            self._tell(busy)
+        except Exception:  # noqa: BLE001 - whatever is wrong with us, the cell runs
+            return
+
+
+def tell(busy: bool) -> None:
+    """Tell the process's broker. Where none was needed so far, nobody needs to know."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    set_activity = getattr(acquire, "set_activity", None)
+    if set_activity is not None:
+        set_activity(busy)
+
+
+def install(ip: Any) -> CellWatch:
+    """Watch the cells of the shell ``ip``, once."""
+    for callback in ip.events.callbacks["pre_run_cell"]:
+        watch = getattr(callback, "__self__", None)
+        if isinstance(watch, CellWatch):
+            return watch
+    watch = CellWatch(tell)
+    ip.events.register("pre_run_cell", watch.cell_begins)
+    ip.events.register("post_run_cell", watch.cell_ends)
+    ip.events.register("post_execute", watch.code_ends)
+    return watch
+
+
+def uninstall(ip: Any) -> None:
+    """Watch no more."""
+    for event in ("pre_run_cell", "post_run_cell", "post_execute"):
+        for callback in tuple(ip.events.callbacks[event]):
+            if isinstance(getattr(callback, "__self__", None), CellWatch):
+                ip.events.unregister(event, callback)

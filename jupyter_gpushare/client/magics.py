@@ -1,0 +1,473 @@
+"""``%gpushare`` and ``%%gpushare`` in IPython and notebooks, and their traits.
+
+Every kernel loads this when it starts, so the rest of us (the session, the
+renderer) is imported only when a magic is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
+from traitlets import Enum, TraitError, TraitType
+from traitlets.config import Config, Configurable
+
+from . import kernel
+
+if TYPE_CHECKING:
+    from .grant import Grant
+    from .settings import Ask, Settings
+
+OPTIONS = {
+    "--gpus": ("1", "2", "4", "8"),
+    "--memory": ("4GiB", "8GiB", "16GiB", "24GiB"),
+    "--class": ("interactive", "batch"),
+}
+"""What can be asked for, and values worth offering."""
+
+VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "status": {},
+    "quota": {},
+    "request": {**OPTIONS, "--no-wait": (), "--later": ()},
+    "release": {},
+    "history": {"--limit": ("20", "50", "200")},
+    "help": {},
+}
+_HISTORY = 20  # events shown
+
+
+# -- traits ------------------------------------------------------------------------------------
+
+
+class Parsed(TraitType[Any, Any]):
+    """A value as people write it, checked by a function of ``client/settings.py``."""
+
+    allow_none = True
+
+    def __init__(self, parser: str, default: Any, form: str, **named: Any) -> None:
+        self.info_text = form
+        self._parser = parser
+        super().__init__(default, **named)
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        from . import settings
+        from ..protocol.sizes import parse_size
+
+        if value is None:
+            return None
+        parse: Callable[[Any], Any] = getattr(settings, self._parser, parse_size)
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise TraitError(
+                f"GpuShare.{self.name} = {value!r} cannot be used: {error}"
+            ) from error
+
+    def from_string(self, s: str) -> str:
+        return s
+
+
+class GpuShare(Configurable):
+    """Settings of this kernel; environment variables and notebook metadata are stronger."""
+
+    fallback = Enum(
+        ("cpu", "error"),
+        "cpu",
+        help="""What happens when no GPU is to be had: "cpu" goes on without, with one warning;
+        "error" raises QuotaExceeded or NodeUnavailable.""",
+    ).tag(config=True)
+    acquire = Enum(
+        ("import", "first-use"),
+        "import",
+        help="""When the lease is taken: when a framework is imported, or ("first-use") when it
+        first starts CUDA, where the framework lets us see that.""",
+    ).tag(config=True)
+    wait_timeout = Parsed(
+        "parse_seconds",
+        0.0,
+        "a time such as 90, 10m or 2h",
+        help="The longest wait in the queue: seconds, or 10m, 2h. 0: for ever.",
+    ).tag(config=True)
+    gpus = Parsed(
+        "parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1."
+    ).tag(config=True)
+    memory = Parsed(
+        "parse_size",
+        None,
+        "a memory size such as 8GiB",
+        help="Memory on each GPU to ask for. None: what the quota allows.",
+    ).tag(config=True)
+    priority_class = Enum(
+        ("interactive", "batch"),
+        None,
+        allow_none=True,
+        help="interactive (a person waits) or batch (may wait longer).",
+    ).tag(config=True)
+
+    def settings(self) -> Settings:
+        """As the weakest source of this process's settings."""
+        from .settings import Acquire, Ask, Fallback, Settings
+
+        return Settings(
+            ask=Ask(self.gpus, self.memory, self.priority_class),
+            fallback=Fallback(self.fallback),
+            acquire=Acquire(self.acquire),
+            wait_timeout=self.wait_timeout or 0.0,
+        )
+
+    def put_in_force(self, _change: object = None) -> None:
+        """Have the broker ask us; `load_ipython_extension` leaves it until there is a need."""
+        from .acquire import use_traits
+
+        use_traits(self.settings)
+
+
+def read_traits(shell: InteractiveShell) -> GpuShare:
+    """The traits of a shell; a value that cannot be used is said and left out."""
+    try:
+        return GpuShare(parent=shell)
+    except TraitError:
+        usable = Config()
+        for name, value in shell.config.get("GpuShare", {}).items():
+            try:
+                GpuShare(config=Config({"GpuShare": {name: value}}))
+            except TraitError as error:
+                from .display import say
+
+                say(f"{error} The default is used.")
+            else:
+                usable.GpuShare[name] = value
+        return GpuShare(config=usable)
+
+
+# -- the magics --------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. See `%gpushare help`.")
+
+
+@magics_class
+class GpuShareMagics(Magics):
+    """See the module."""
+
+    @output_can_be_silenced
+    @line_cell_magic
+    def gpushare(self, line: str, cell: str | None = None) -> Any:
+        """GPUs of this kernel: status, quota, request, release, history, help.
+
+        ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
+        ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
+        of a cell holds a lease for that cell only.
+        """
+        __tracebackhide__ = True
+        if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
+            raise UsageError("GPU sharing is switched off by the variable JUPYTER_GPUSHARE.")
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%gpushare: {error}. See `%gpushare help`.") from None
+        if cell is not None:
+            return self._cell(words, cell)
+        verb, *rest = words or ["status"]
+        if verb in ("-h", "--help"):
+            verb = "help"
+        if verb not in VERB_OPTIONS:
+            raise UsageError(_unknown(verb))
+        getattr(self, f"_{verb}")(rest)
+        return None
+
+    def _status(self, words: list[str]) -> None:
+        _nothing_more("status", words)
+        from . import render
+        from .acquire import broker
+
+        status = broker().status()
+        grant = broker().grant
+        here = grant.lease if grant else None
+        self._show(render.status_text(status, here), render.status_html(status, here))
+
+    def _quota(self, words: list[str]) -> None:
+        _nothing_more("quota", words)
+        from . import api, render
+        from .acquire import broker
+
+        status, usage = broker().status(), api.usage()
+        self._show(render.quota_text(status, usage), render.quota_html(status, usage))
+
+    def _history(self, words: list[str]) -> None:
+        parser = _Parser("%gpushare history", add_help=False)
+        parser.add_argument("--limit", type=int, default=_HISTORY)
+        limit = parser.parse_args(words).limit
+        if not 1 <= limit <= 1000:
+            raise UsageError("%gpushare history: --limit must be from 1 to 1000.")
+        from . import api, render
+
+        events = api.history(limit)
+        self._show(render.history_text(events), render.history_html(events))
+
+    def _help(self, words: list[str]) -> None:
+        from . import render
+
+        self._show(render.help_text(), render.help_html())
+
+    def _request(self, words: list[str]) -> None:
+        parser = _asking("%gpushare request")
+        parser.add_argument("--no-wait", action="store_true")
+        parser.add_argument("--later", action="store_true")
+        options = parser.parse_args(words)
+        ask = _ask("%gpushare request", options)
+        from . import render
+        from .acquire import broker
+
+        before = broker().grant
+        if options.later:
+            broker().set_ask(ask)
+            self._tell(f"The next framework that is imported asks for {render.ask_words(ask)}.")
+            return
+        if before is not None and not words:
+            self._tell(f"This kernel holds {render.grant_words(before)} already.")
+            return
+        try:
+            grant = broker().request(ask, wait=not options.no_wait)
+        except KeyboardInterrupt as interrupt:
+            raise _short(interrupt, "left the queue, no GPU was taken.") from None
+        broker().set_ask(ask)
+        same = before is not None and before.lease == grant.lease
+        start = "This kernel holds" if same else "This kernel now holds"
+        end = "already, nothing changed." if same else "until `%gpushare release` or its end."
+        self._tell(f"{start} {render.grant_words(grant)} {end}")
+
+    def _release(self, words: list[str]) -> None:
+        _nothing_more("release", words)
+        from . import render
+        from .acquire import broker
+
+        grant = broker().grant
+        state = broker().release()
+        if grant is None or state is None:
+            self._tell("This kernel holds no GPU, so there is nothing to give back.")
+        elif state == "joined":
+            self._tell(
+                "This process shared the lease of the process that started it, and has left it. "
+                "The lease itself goes on: only its owner gives it back."
+            )
+        else:
+            self._tell(f"Given back: {render.grant_words(grant)}.{_remains(grant)}")
+
+    def _cell(self, words: list[str], cell: str) -> Any:
+        __tracebackhide__ = True
+        where = "%%gpushare"
+        ask = _ask(where, _asking(where).parse_args(words))
+        run = self._compiled(cell)
+        from . import render
+        from .acquire import broker
+
+        held = broker().grant
+        if held is not None:
+            if not _covers(held, ask):
+                raise UsageError(
+                    f"%%gpushare: the cell asks for {render.ask_words(ask)}, but this kernel "
+                    f"already holds {render.grant_words(held)}, and can hold one lease at a time. "
+                    "Use `%gpushare release` first, or ask for no more than that."
+                )
+            print(f"The cell uses {render.grant_words(held)}, which this kernel holds and keeps.")
+            return run()
+        try:
+            grant = broker().request(ask)
+        except KeyboardInterrupt as interrupt:
+            raise _short(interrupt, "left the queue; the cell did not run.") from None
+        print(f"The cell holds {render.grant_words(grant)} until it ends.")
+        try:
+            return run()
+        finally:
+            _give_back(grant)
+
+    def _compiled(self, cell: str) -> Callable[[], Any]:
+        """The cell's code, ready to run; its last expression is the value, as in any cell.
+
+        Raises :class:`SyntaxError` before anything is asked for.
+        """
+        shell = self.shell
+        assert shell is not None
+        source = shell.transform_cell(cell)
+        name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
+        tree = shell.transform_ast(shell.compile.ast_parse(source, name))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        body = shell.compile(tree, name, "exec")
+        value = None if last is None else shell.compile(ast.Expression(last.value), name, "eval")
+
+        def run() -> Any:
+            __tracebackhide__ = True
+            exec(body, shell.user_global_ns, shell.user_ns)
+            return None if value is None else eval(value, shell.user_global_ns, shell.user_ns)
+
+        return run
+
+    def _tell(self, text: str) -> None:
+        from . import render
+
+        self._show(text, render.notice_html(text, good=True))
+
+    def _show(self, text: str, html: str) -> None:
+        assert self.shell is not None
+        self.shell.display_pub.publish({"text/plain": text, "text/html": html})
+
+
+def _asking(prog: str) -> _Parser:
+    parser = _Parser(prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--gpus")
+    parser.add_argument("--memory")
+    parser.add_argument("--class", dest="priority_class")
+    return parser
+
+
+def _ask(prog: str, options: argparse.Namespace) -> Ask:
+    """Checked needs. Raises ``UsageError``."""
+    from ..protocol.sizes import parse_size
+    from .settings import Ask, parse_class, parse_gpus
+
+    def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise UsageError(f"{prog}: {option} {value!r} cannot be used: {error}") from None
+
+    gpus = read("--gpus", parse_gpus, options.gpus)
+    if gpus == 0:
+        raise UsageError(f"{prog}: --gpus must be at least 1; `%gpushare release` gives back.")
+    return Ask(
+        gpus,
+        read("--memory", parse_size, options.memory),
+        read("--class", parse_class, options.priority_class),
+    )
+
+
+def _nothing_more(verb: str, words: list[str]) -> None:
+    if words:
+        raise UsageError(f"%gpushare {verb} takes no argument {words[0]!r}. See `%gpushare help`.")
+
+
+def _unknown(verb: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(verb, VERB_OPTIONS, 1)
+    hint = f"Did you mean `%gpushare {close[0]}`?" if close else "See `%gpushare help`."
+    return f"%gpushare knows no {verb!r}. {hint}"
+
+
+def _covers(grant: Grant, ask: Ask) -> bool:
+    """Whether a lease that is held is enough for what is asked."""
+    enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
+    return enough and len(grant.gpus) >= (ask.gpus or 1)
+
+
+def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
+    """The same interrupt, which IPython shows as one line."""
+    interrupt.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
+    return interrupt
+
+
+def _give_back(grant: Grant) -> None:
+    """After the cell. Whatever the cell raised must not be hidden behind our trouble."""
+    from .acquire import broker
+    from .display import say
+    from .errors import GpuShareError
+
+    now = broker().grant
+    if now is None or now.lease != grant.lease:
+        return
+    try:
+        broker().release()
+    except GpuShareError as error:
+        say(f"The cell's lease could not be given back in order: {error}")
+        return
+    if remains := _remains(grant):
+        say(f"The cell's lease has ended.{remains}")
+
+
+def _remains(grant: Grant) -> str:
+    """What is still on the GPU of a lease that was given back, and what to do; "" if nothing."""
+    from .acquire import broker
+    from .errors import GpuShareError
+    from .visible import cuda_started
+
+    try:
+        leases = broker().status()["leases"]
+        draining = any(one["id"] == grant.lease and one["state"] == "draining" for one in leases)
+    except (GpuShareError, LookupError, TypeError):
+        draining = False
+    if not draining and not cuda_started():
+        return ""
+    return (
+        " CUDA runs in this process and keeps memory on the GPU as long as it lives; nobody else "
+        "gets that memory before it is really free (the lease shows as draining meanwhile). "
+        "To let go of it, restart the kernel. Until then do not compute on that GPU: it counts "
+        "as use without a lease."
+    )
+
+
+# -- tab completion ----------------------------------------------------------------------------
+
+
+def complete(_shell: Any, event: Any) -> list[str]:
+    """IPython's ``complete_command`` hook for ``%gpushare`` and ``%%gpushare``."""
+    words = str(event.text_until_cursor).split()
+    typed = "" if event.text_until_cursor[-1:].isspace() else words[-1]
+    before = words[: len(words) - bool(typed)]
+    if not before:
+        return []
+    if before[0].startswith("%%"):
+        options = OPTIONS
+    elif len(before) == 1:
+        return list(VERB_OPTIONS)
+    else:
+        options = VERB_OPTIONS.get(before[1], {})
+    if values := options.get(before[-1]):
+        return list(values)
+    return [option for option in options if option not in before]
+
+
+# -- the extension -----------------------------------------------------------------------------
+
+
+def load_ipython_extension(ipython: InteractiveShell) -> None:
+    """Called through ``jupyter_gpushare`` when a kernel starts, or by ``%load_ext``."""
+    traits = read_traits(ipython)
+    ipython.configurables.append(traits)
+    traits.observe(traits.put_in_force, list(traits.trait_names(config=True)))
+    if traits.config.get("GpuShare"):
+        traits.put_in_force()
+    ipython.register_magics(GpuShareMagics(ipython))
+    for key in ("%gpushare", "%%gpushare"):
+        ipython.set_hook("complete_command", complete, str_key=key)
+    kernel.install(ipython)
+
+
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
+    """Take everything away again; a lease that is held stays until the process ends."""
+    kernel.uninstall(ipython)
+    for known in ipython.magics_manager.magics.values():
+        known.pop("gpushare", None)
+    ipython.magics_manager.registry.pop(GpuShareMagics.__name__, None)
+    for key in ("%gpushare", "%%gpushare"):
+        ipython.strdispatchers["complete_command"].strs.pop(key, None)
+    ours = [one for one in ipython.configurables if isinstance(one, GpuShare)]
+    for traits in ours:
+        traits.unobserve_all()
+        ipython.configurables.remove(traits)
+    if any(traits.config.get("GpuShare") for traits in ours):
+        from .acquire import use_traits
+        from .settings import Settings
+
+        use_traits(Settings)
