@@ -10,11 +10,11 @@ import argparse
 import ast
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
 from traitlets import Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
@@ -57,8 +57,8 @@ class Parsed(TraitType[Any, Any]):
         super().__init__(default, **named)
 
     def validate(self, obj: Any, value: Any) -> Any:
-        from . import settings
         from ..protocol.sizes import parse_size
+        from . import settings
 
         if value is None:
             return None
@@ -66,9 +66,7 @@ class Parsed(TraitType[Any, Any]):
         try:
             return parse(value)
         except ValueError as error:
-            raise TraitError(
-                f"GpuShare.{self.name} = {value!r} cannot be used: {error}"
-            ) from error
+            raise TraitError(f"GpuShare.{self.name} = {value!r} cannot be used: {error}") from error
 
     def from_string(self, s: str) -> str:
         return s
@@ -95,9 +93,9 @@ class GpuShare(Configurable):
         "a time such as 90, 10m or 2h",
         help="The longest wait in the queue: seconds, or 10m, 2h. 0: for ever.",
     ).tag(config=True)
-    gpus = Parsed(
-        "parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1."
-    ).tag(config=True)
+    gpus = Parsed("parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1.").tag(
+        config=True
+    )
     memory = Parsed(
         "parse_size",
         None,
@@ -129,7 +127,7 @@ class GpuShare(Configurable):
         use_traits(self.settings)
 
 
-def read_traits(shell: InteractiveShell) -> GpuShare:
+def read_traits(shell: Any) -> GpuShare:
     """The traits of a shell; a value that cannot be used is said and left out."""
     try:
         return GpuShare(parent=shell)
@@ -298,8 +296,7 @@ class GpuShareMagics(Magics):
 
         Raises :class:`SyntaxError` before anything is asked for.
         """
-        shell = self.shell
-        assert shell is not None
+        shell: Any = self.shell
         source = shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
         tree = shell.transform_ast(shell.compile.ast_parse(source, name))
@@ -398,23 +395,33 @@ def _give_back(grant: Grant) -> None:
 
 def _remains(grant: Grant) -> str:
     """What is still on the GPU of a lease that was given back, and what to do; "" if nothing."""
+    from .visible import cuda_started
+
+    if cuda_started():
+        who = "CUDA runs in this process and keeps"
+        advice = "Restart the kernel to let go of it; until then do not compute on that GPU"
+    elif _still_used(grant):
+        who = "Processes that shared the lease keep"
+        advice = "End them, or restart the kernel; until then do not compute on that GPU"
+    else:
+        return ""
+    return (
+        f" {who} memory there, though: it goes back when the process lets go of it, and nobody "
+        f"gets it before (the lease shows as draining meanwhile). {advice}: it would count as "
+        "use without a lease."
+    )
+
+
+def _still_used(grant: Grant) -> bool:
     from .acquire import broker
     from .errors import GpuShareError
-    from .visible import cuda_started
 
     try:
         leases = broker().status()["leases"]
-        draining = any(one["id"] == grant.lease and one["state"] == "draining" for one in leases)
-    except (GpuShareError, LookupError, TypeError):
-        draining = False
-    if not draining and not cuda_started():
-        return ""
-    return (
-        " CUDA runs in this process and keeps memory on the GPU as long as it lives; nobody else "
-        "gets that memory before it is really free (the lease shows as draining meanwhile). "
-        "To let go of it, restart the kernel. Until then do not compute on that GPU: it counts "
-        "as use without a lease."
-    )
+        ours = [one for one in leases if one["id"] == grant.lease and one["state"] == "draining"]
+        return any(gpu.get("measured") for one in ours for gpu in one["gpus"])
+    except (GpuShareError, LookupError, TypeError, AttributeError):
+        return False
 
 
 # -- tab completion ----------------------------------------------------------------------------
@@ -441,7 +448,7 @@ def complete(_shell: Any, event: Any) -> list[str]:
 # -- the extension -----------------------------------------------------------------------------
 
 
-def load_ipython_extension(ipython: InteractiveShell) -> None:
+def load_ipython_extension(ipython: Any) -> None:
     """Called through ``jupyter_gpushare`` when a kernel starts, or by ``%load_ext``."""
     traits = read_traits(ipython)
     ipython.configurables.append(traits)
@@ -454,7 +461,7 @@ def load_ipython_extension(ipython: InteractiveShell) -> None:
     kernel.install(ipython)
 
 
-def unload_ipython_extension(ipython: InteractiveShell) -> None:
+def unload_ipython_extension(ipython: Any) -> None:
     """Take everything away again; a lease that is held stays until the process ends."""
     kernel.uninstall(ipython)
     for known in ipython.magics_manager.magics.values():
@@ -462,12 +469,11 @@ def unload_ipython_extension(ipython: InteractiveShell) -> None:
     ipython.magics_manager.registry.pop(GpuShareMagics.__name__, None)
     for key in ("%gpushare", "%%gpushare"):
         ipython.strdispatchers["complete_command"].strs.pop(key, None)
-    ours = [one for one in ipython.configurables if isinstance(one, GpuShare)]
-    for traits in ours:
+    for traits in [one for one in ipython.configurables if isinstance(one, GpuShare)]:
         traits.unobserve_all()
         ipython.configurables.remove(traits)
-    if any(traits.config.get("GpuShare") for traits in ours):
-        from .acquire import use_traits
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    if acquire is not None:
         from .settings import Settings
 
-        use_traits(Settings)
+        acquire.use_traits(Settings)

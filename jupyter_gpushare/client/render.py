@@ -8,40 +8,59 @@ from elsewhere. Text keeps control characters out of terminals.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..protocol.sizes import format_size
 
+if TYPE_CHECKING:
+    from .grant import Grant
+    from .settings import Ask
+
 Document = Mapping[str, Any]
 
-_STATES: Final = {
-    "queued": "waiting in the queue",
-    "active": "in use",
-    "idle": "held, idle",
-    "stalled": "stalled: no sign of life",
-    "draining": "ended, memory still in use",
-    "parked": "parked",
-    "over_limit": "over its memory limit",
-    "ended": "ended",
-}
-_COLOURS: Final = {
-    "active": "var(--jp-success-color1, #2e7d32)",
-    "queued": "var(--jp-info-color1, #1565c0)",
-    "stalled": "var(--jp-error-color1, #c62828)",
-    "over_limit": "var(--jp-error-color1, #c62828)",
-    "draining": "var(--jp-warn-color1, #b26a00)",
-    "lost": "var(--jp-error-color1, #c62828)",
-}
+_SHORT: Final = 12  # characters of a lease's name that people see and may type
+_BAR: Final = 20  # characters of a memory bar in a terminal
+
+
+class _State(NamedTuple):
+    icon: str
+    words: str
+    colour: str
+
+
+_GOOD: Final = "var(--jp-success-color1, #2e7d32)"
+_BAD: Final = "var(--jp-error-color1, #c62828)"
+_WARN: Final = "var(--jp-warn-color1, #b26a00)"
+_INFO: Final = "var(--jp-info-color1, #1565c0)"
 _MUTED: Final = "var(--jp-ui-font-color2, #666)"
 _BORDER: Final = "var(--jp-border-color2, #bbb)"
+
+STATES: Final = {
+    "queued": _State("◷", "waiting in the queue", _INFO),
+    "active": _State("●", "in use", _GOOD),
+    "idle": _State("○", "held, idle", _MUTED),
+    "stalled": _State("▲", "stalled: no sign of life", _BAD),
+    "draining": _State("◐", "ended, memory still in use", _WARN),
+    "parked": _State("■", "parked", _MUTED),
+    "over_limit": _State("▲", "over its memory limit", _BAD),
+    "ended": _State("✕", "ended", _MUTED),
+}
+"""How a lease's derived state is shown: icon and words, so that colour is never needed."""
+
+_HEALTH: Final = {"ok": _State("✓", "ok", _GOOD), "lost": _State("✕", "lost", _BAD)}
 
 
 # -- words -------------------------------------------------------------------------------------
 
 
-def duration(seconds: float) -> str:
-    """``12 s``, ``3 min 20 s``, ``2 h 05 min``, ``3 d 4 h``."""
+def duration(seconds: object) -> str:
+    """``12 s``, ``3 min 20 s``, ``2 h 05 min``, ``3 d 4 h``; ``?`` for what is no time."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return "?"
+    if not -1e15 < seconds < 1e15:
+        return "?"
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -54,17 +73,48 @@ def duration(seconds: float) -> str:
 
 def count(number: object, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{plain(number, 12)} {noun}" if number == 1 else f"{plain(number, 12)} {noun}s"
 
 
 def plain(text: object, most: int = 500) -> str:
     """One line that no terminal takes for a command."""
-    return "".join(sign if sign.isprintable() else " " for sign in str(text)[:most])
+    whole = str(text)
+    cut = whole if len(whole) <= most else whole[: most - 1] + "…"
+    return "".join(sign if sign.isprintable() else " " for sign in cut)
+
+
+def size(memory: object) -> str:
+    """Bytes in words; ``?`` when they are not known."""
+    if isinstance(memory, bool) or not isinstance(memory, int):
+        return "?"
+    return format_size(memory)
 
 
 def each(memory: object) -> str:
     """Bytes on each GPU in words; ``None`` is a whole GPU."""
-    return format_size(memory) if isinstance(memory, int) else "the whole GPU"
+    return "the whole GPU" if memory is None else size(memory)
+
+
+def grant_words(grant: Grant) -> str:
+    """``GPU 0 (8 GiB of 24 GiB) and GPU 1 (all of its 80 GiB)``."""
+    return " and ".join(
+        f"GPU {gpu.index} (all of its {size(gpu.capacity)})"
+        if gpu.whole
+        else f"GPU {gpu.index} ({size(gpu.memory)} of {size(gpu.capacity)})"
+        for gpu in grant.gpus
+    )
+
+
+def ask_words(ask: Ask) -> str:
+    """``2 GPUs with 8 GiB on each, class batch``."""
+    words = count(ask.gpus or 1, "GPU")
+    if ask.memory is not None:
+        words += f" with {size(ask.memory)} on each"
+    return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -92,18 +142,19 @@ def _ahead(notice: Document) -> str:
 
 def waiting_html(notice: Document, seconds: float, advice: str) -> str:
     """The same for a notebook; a live region, so that screen readers hear of changes."""
+    state = STATES["queued"]
     return _box(
-        f"<strong>{escape(_place(notice))}</strong> · {escape(_ahead(notice))} · "
+        f"{_icon(state)} <strong>{escape(_place(notice))}</strong> · {escape(_ahead(notice))} · "
         f"{escape(duration(seconds))} so far"
         f'<div style="color:{_MUTED}">{escape(advice)}</div>',
-        _COLOURS["queued"],
+        state.colour,
     )
 
 
 def notice_html(text: str, *, good: bool) -> str:
     """One sentence in a box."""
-    colour = _COLOURS["active"] if good else _COLOURS["draining"]
-    return _box(escape(text), colour)
+    state = _State("✓", "", _GOOD) if good else _State("▲", "", _WARN)
+    return _box(f"{_icon(state)} {escape(plain(text, 4000))}", state.colour)
 
 
 def _box(inner: str, colour: str) -> str:
@@ -114,164 +165,419 @@ def _box(inner: str, colour: str) -> str:
     )
 
 
+def _icon(state: _State) -> str:
+    return f'<span aria-hidden="true" style="color:{state.colour}">{state.icon}</span>'
+
+
+def _marked(state: _State) -> str:
+    return f'{_icon(state)} <span style="color:{state.colour}">{escape(state.words)}</span>'
+
+
 # -- status ------------------------------------------------------------------------------------
 
 
-def status_text(status: Document) -> str:
-    """The status document for a terminal."""
-    parts = [_heading(status), *_problems(status)]
-    parts.append(text_table(*gpu_rows(status)) if status["gpus"] else "This node has no GPUs.")
-    if rows := lease_rows(status)[1]:
-        parts.append(text_table(lease_rows(status)[0], rows))
-    else:
-        parts.append("No leases.")
-    if status["queue"]:
-        parts.append("Queue:\n" + text_table(*queue_rows(status)))
+def status_text(status: Document, here: str | None = None) -> str:
+    """The status document for a terminal. ``here`` is this process's own lease."""
+    parts = ["\n".join(_heading(status)), *(f"PROBLEM: {line}" for line in _problems(status))]
+    gpus = [
+        (
+            f"{_index(gpu)}",
+            plain(gpu.get("name"), 40),
+            _text_bar(gpu),
+            _memory_words(gpu),
+            size(gpu.get("used")),
+            _percent(gpu.get("utilisation")),
+            plain(gpu.get("tasks"), 6),
+            _as_text(_health(gpu)),
+        )
+        for gpu in status["gpus"]
+    ]
+    titles: Sequence[str] = ("GPU", "name", "memory", "", "used", "busy", "tasks", "health")
+    parts.append(text_table(titles, gpus) if gpus else "This node has no GPUs.")
+    leases = [
+        (
+            _who(lease, status),
+            _what(lease, here),
+            _shares(lease) or "-",
+            _as_text(_state(lease)),
+            duration(lease.get("age")),
+            _short(lease.get("id")),
+        )
+        for lease in _held(status)
+    ]
+    parts.append(text_table(_LEASES, leases) if leases else "No leases: nobody holds a GPU.")
+    if queue := _queue(status):
+        parts.append("In the queue:\n" + text_table(_QUEUE, queue))
     return "\n\n".join(parts)
 
 
-def status_html(status: Document) -> str:
-    """The status document for a notebook."""
-    parts = [f"<div>{escape(_heading(status))}</div>"]
+def status_html(status: Document, here: str | None = None) -> str:
+    """The status document for a notebook. ``here`` is this process's own lease."""
+    first, *more = _heading(status)
+    parts = [f"<div><strong>{escape(first)}</strong></div>"]
+    parts += [f"<div>{escape(line)}</div>" for line in more]
     parts += [notice_html(problem, good=False) for problem in _problems(status)]
-    parts.append(html_table("GPUs", *gpu_rows(status)))
-    parts.append(html_table("Leases", *lease_rows(status)))
-    if status["queue"]:
-        parts.append(html_table("Queue", *queue_rows(status)))
-    return _page(parts)
+    gpus = [
+        (
+            escape(f"{_index(gpu)}"),
+            escape(plain(gpu.get("name"), 60)),
+            _html_bar(gpu),
+            escape(size(gpu.get("used"))),
+            escape(_percent(gpu.get("utilisation"))),
+            escape(plain(gpu.get("tasks"), 6)),
+            _marked(_health(gpu)),
+        )
+        for gpu in status["gpus"]
+    ]
+    titles = ("GPU", "name", "memory", "used", "busy", "tasks", "health")
+    parts.append(_table("GPUs", titles, gpus))
+    leases = [
+        (
+            escape(_who(lease, status)),
+            escape(_what(lease, here)),
+            escape(_shares(lease) or "-"),
+            _marked(_state(lease)),
+            escape(duration(lease.get("age"))),
+            f"<code>{escape(_short(lease.get('id')))}</code>",
+        )
+        for lease in _held(status)
+    ]
+    parts.append(_table("Leases", _LEASES, leases))
+    if queue := _queue(status):
+        parts.append(html_table("In the queue", _QUEUE, queue))
+    return page_html(*parts)
 
 
-def _heading(status: Document) -> str:
+def _heading(status: Document) -> list[str]:
     node = status["node"]
-    pretend = " (simulated GPUs)" if node["simulated"] else ""
-    return (
-        f"{plain(node['name'])}{pretend}. You are {plain(status['environment'])}"
-        f"{' (administrator)' if status['admin'] else ''}. {quota_line(status['quota'])}"
+    lines = [f"GPUs of {plain(node.get('name'), 80)}"]
+    if node.get("simulated"):
+        lines[0] += " (simulated)"
+        lines.append(
+            "These GPUs are simulated: quotas, queue and leases are real, the devices are not; "
+            "frameworks compute on the CPU."
+        )
+    role = ", administrator" if status.get("admin") else ""
+    lines.append(
+        f"You are {plain(status.get('environment'), 80)}{role}. {quota_line(status.get('quota'))}"
     )
+    return lines
+
+
+def _problems(status: Document) -> list[str]:
+    problem = status["node"].get("problem")
+    lost = [
+        f"GPU {_index(gpu)} takes no leases: {plain(gpu['problem'])}"
+        for gpu in status["gpus"]
+        if gpu.get("problem")
+    ]
+    found = [
+        f"GPU {_index(gpu)}: {_squatter(one)}"
+        for gpu in status["gpus"]
+        for one in gpu.get("squatters") or ()
+    ]
+    return [*([plain(problem)] if problem else []), *lost, *found]
+
+
+def _squatter(one: Document) -> str:
+    pid, memory = one.get("pid"), one.get("memory")
+    who = "a process" if pid is None else f"process {plain(pid, 12)}"
+    used = "some memory" if memory is None else size(memory)
+    if one.get("kind") == "over_limit":
+        return f"{who} uses {used}, more than its lease allows."
+    return f"{who} uses {used} without a lease."
+
+
+def _index(gpu: Document) -> str:
+    return plain(gpu.get("index", "?"), 6)
+
+
+def _percent(share: object) -> str:
+    return f"{share:.0%}" if isinstance(share, int | float) and 0 <= share < 1e6 else "?"
+
+
+def _health(gpu: Document) -> _State:
+    health = plain(gpu.get("health"), 20)
+    return _HEALTH.get(health) or _State("▲", health, _WARN)
+
+
+def _state(lease: Document) -> _State:
+    state = plain(lease.get("state"), 30)
+    return STATES.get(state) or _State("?", state, _MUTED)
+
+
+def _as_text(state: _State) -> str:
+    return f"{state.icon} {state.words}"
+
+
+def _held(status: Document) -> list[Document]:
+    """The leases to list: one's own first; those in the queue have a table of their own."""
+    leases = [
+        lease
+        for lease in status["leases"]
+        if lease.get("state") not in ("queued", "ended") and lease.get("position") is None
+    ]
+    return sorted(leases, key=lambda lease: not lease.get("mine"))
+
+
+def _who(item: Document, status: Document) -> str:
+    if item.get("mine"):
+        return f"{plain(status.get('environment'), 40)} (you)"
+    name = item.get("environment")
+    return "somebody else" if name is None else plain(name, 40)
+
+
+def _what(lease: Document, here: str | None) -> str:
+    name = lease.get("name") or lease.get("kind") or "-"
+    mark = " (this one)" if here is not None and lease.get("id") == here else ""
+    return f"{plain(name, 60)}{mark}"
+
+
+def _short(lease: object) -> str:
+    return "-" if lease is None else plain(str(lease)[:_SHORT])
+
+
+def _shares(lease: Document) -> str:
+    return ", ".join(_share(gpu) for gpu in lease.get("gpus") or ())
+
+
+def _share(gpu: Document) -> str:
+    used, of = gpu.get("measured"), size(gpu.get("memory"))
+    return f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
+
+
+_LEASES: Final = ("who", "what", "GPUs", "state", "for", "lease")
+_QUEUE: Final = ("position", "who", "class", "asks", "waiting")
+
+
+def _queue(status: Document) -> list[tuple[str, ...]]:
+    return [
+        (
+            plain(waiting.get("position"), 12),
+            _who(waiting, status),
+            plain(waiting.get("priority_class"), 20),
+            f"{count(waiting.get('gpus'), 'GPU')}, {each(waiting.get('memory'))}",
+            duration(waiting.get("waiting")),
+        )
+        for waiting in status.get("queue") or ()
+    ]
+
+
+# -- memory bars ---------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    bytes: int
+    words: str
+    sign: str
+    colour: str
+
+
+def _parts(gpu: Document) -> list[_Part]:
+    """What a GPU's memory is taken by, in the order in which it is drawn."""
+    mine = _number(gpu.get("mine"))
+    others = max(0, _number(gpu.get("reserved")) - mine)
+    return [
+        _Part(mine, "yours", "#", "var(--jp-brand-color1, #1976d2)"),
+        _Part(others, "reserved by others", "=", "var(--jp-ui-font-color3, #9e9e9e)"),
+        _Part(_number(gpu.get("unleased")), "used without a lease", "!", _WARN),
+    ]
+
+
+def _memory_words(gpu: Document) -> str:
+    """``8 GiB yours, 16 GiB free of 24 GiB``."""
+    taken = [f"{size(part.bytes)} {part.words}" for part in _parts(gpu) if part.bytes > 0]
+    free = f"{size(gpu.get('free'))} free of {size(gpu.get('memory'))}"
+    return ", ".join([*taken, free])
+
+
+def _text_bar(gpu: Document) -> str:
+    total = max(1, _number(gpu.get("memory")))
+    bar = "".join(
+        part.sign * max(1, round(_BAR * part.bytes / total))
+        for part in _parts(gpu)
+        if part.bytes > 0
+    )
+    return f"[{bar[:_BAR]:.<{_BAR}}]"
+
+
+def _html_bar(gpu: Document) -> str:
+    total = max(1, _number(gpu.get("memory")))
+    left, pieces = 100.0, []
+    for part in _parts(gpu):
+        width = min(left, 100.0 * max(0, part.bytes) / total)
+        left -= width
+        if width > 0:
+            pieces.append(f'<div style="width:{width:.1f}%;background:{part.colour}"></div>')
+    words = escape(_memory_words(gpu))
+    return (
+        f'<div aria-hidden="true" style="display:flex;height:8px;min-width:160px;'
+        f'border:1px solid {_BORDER};border-radius:2px;overflow:hidden">{"".join(pieces)}</div>'
+        f"<div>{words}</div>"
+    )
+
+
+# -- quota ---------------------------------------------------------------------------------------
+
+_SOURCES: Final = {
+    "default": "the default for everybody",
+    "group": "from your group",
+    "user": "set for you",
+    "override": "set for you by an administrator",
+}
 
 
 def quota_line(quota: Document | None) -> str:
     """A quota in a sentence."""
     if quota is None:
         return "No quota is known."
-    source = {"override": "set by an administrator", "default": "the default"}.get(
-        quota.get("source", ""), f"from your {plain(quota.get('source', '?'))}"
-    )
+    source = _SOURCES.get(str(quota.get("source")), plain(quota.get("source"), 20))
     return (
-        f"Quota: {count(quota['gpus'], 'GPU')}, {each(quota['memory'])} on each ({source}); "
-        f"{quota.get('used_gpus', 0)} in use."
+        f"Quota: {count(quota.get('gpus'), 'GPU')}, {each(quota.get('memory'))} on each "
+        f"({source}); {plain(quota.get('used_gpus', 0), 12)} held now."
     )
 
 
-def _problems(status: Document) -> list[str]:
-    problem = status["node"]["problem"]
-    lost = [
-        f"GPU {gpu['index']} takes no leases: {plain(gpu['problem'])}"
-        for gpu in status["gpus"]
-        if gpu["health"] != "ok"
-    ]
-    held = [
-        f"GPU {gpu['index']}: {_squatter(one)}"
-        for gpu in status["gpus"]
-        for one in gpu["squatters"]
-    ]
-    return [*([plain(problem)] if problem else []), *lost, *held]
-
-
-def _squatter(one: Document) -> str:
-    who = "a process" if one["pid"] is None else f"process {one['pid']}"
-    size = "some memory" if one["memory"] is None else format_size(one["memory"])
-    if one["kind"] == "over_limit":
-        return f"{who} uses {size}, more than its lease allows."
-    return f"{who} uses {size} without a lease."
-
-
-Cell = str
-Rows = tuple[Sequence[str], list[Sequence[Cell]]]
-
-
-def gpu_rows(status: Document) -> Rows:
-    """A header and one row a GPU."""
-    rows = [
-        (
-            str(gpu["index"]),
-            plain(gpu["name"], 60),
-            format_size(gpu["memory"]),
-            format_size(gpu["free"]),
-            "?" if gpu["used"] is None else format_size(gpu["used"]),
-            "?" if gpu["utilisation"] is None else f"{gpu['utilisation']:.0%}",
-            str(gpu["tasks"]),
-            format_size(gpu["mine"]) if gpu["mine"] else "-",
-            "ok" if gpu["health"] == "ok" else "lost",
+def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
+    """What the environment may hold, holds, and has held lately."""
+    quota = status.get("quota") or {}
+    me = plain(status.get("environment"), 80)
+    gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
+    lines = [f"You are {me}. {quota_line(status.get('quota'))}"]
+    if gpus == 0:
+        lines.append("No GPU can be given to you. Ask the administrator for a quota.")
+    elif used >= gpus:
+        lines.append(
+            "The quota is used up: a new task shares the GPUs you hold, or waits for room on them."
         )
-        for gpu in status["gpus"]
-    ]
-    header = ("GPU", "name", "memory", "free", "used", "busy", "tasks", "yours", "health")
-    return header, list(rows)
+    else:
+        lines.append(f"{count(gpus - used, 'more GPU')} can be yours, as soon as there is room.")
+    weight = quota.get("weight")
+    if isinstance(weight, int | float) and weight != 1:
+        lines.append(f"Your share when people wait has the weight {weight:g} (others: 1).")
+    if usage is not None:
+        lines.append(_usage_line(status, usage))
+    return lines
 
 
-def lease_rows(status: Document) -> Rows:
-    """A header and one row a lease; waiting ones are in the queue's table."""
-    rows = [
-        (
-            _who(lease, status["environment"]),
-            plain(lease["name"] or lease["kind"], 60),
-            ", ".join(_share(gpu) for gpu in lease["gpus"]) or "-",
-            _STATES.get(lease["state"], plain(lease["state"])),
-            duration(lease["age"]),
-            (lease["id"] or "-")[:8],
-        )
-        for lease in status["leases"]
-        if lease["position"] is None and lease["state"] != "ended"
-    ]
-    return ("who", "what", "GPUs", "state", "for", "lease"), list(rows)
-
-
-def queue_rows(status: Document) -> Rows:
-    """A header and one row a waiting request."""
-    rows = [
-        (
-            str(waiting["position"]),
-            _who(waiting, status["environment"]),
-            waiting["priority_class"],
-            f"{count(waiting['gpus'], 'GPU')}, {each(waiting['memory'])}",
-            duration(waiting["waiting"]),
-        )
-        for waiting in status["queue"]
-    ]
-    return ("position", "who", "class", "asks", "for"), list(rows)
-
-
-def _who(item: Document, me: object) -> str:
-    if item["mine"]:
-        return f"{plain(me, 40)} (you)"
-    return "somebody" if item["environment"] is None else plain(item["environment"], 40)
-
-
-def _share(gpu: Document) -> str:
-    used = gpu.get("measured")
-    of = format_size(gpu["memory"])
+def _usage_line(status: Document, usage: Document) -> str:
+    me = status.get("environment")
+    rows = [row for row in usage.get("rows") or () if row.get("environment") == me]
+    held = sum(float(row.get("gpu_seconds_held") or 0) for row in rows)
+    busy = sum(float(row.get("gpu_seconds_busy") or 0) for row in rows)
+    since, until = usage.get("since"), usage.get("until")
+    span = (
+        duration(until - since)
+        if isinstance(since, int | float) and isinstance(until, int | float)
+        else "?"
+    )
+    share = f" ({busy / held:.0%})" if held > 0 else ""
     return (
-        f"{gpu['index']}: {of}" if used is None else f"{gpu['index']}: {format_size(used)} of {of}"
+        f"In the last {span}: {held / 3600:.2f} GPU-hours held, "
+        f"{busy / 3600:.2f} of them busy{share}."
     )
 
 
-# -- history -----------------------------------------------------------------------------------
+def quota_text(status: Document, usage: Document | None = None) -> str:
+    """The quota for a terminal; ``usage`` is the answer of the method of that name."""
+    return "\n".join(quota_lines(status, usage))
 
 
-def history_rows(events: Iterable[Document], when: Sequence[str]) -> Rows:
-    """A header and one row an event; ``when`` is each event's time in words."""
-    rows = [
-        (time, (event["lease"] or "-")[:8], plain(event["text"]))
-        for time, event in zip(when, events, strict=True)
+def quota_html(status: Document, usage: Document | None = None) -> str:
+    """The quota for a notebook: squares for the GPUs, and the same in words."""
+    quota = status.get("quota") or {}
+    gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
+    squares = ""
+    if 0 < gpus <= 64:
+        mine = min(max(used, 0), gpus)
+        squares = (
+            f'<div aria-hidden="true" style="letter-spacing:2px;color:'
+            f'var(--jp-brand-color1, #1976d2)">{"■" * mine}{"□" * (gpus - mine)}</div>'
+        )
+    first, *more = quota_lines(status, usage)
+    return page_html(
+        squares,
+        f"<div><strong>{escape(first)}</strong></div>",
+        *(f"<div>{escape(line)}</div>" for line in more),
+    )
+
+
+# -- history -------------------------------------------------------------------------------------
+
+_HISTORY: Final = ("when", "lease", "what")
+_NO_HISTORY: Final = "Nothing has happened yet."
+
+
+def history_rows(events: Iterable[Document]) -> list[tuple[str, ...]]:
+    """One row an event, in the order given; times are this machine's local ones."""
+    return [
+        (_when(event.get("at")), _short(event.get("lease")), plain(event.get("text")))
+        for event in events
     ]
-    return ("when", "lease", "what"), list(rows)
 
 
-# -- tables ------------------------------------------------------------------------------------
+def _when(at: object) -> str:
+    try:
+        return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "?"
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def history_text(events: Iterable[Document]) -> str:
+    """What happened, for a terminal."""
+    rows = history_rows(events)
+    return text_table(_HISTORY, rows) if rows else _NO_HISTORY
+
+
+def history_html(events: Iterable[Document]) -> str:
+    """What happened, for a notebook."""
+    rows = history_rows(events)
+    return page_html(html_table("History", _HISTORY, rows) if rows else escape(_NO_HISTORY))
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+HELP: Final = (
+    ("%gpushare status", "the GPUs, who holds them, who waits (also: %gpushare)"),
+    ("%gpushare quota", "what you may hold, hold now, and have used lately"),
+    (
+        "%gpushare request --gpus 2 --memory 8GiB --class batch",
+        "take GPUs for this kernel now; every option may be left out. --no-wait: not if there "
+        "is a queue. --later: only remember it for the next framework import. What is asked "
+        "stays asked in this kernel",
+    ),
+    ("%gpushare release", "give this kernel's GPUs back; variables stay"),
+    ("%gpushare history --limit 20", "what happened to your requests and leases"),
+    ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),
+    ("%gpushare help", "this"),
+)
+_HELP_NOTES: Final = (
+    "Importing torch, tensorflow, jax, cupy, … takes a GPU by itself. If none is free you wait "
+    "in the queue; interrupting the kernel leaves it.",
+    "In programs: `from jupyter_gpushare.client import lease`, then `with lease(gpus=2): …`. "
+    "Elsewhere: `jupyter gpushare --help`.",
+)
+
+
+def help_text() -> str:
+    """The magics, for a terminal."""
+    lines = [f"{command}\n    {meaning}" for command, meaning in HELP]
+    return "\n".join([*lines, "", *_HELP_NOTES])
+
+
+def help_html() -> str:
+    """The magics, for a notebook."""
+    rows = [(f"<code>{escape(command)}</code>", escape(meaning)) for command, meaning in HELP]
+    return page_html(
+        _table("GPUs, just in time", ("magic", "what it does"), rows),
+        *(f"<div>{escape(note)}</div>" for note in _HELP_NOTES),
+    )
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need to be."""
     lines = [[title.upper() for title in header], *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
@@ -281,15 +587,19 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     )
 
 
-def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table that says what it shows; without rows a sentence."""
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of plain texts that says what it shows; without rows a sentence."""
+    return _table(caption, header, [[escape(cell) for cell in row] for row in rows])
+
+
+def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same for cells that are HTML already."""
     if not rows:
         return f'<div style="color:{_MUTED}">{escape(caption)}: none.</div>'
-    cell = f'style="text-align:start;padding:2px 10px;border-bottom:1px solid {_BORDER}"'
-    titles = "".join(f'<th scope="col" {cell}>{escape(title)}</th>' for title in header)
+    style = f'style="text-align:start;padding:2px 10px;border-bottom:1px solid {_BORDER}"'
+    titles = "".join(f'<th scope="col" {style}>{escape(title)}</th>' for title in header)
     body = "".join(
-        "<tr>" + "".join(f"<td {cell}>{_marked(value)}</td>" for value in row) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td {style}>{cell}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         '<table style="border-collapse:collapse;margin:6px 0">'
@@ -298,24 +608,8 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell
     )
 
 
-_BY_TEXT: Final = {
-    text: _COLOURS[state] for state, text in _STATES.items() if state in _COLOURS
-} | {"lost": _COLOURS["lost"]}
-
-
-def _marked(value: str) -> str:
-    colour = _BY_TEXT.get(value)
-    return (
-        escape(value) if colour is None else f'<span style="color:{colour}">{escape(value)}</span>'
-    )
-
-
 def page_html(*parts: str) -> str:
-    """Parts of a page below each other, in the notebook's own font and colours."""
-    return _page(list(parts))
-
-
-def _page(parts: Sequence[str]) -> str:
+    """Parts (HTML) below each other, in the notebook's own font and colours."""
     return (
         '<div style="font-family:var(--jp-ui-font-family, sans-serif);'
         'font-size:var(--jp-ui-font-size1, 13px);color:var(--jp-ui-font-color1, inherit)">'
