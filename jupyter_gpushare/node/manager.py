@@ -85,7 +85,7 @@ class Readings:
 class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
-    Both intervals are in seconds. ``recorder`` gets every command as it
+    Intervals are in seconds. ``recorder`` gets every command as it
     is decided, for conformance checks; ``failpoint`` is for crash tests.
     """
 
@@ -99,6 +99,7 @@ class Manager:
         processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
         measure_interval: float = 2.0,
         discover_interval: float = 60.0,
+        tidy_interval: float = 600.0,
         snapshot_every: int = 5000,
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
@@ -120,6 +121,8 @@ class Manager:
         self._discover_at = clock.boot() + discover_interval
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
+        self._snapshot_due = False
+        self._tidy_interval = tidy_interval
         self._check = check
         self._failpoint = failpoint
         self._recorder = recorder
@@ -158,6 +161,7 @@ class Manager:
             self._carry_out(effect)
         self._tasks.append(loop.create_task(self._measure_loop(), name="gpushare-measure"))
         self._tasks.append(loop.create_task(self._tick_loop(), name="gpushare-tick"))
+        self._tasks.append(loop.create_task(self._tidy_loop(), name="gpushare-tidy"))
 
     async def close(self) -> None:
         """Stop; the state stays in the ledger and the leases stay held."""
@@ -233,7 +237,9 @@ class Manager:
         self._failpoint(Failpoint.BEFORE_REPLY)
         for pending, outcome in zip(batch, outcomes, strict=True):
             self._tell(pending, outcome)
-        if self._since_snapshot >= max(self._snapshot_every, 4 * len(state.leases)):
+        if self._snapshot_due or self._since_snapshot >= max(
+            self._snapshot_every, 4 * len(state.leases)
+        ):
             await self._snapshot()
 
     def _decide(self, state: State, commands: Sequence[cmd.Command]) -> tuple[State, list[Outcome]]:
@@ -308,21 +314,31 @@ class Manager:
             listener(outcome, self.state)
 
     async def _snapshot(self) -> None:
-        self._since_snapshot = 0
+        self._since_snapshot, self._snapshot_due = 0, False
         wall = self.clock.wall()
         records = [to_record(event, wall) for event in core.summarise(self.state)]
         loop = asyncio.get_running_loop()
 
-        def write() -> None:
-            self.ledger.write_snapshot(records)
-            while self.ledger.prune(wall):
-                pass
-
         try:
-            await loop.run_in_executor(self._ledger_thread, write)
+            await loop.run_in_executor(self._ledger_thread, self.ledger.write_snapshot, records)
         except LedgerError as error:
             # The history before it is still there, so nothing is lost.
             self._log.error("No snapshot could be written: %s", error)
+
+    async def _tidy_loop(self) -> None:
+        """Forget history past its limit in small steps, between which grants are written."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._tidy_interval)
+            if self._since_snapshot:
+                self._snapshot_due = True
+            try:
+                while await loop.run_in_executor(
+                    self._ledger_thread, self.ledger.prune, self.clock.wall()
+                ):
+                    pass
+            except LedgerError as error:
+                self._log.error("The ledger could not be tidied: %s", error)
 
     # -- effects ------------------------------------------------------------
 
@@ -341,8 +357,10 @@ class Manager:
 
     async def _measure_loop(self) -> None:
         while True:
+            # Not wait_for: before Python 3.12 it can lose a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._measure_wanted.wait(), self._measure_interval)
+                async with asyncio.timeout(self._measure_interval):
+                    await self._measure_wanted.wait()
             await self._measure_once()
             if self.clock.boot() >= self._discover_at:
                 await self._discover()

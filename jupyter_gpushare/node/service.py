@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class Conn(Protocol):
         message: str,
         data: dict[str, Any] | None = None,
     ) -> None: ...
-    def notify(self, method: str, params: dict[str, Any]) -> None: ...
+    def notify(self, method: str, params: dict[str, Any]) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -85,6 +86,8 @@ class _Guest:
     who: Caller
     leases: set[LeaseId] = field(default_factory=set)
     watching: bool = False
+    # A status change could not be sent, because the client does not read.
+    behind: bool = False
 
 
 class Service:
@@ -435,16 +438,24 @@ class Service:
                 self._tell_position(name, tuple(self._waiters.get(name, ())), order)
 
     async def _push_status(self) -> None:
+        is_behind = False
         while True:
-            await self._changed.wait()
+            # Who could not be told before gets the newest status, even if nothing changes again.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0 if is_behind else None):
+                    await self._changed.wait()
+            changed = self._changed.is_set()
             self._changed.clear()
             seen: dict[tuple[str, bool], dict[str, Any]] = {}
+            is_behind = False
             for guest in tuple(self._guests.values()):
-                if guest.watching:
+                if guest.watching and (changed or guest.behind):
                     view = (guest.who.environment, guest.who.admin)
                     if view not in seen:
                         seen[view] = self.status(guest.who)
-                    guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
+                    sent = guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
+                    guest.behind = not sent
+                    is_behind |= guest.behind
             await asyncio.sleep(WATCH_INTERVAL)
 
     def status(self, who: Caller) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -27,7 +27,6 @@ from ..protocol.connection import Phase, ServerConnection
 from ..protocol.errors import (
     DOMAIN_ERROR,
     INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
     LocalProtocolError,
     Reason,
     RemoteProtocolError,
@@ -106,6 +105,10 @@ class Connection(asyncio.Protocol):
             return
         self._admitted = True
         self.process = self._home.identify_process(self.peer)
+        if self.peer.pidfd is not None:
+            # It has shown that the pid is the peer's; ten thousand need not stay open.
+            os.close(self.peer.pidfd)
+            self.peer = replace(self.peer, pidfd=None)
         self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
         self._home.handler.on_open(self)
 
@@ -156,12 +159,17 @@ class Connection(asyncio.Protocol):
             self._in_flight.discard(call_id)
         self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Tell something unasked. A ``changed`` is dropped while the client does not read."""
+    def notify(self, method: str, params: dict[str, Any]) -> bool:
+        """Tell something unasked.
+
+        A ``changed`` is dropped while the client does not read: then the
+        answer is False, and the caller tells it again later.
+        """
         notice = Notice(method)
         if notice is Notice.CHANGED and self._buffered() > self._limits.soft_buffer:
-            return
+            return False
         self._send(messages.notification(notice, params))
+        return True
 
     def close(self) -> None:
         """Close when what was said is sent; at once if the client does not read."""
@@ -204,32 +212,31 @@ class Connection(asyncio.Protocol):
         try:
             call = self._protocol.receive(line)
         except RemoteProtocolError as error:
-            reason = Reason.BAD_REQUEST
-            if error.code not in (METHOD_NOT_FOUND,) and "ello" in str(error):
-                reason = Reason.NOT_ALLOWED
-            if self._spend() or error.call_id is None:
-                self.error(error.call_id, error.code, reason, str(error))
+            if self._spend():
+                self._refuse(error.call_id, error.reason, str(error), error.code)
             else:
-                self.error(error.call_id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+                self._refuse(error.call_id, Reason.RATE_LIMITED, _SLOW_DOWN)
             return
         if not self._spend():
-            self.error(call.id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+            self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
         elif call.id in self._in_flight:
-            self._send(
-                messages.error_answer(
-                    call.id, Reason.BAD_REQUEST, f"A call with id {call.id!r} is still open."
-                )
-            )
+            self._refuse(call.id, Reason.BAD_REQUEST, f"A call with id {call.id!r} is still open.")
         elif len(self._in_flight) >= self._limits.calls_in_flight:
-            self.error(call.id, DOMAIN_ERROR, Reason.RATE_LIMITED, _SLOW_DOWN)
+            self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
         elif call.method is Method.HELLO:
             self._in_flight.add(call.id)
             self._home.spawn(self._hello(call))
         elif self._protocol.phase is not Phase.READY:
-            self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, "Wait for hello's answer.")
+            self._refuse(call.id, Reason.NOT_ALLOWED, "Wait for hello's answer.")
         else:
             self._in_flight.add(call.id)
             self._home.handler.on_call(self, call)
+
+    def _refuse(
+        self, call_id: CallId | None, reason: Reason, message: str, code: int = DOMAIN_ERROR
+    ) -> None:
+        """Answer a call that was never let in: an open call of the same id stays open."""
+        self._send(messages.error_answer(call_id, reason, message, code=code))
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
@@ -237,6 +244,13 @@ class Connection(asyncio.Protocol):
             principal = await self._home.identity.identify(self.peer, call.params.token)
         except IdentityRefused as error:
             self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
+            self.close()
+            return
+        except Exception:
+            # The border to whatever tells users apart: its bug must not leave a client hanging.
+            self._home.log.exception("Connection %d could not be identified", self.id)
+            why = "The node manager could not find out who you are; its log says why."
+            self.error(call.id, INTERNAL_ERROR, Reason.UNAVAILABLE, why)
             self.close()
             return
         if self._protocol.phase is not Phase.GREETING:

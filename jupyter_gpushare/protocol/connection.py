@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from .errors import INVALID_REQUEST, LocalProtocolError, RemoteProtocolError
+from .errors import INVALID_REQUEST, LocalProtocolError, Reason, RemoteProtocolError
 from .framing import MAX_LINE, LineFramer, encode
 from .messages import (
     Answer,
@@ -60,7 +60,9 @@ class ServerConnection:
         is_hello = received.method is Method.HELLO
         if is_hello != (self.phase is Phase.NEW):
             said = "Hello was said already." if is_hello else "Say hello first."
-            raise RemoteProtocolError(said, code=INVALID_REQUEST, call_id=received.id)
+            raise RemoteProtocolError(
+                said, code=INVALID_REQUEST, call_id=received.id, reason=Reason.NOT_ALLOWED
+            )
         if is_hello:
             self.move(Phase.GREETING)
         return received

@@ -57,11 +57,17 @@ class RemoteProtocolError(ProtocolError):
     """The other side sent something the protocol forbids."""
 
     def __init__(
-        self, message: str, *, code: int = INVALID_REQUEST, call_id: int | str | None = None
+        self,
+        message: str,
+        *,
+        code: int = INVALID_REQUEST,
+        call_id: int | str | None = None,
+        reason: Reason = Reason.BAD_REQUEST,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.call_id = call_id
+        self.reason = reason
 
 
 class RemoteError(Exception):

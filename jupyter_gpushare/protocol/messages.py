@@ -6,7 +6,7 @@ newer side can say more; wrong types are refused with a sentence.
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -247,7 +247,7 @@ class _Reader:
 
     def text(self, name: str, most: int) -> str:
         value = self._data.get(name)
-        if not isinstance(value, str) or not value or len(value) > most or "\0" in value:
+        if not isinstance(value, str) or not 1 <= len(value) <= most or not _is_text(value):
             raise self._bad(name, f"a text of 1 to {most} characters")
         return value
 
@@ -266,7 +266,8 @@ class _Reader:
     def number(self, name: str, default: float, least: float, most: float) -> float:
         value = self._data.get(name, default)
         wrong = isinstance(value, bool) or not isinstance(value, int | float)
-        if wrong or not math.isfinite(value) or not least <= value <= most:
+        # NaN is in no range; a whole number may be too long for a float, so compare first.
+        if wrong or not least <= value <= most:
             raise self._bad(name, f"a number from {least:g} to {most:g}")
         return float(value)
 
@@ -395,6 +396,14 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
 _METHODS: Final = {method.value: method for method in Method}
 _NOTICES: Final = {notice.value: notice for notice in Notice}
 _REASONS: Final = {reason.value: reason for reason in Reason}
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _is_text(value: str) -> bool:
+    """No NUL, which ends texts elsewhere, and no half of a surrogate pair, which has no UTF-8."""
+    return "\0" not in value and (value.isascii() or _SURROGATE.search(value) is None)
 
 
 def _is_id(value: object) -> bool:
