@@ -40,6 +40,7 @@ _log = logging.getLogger("jupyter_gpushare")
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
+_GONE_FOR_GOOD: Final = 30.0  # seconds without a node manager that a place in the queue is worth
 _IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
 _TRANSIENT: Final = (OSError, ProtocolError)
 
@@ -308,7 +309,7 @@ class Session:
             elif now - started >= self._timeout:
                 raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
             down = self._down_since
-            if down and now - down >= max(30.0, 2 * self._timeout):
+            if down and now - down >= max(_GONE_FOR_GOOD, 2 * self._timeout):
                 raise NodeUnavailable(_unreachable(self.path, ConnectionError("it is gone")))
         result = self._outcome(waiting)
         if not isinstance(result, dict) or not isinstance(result.get("lease"), str):

@@ -1,0 +1,435 @@
+"""The session against node managers that hang, lie, stutter, die and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from support.node import until
+from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
+
+from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable, QuotaExceeded
+from jupyter_gpushare.client.session import Link, NobodyThere, Session
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+BOUND = 0.6  # seconds: the answer time-out in most tests here
+SLACK = 5.0  # a busy machine may be slow; a session that hangs takes for ever
+
+
+class Recorder:
+    """What the session tells its owner."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[str, str]] = []
+        self.queued: list[Mapping[str, Any]] = []
+        self.on_waiting: Callable[[], None] = lambda: None
+
+    def on_lost(self, lease: str, message: str) -> None:
+        self.lost.append((lease, message))
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@contextlib.contextmanager
+def opened(node: ScriptedNode, recorder: Recorder, timeout: float = BOUND) -> Iterator[Session]:
+    session = Session(os.fspath(node.socket), lambda: None, timeout, on_lost=recorder.on_lost)
+    session.open()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def ask(session: Session, recorder: Recorder, wait_timeout: float = 0.0) -> dict[str, Any]:
+    params = {"request_id": "r1", "task": {"name": "t", "kind": "process"}}
+    return session.request(
+        params, recorder.queued.append, lambda: recorder.on_waiting(), wait_timeout
+    )
+
+
+# -- a node manager that is no use -------------------------------------------------------
+
+
+def trickle(visitor: Visitor) -> None:
+    visitor.read()
+    with contextlib.suppress(OSError):
+        for _ in range(1000):
+            visitor.send(b" ")
+            time.sleep(0.02)
+
+
+def notices_only(visitor: Visitor) -> None:
+    visitor.read()
+    for _ in range(1000):
+        visitor.notify(Notice.CHANGED, {"status": {}})
+        time.sleep(0.02)
+
+
+BAD_HELLOS: dict[str, Callable[[Visitor], None]] = {
+    "hangs": Visitor.hang,
+    "closes": lambda visitor: None,
+    "closes after hello": lambda visitor: visitor.read() and None,
+    "nonsense": lambda visitor: visitor.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "not JSON-RPC": lambda visitor: visitor.send(b'{"id": 1, "result": {}}\n'),
+    "a result that is no object": lambda visitor: (
+        visitor.answer(visitor.read(), [1, 2]),
+        visitor.hang(),
+    )[0],
+    "half a line": lambda visitor: (visitor.read(), visitor.send(b'{"jsonrpc": "2.'))[0] and None,
+    "no newline ever": lambda visitor: visitor.send(b"x" * (17 * 2**20)),
+    "binary": lambda visitor: visitor.send(bytes(range(256)) * 8 + b"\n"),
+    "trickle": trickle,
+    "notices only": notices_only,
+    "refuses": lambda visitor: visitor.refuse(
+        visitor.read(), Reason.NOT_ALLOWED, "This token is not known."
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_HELLOS)
+def test_connecting_is_bounded(kind: str, recorder: Recorder) -> None:
+    before = threading.active_count()
+    with ScriptedNode(BAD_HELLOS[kind]) as node:
+        session = Session(os.fspath(node.socket), lambda: None, BOUND)
+        begun = time.monotonic()
+        with pytest.raises(NodeUnavailable) as caught:
+            session.open(patience=BOUND)
+        assert time.monotonic() - begun < BOUND + SLACK
+        assert "token is not known" in str(caught.value) or "doctor" in str(caught.value)
+    assert threading.active_count() == before
+
+
+def test_nobody_there(tmp_path: Any) -> None:
+    session = Session(os.fspath(tmp_path / "no.sock"), lambda: None, BOUND)
+    with pytest.raises(NobodyThere):
+        session.open()
+
+
+def test_a_node_manager_that_is_being_restarted_is_waited_for(recorder: Recorder) -> None:
+    with ScriptedNode(lambda visitor: (visitor.welcome(), visitor.live())[0] and None) as node:
+        node.stop()
+        starter = threading.Timer(
+            0.3, node.restart, [lambda visitor: (visitor.welcome(), visitor.live())[0] and None]
+        )
+        starter.start()
+        session = Session(os.fspath(node.socket), lambda: None, BOUND)
+        session.open(patience=20.0)
+        starter.join()
+        assert session.link is Link.UP
+        session.close()
+
+
+def test_a_full_backlog_is_no_hang(tmp_path: Any) -> None:
+    path = os.fspath(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(path)
+        listener.listen(0)
+        for _ in range(8):
+            visitor = stack.enter_context(socket.socket(socket.AF_UNIX))
+            visitor.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                visitor.connect(path)
+        begun = time.monotonic()
+        with pytest.raises(NodeUnavailable):
+            Session(path, lambda: None, BOUND).open(patience=BOUND)
+        assert time.monotonic() - begun < BOUND + SLACK
+
+
+def answers_request_with(reply: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        reply(visitor)
+
+    return script
+
+
+BAD_REQUESTS: dict[str, Callable[[Visitor], None]] = {
+    "hangs": Visitor.hang,
+    "closes": lambda visitor: visitor.expect(Method.REQUEST) and None,
+    "closes in mid-line": lambda visitor: (
+        visitor.expect(Method.REQUEST),
+        visitor.send(b'{"jsonrpc": "2.0", "id"'),
+    )[1],
+    "nonsense": lambda visitor: (
+        visitor.expect(Method.REQUEST),
+        visitor.send(b"I am a teapot\n"),
+    )[1],
+    "a grant without a lease": lambda visitor: visitor.answer(
+        visitor.expect(Method.REQUEST), {"state": "held"}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_REQUESTS)
+def test_asking_is_bounded(kind: str, recorder: Recorder) -> None:
+    with (
+        ScriptedNode(answers_request_with(BAD_REQUESTS[kind])) as node,
+        opened(node, recorder) as session,
+    ):
+        begun = time.monotonic()
+        with pytest.raises(NodeUnavailable):
+            ask(session, recorder)
+        assert time.monotonic() - begun < BOUND + SLACK
+
+
+def test_a_call_is_bounded(recorder: Recorder) -> None:
+    with ScriptedNode(answers_request_with(Visitor.hang)) as node, opened(node, recorder) as line:
+        begun = time.monotonic()
+        with pytest.raises(NodeUnavailable) as caught:
+            line.call(Method.STATUS)
+        assert time.monotonic() - begun < BOUND + SLACK
+        assert caught.value.reason is Reason.TIMED_OUT
+
+
+# -- asking and waiting ------------------------------------------------------------------
+
+
+def test_a_refusal_says_why(recorder: Recorder) -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.refuse(visitor.expect(Method.REQUEST), Reason.OVER_QUOTA, "Ask for at most 1.")
+        visitor.live()
+
+    with (
+        ScriptedNode(script) as node,
+        opened(node, recorder) as session,
+        pytest.raises(QuotaExceeded, match="at most 1"),
+    ):
+        ask(session, recorder)
+
+
+def test_the_queue_may_take_longer_than_any_answer(recorder: Recorder) -> None:
+    enough = threading.Event()
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        call = visitor.expect(Method.REQUEST)
+        visitor.queue(call)
+        while not enough.is_set():
+            visitor.answer(visitor.read(), {"state": "queued"})
+        visitor.grant(call)
+        visitor.live()
+
+    begun = time.monotonic()
+
+    def let_pass() -> None:
+        if time.monotonic() - begun > 3 * BOUND:
+            enough.set()
+
+    recorder.on_waiting = let_pass
+    with ScriptedNode(script) as node, opened(node, recorder) as session:
+        assert ask(session, recorder)["lease"] == LEASE
+        assert recorder.queued[0]["position"] == 2
+        beats = node.calls(Method.HEARTBEAT)
+        assert beats, "a waiting task gives signs of life"
+        assert {beat.params.lease for beat in beats} == {LEASE}
+
+
+def queues_for_ever(visitor: Visitor) -> None:
+    visitor.welcome()
+    visitor.queue(visitor.expect(Method.REQUEST))
+    visitor.live()
+
+
+def test_wait_timeout_leaves_the_queue(recorder: Recorder) -> None:
+    with ScriptedNode(queues_for_ever) as node, opened(node, recorder) as session:
+        with pytest.raises(NodeUnavailable, match="wait_timeout") as caught:
+            ask(session, recorder, wait_timeout=0.2)
+        assert caught.value.reason is Reason.TIMED_OUT
+        assert node.wait_for(Method.RELEASE)[0].params.request_id == "r1"
+
+
+def test_an_exception_while_waiting_leaves_the_queue(recorder: Recorder) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    recorder.on_waiting = interrupt
+    with ScriptedNode(queues_for_ever) as node, opened(node, recorder) as session:
+        with pytest.raises(KeyboardInterrupt):
+            ask(session, recorder)
+        assert node.wait_for(Method.RELEASE)[0].params.request_id == "r1"
+        seen = len(node.calls(Method.HEARTBEAT))
+        session.call(Method.STATUS)
+        session.call(Method.STATUS)
+        assert len(node.calls(Method.HEARTBEAT)) <= seen + 1, "no signs of life for what we left"
+
+
+def test_asking_again_after_a_restart_is_the_same_request(recorder: Recorder) -> None:
+    """Crash after the commit, before the reply: the retry must not get a second lease."""
+
+    def dies(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.expect(Method.REQUEST)
+
+    def grants(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.live()
+
+    with ScriptedNode(dies, grants) as node, opened(node, recorder, timeout=20) as session:
+        assert ask(session, recorder)["lease"] == LEASE
+        assert [call.params.request_id for call in node.calls(Method.REQUEST)] == ["r1", "r1"]
+
+
+def test_the_place_in_the_queue_survives_a_hang(recorder: Recorder) -> None:
+    """No answer to signs of life: the connection is given up, the place is not."""
+
+    def falls_silent(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.queue(visitor.expect(Method.REQUEST))
+        visitor.hang()
+
+    def grants(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.live()
+
+    with ScriptedNode(falls_silent, grants) as node, opened(node, recorder) as session:
+        assert ask(session, recorder)["gpus"] == [GPU]
+        assert node.connections == 2
+
+
+def test_a_node_manager_gone_for_good_ends_the_wait(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpushare.client.session._GONE_FOR_GOOD", 0.3)
+    with ScriptedNode(queues_for_ever) as node, opened(node, recorder, 0.2) as session:
+        stopped: list[bool] = []
+
+        def stop() -> None:
+            if not stopped:
+                stopped.append(True)
+                node.stop()
+
+        recorder.on_waiting = stop
+        with pytest.raises(NodeUnavailable):
+            ask(session, recorder)
+
+
+def test_revoked_while_waiting(recorder: Recorder) -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        call = visitor.expect(Method.REQUEST)
+        visitor.queue(call)
+        visitor.refuse(call, Reason.UNKNOWN_LEASE, "The kernel was shut down.")
+        visitor.live()
+
+    with (
+        ScriptedNode(script) as node,
+        opened(node, recorder) as session,
+        pytest.raises(LeaseLost, match="shut down"),
+    ):
+        ask(session, recorder)
+
+
+# -- holding -----------------------------------------------------------------------------
+
+
+def holds(visitor: Visitor) -> None:
+    visitor.welcome()
+    visitor.grant(visitor.expect(Method.REQUEST))
+    visitor.live()
+
+
+def test_attaches_again_after_a_restart(recorder: Recorder) -> None:
+    def knows_it(visitor: Visitor) -> None:
+        visitor.welcome()
+        call = visitor.expect(Method.ATTACH)
+        assert (call.params.lease, call.params.secret) == (LEASE, SECRET)
+        visitor.grant(call)
+        visitor.live()
+
+    with ScriptedNode(holds) as node, opened(node, recorder, timeout=20) as session:
+        ask(session, recorder)
+        node.restart(knows_it)
+        node.wait_for(Method.ATTACH)
+        count = len(node.calls(Method.HEARTBEAT))
+        node.wait_for(Method.HEARTBEAT, count + 2)
+        assert recorder.lost == []
+
+
+def test_hears_that_the_lease_is_gone_after_a_restart(recorder: Recorder) -> None:
+    def forgot(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.refuse(visitor.expect(Method.ATTACH), Reason.UNKNOWN_LEASE, "No such lease.")
+        visitor.live()
+
+    with ScriptedNode(holds) as node, opened(node, recorder, timeout=20) as session:
+        ask(session, recorder)
+        node.restart(forgot)
+        until(lambda: recorder.lost, "the loss of the lease")
+        assert recorder.lost == [(LEASE, "No such lease.")]
+
+
+def test_hears_that_the_lease_was_revoked(recorder: Recorder) -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        told = {"reason": "revoked", "message": "Somebody needs it more."}
+        visitor.notify(Notice.REVOKED, {"lease": "another", **told})
+        visitor.notify(Notice.REVOKED, {"lease": LEASE, **told})
+        visitor.live()
+
+    with ScriptedNode(script) as node, opened(node, recorder) as session:
+        ask(session, recorder)
+        until(lambda: recorder.lost, "the loss of the lease")
+        assert recorder.lost == [(LEASE, "Somebody needs it more.")]
+
+
+def test_only_changes_of_activity_are_told(recorder: Recorder) -> None:
+    with ScriptedNode(holds) as node, opened(node, recorder) as session:
+        ask(session, recorder)
+        for _ in range(50):  # "Run all": cell after cell
+            session.set_activity(LEASE, True)
+            session.set_activity(LEASE, False)
+        node.wait_for(Method.ACTIVITY)
+        session.set_activity(LEASE, True)
+        node.wait_for(Method.ACTIVITY, 2)
+        assert [call.params.busy for call in node.calls(Method.ACTIVITY)] == [False, True]
+
+
+def test_telling_the_activity_does_not_wait(recorder: Recorder) -> None:
+    with ScriptedNode(holds) as node, opened(node, recorder, timeout=20) as session:
+        ask(session, recorder)
+        node.stop()
+        until(lambda: session.link is Link.DOWN, "the loss of the connection")
+        begun = time.monotonic()
+        for _ in range(100):
+            session.set_activity(LEASE, False)
+            session.set_activity(LEASE, True)
+        assert time.monotonic() - begun < 1.0
+
+
+def test_a_node_manager_that_breaks_after_each_hello_is_not_rushed(recorder: Recorder) -> None:
+    def breaks(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.expect(Method.ATTACH)
+
+    with ScriptedNode(holds, breaks) as node, opened(node, recorder, timeout=20) as session:
+        ask(session, recorder)
+        node.restart(breaks)
+        begun = time.monotonic()
+        until(lambda: node.connections >= 4, "a few more attempts")
+        assert time.monotonic() - begun > 0.2
+        assert node.connections < 8
+
+
+def test_close_ends_the_thread_and_the_descriptors(recorder: Recorder) -> None:
+    with ScriptedNode(holds) as node:
+        before = set(os.listdir("/proc/self/fd"))
+        threads = threading.active_count()
+        with opened(node, recorder) as session:
+            ask(session, recorder)
+        ours = set(os.listdir("/proc/self/fd")) - before
+        assert len(ours) <= 2  # the scripted node's own end, and the listing itself
+        until(lambda: threading.active_count() <= threads, "the end of the threads")
