@@ -10,7 +10,6 @@ import argparse
 import ast
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +19,7 @@ from traitlets import Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
 
 from . import kernel
+from .acquire import broker, use_traits
 
 if TYPE_CHECKING:
     from .grant import Grant
@@ -120,12 +120,6 @@ class GpuShare(Configurable):
             wait_timeout=self.wait_timeout or 0.0,
         )
 
-    def put_in_force(self, _change: object = None) -> None:
-        """Have the broker ask us; `load_ipython_extension` leaves it until there is a need."""
-        from .acquire import use_traits
-
-        use_traits(self.settings)
-
 
 def read_traits(shell: Any) -> GpuShare:
     """The traits of a shell; a value that cannot be used is said and left out."""
@@ -188,7 +182,6 @@ class GpuShareMagics(Magics):
     def _status(self, words: list[str]) -> None:
         _nothing_more("status", words)
         from . import render
-        from .acquire import broker
 
         status = broker().status()
         grant = broker().grant
@@ -198,7 +191,6 @@ class GpuShareMagics(Magics):
     def _quota(self, words: list[str]) -> None:
         _nothing_more("quota", words)
         from . import api, render
-        from .acquire import broker
 
         status, usage = broker().status(), api.usage()
         self._show(render.quota_text(status, usage), render.quota_html(status, usage))
@@ -226,7 +218,6 @@ class GpuShareMagics(Magics):
         options = parser.parse_args(words)
         ask = _ask("%gpushare request", options)
         from . import render
-        from .acquire import broker
 
         before = broker().grant
         if options.later:
@@ -249,7 +240,6 @@ class GpuShareMagics(Magics):
     def _release(self, words: list[str]) -> None:
         _nothing_more("release", words)
         from . import render
-        from .acquire import broker
 
         grant = broker().grant
         state = broker().release()
@@ -269,7 +259,6 @@ class GpuShareMagics(Magics):
         ask = _ask(where, _asking(where).parse_args(words))
         run = self._compiled(cell)
         from . import render
-        from .acquire import broker
 
         held = broker().grant
         if held is not None:
@@ -377,7 +366,6 @@ def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
 
 def _give_back(grant: Grant) -> None:
     """After the cell. Whatever the cell raised must not be hidden behind our trouble."""
-    from .acquire import broker
     from .display import say
     from .errors import GpuShareError
 
@@ -413,7 +401,6 @@ def _remains(grant: Grant) -> str:
 
 
 def _still_used(grant: Grant) -> bool:
-    from .acquire import broker
     from .errors import GpuShareError
 
     try:
@@ -451,10 +438,8 @@ def complete(_shell: Any, event: Any) -> list[str]:
 def load_ipython_extension(ipython: Any) -> None:
     """Called through ``jupyter_gpushare`` when a kernel starts, or by ``%load_ext``."""
     traits = read_traits(ipython)
-    ipython.configurables.append(traits)
-    traits.observe(traits.put_in_force, list(traits.trait_names(config=True)))
-    if traits.config.get("GpuShare"):
-        traits.put_in_force()
+    ipython.configurables.append(traits)  # for %config
+    use_traits(traits.settings)
     ipython.register_magics(GpuShareMagics(ipython))
     for key in ("%gpushare", "%%gpushare"):
         ipython.set_hook("complete_command", complete, str_key=key)
@@ -470,10 +455,5 @@ def unload_ipython_extension(ipython: Any) -> None:
     for key in ("%gpushare", "%%gpushare"):
         ipython.strdispatchers["complete_command"].strs.pop(key, None)
     for traits in [one for one in ipython.configurables if isinstance(one, GpuShare)]:
-        traits.unobserve_all()
         ipython.configurables.remove(traits)
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    if acquire is not None:
-        from .settings import Settings
-
-        acquire.use_traits(Settings)
+    use_traits(None)
