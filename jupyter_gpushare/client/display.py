@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from . import render
@@ -35,8 +35,8 @@ def say(text: str) -> None:
     try:
         sys.stderr.write(f"jupyter_gpushare: {render.plain(text, 2000)}\n")
         sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):
-        pass  # no stderr, or it is closed: nobody is there to read it
+    except Exception:  # noqa: BLE001 - anything may stand in for stderr, and nobody reads it now
+        return
 
 
 def running_shell() -> Any:
@@ -46,13 +46,17 @@ def running_shell() -> Any:
 
 
 def notebook_publisher() -> Any:
-    """What publishes displays to a notebook; ``None`` in a terminal or a kernel's forked child."""
+    """What publishes displays to a notebook; ``None`` where nobody would see them.
+
+    That is in a terminal, in a child that a kernel has forked, and before a
+    front end has asked the kernel for anything.
+    """
     shell = running_shell()
-    kernel = getattr(shell, "kernel", None)
-    session = getattr(kernel, "session", None)
-    if session is None or getattr(session, "pid", os.getpid()) != os.getpid():
+    session = getattr(getattr(shell, "kernel", None), "session", None)
+    if session is None or getattr(session, "pid", None) != os.getpid():
         return None
-    return getattr(shell, "display_pub", None)
+    publisher = getattr(shell, "display_pub", None)
+    return publisher if getattr(publisher, "parent_header", None) else None
 
 
 def waiting_display() -> Display:
@@ -66,22 +70,23 @@ def waiting_display() -> Display:
 class _Pace:
     """When to show something: late, and not too often."""
 
-    def __init__(self, refresh: float) -> None:
+    def __init__(self, refresh: float, clock: Callable[[], float]) -> None:
         self._refresh = refresh
-        self._begun = time.monotonic()
+        self._clock = clock
+        self._begun = clock()
         self._shown_at: float | None = None
         self._last: object = None
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._begun
+        return self._clock() - self._begun
 
     @property
     def shown(self) -> bool:
         return self._shown_at is not None
 
     def due(self, content: object) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         if self._shown_at is None:
             due = now - self._begun >= _QUICK
         else:
@@ -99,9 +104,9 @@ def _content(notice: Mapping[str, Any]) -> object:
 class NotebookDisplay:
     """One output of the cell, updated in place through its ``display_id``."""
 
-    def __init__(self, publisher: Any) -> None:
+    def __init__(self, publisher: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._publisher = publisher
-        self._pace = _Pace(_REFRESH)
+        self._pace = _Pace(_REFRESH, clock)
         self._id = f"gpushare-{os.urandom(8).hex()}"
         self._there = False
 
@@ -136,13 +141,13 @@ class NotebookDisplay:
 class TerminalDisplay:
     """One line that is rewritten; in a log file, a line whenever something changes."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         try:
             self._terminal = bool(stream.isatty())
         except (AttributeError, OSError, ValueError):
             self._terminal = False
-        self._pace = _Pace(_REFRESH if self._terminal else _REPEAT)
+        self._pace = _Pace(_REFRESH if self._terminal else _REPEAT, clock)
 
     def update(self, notice: Mapping[str, Any]) -> None:
         if not self._pace.due(_content(notice)):
@@ -161,8 +166,15 @@ class TerminalDisplay:
         start = "\r\x1b[K" if self._terminal else ""
         try:
             if self._terminal:
-                line = line[: max(20, os.get_terminal_size(self._stream.fileno()).columns - 1)]
+                line = line[: self._width()]
             self._stream.write(start + line + ("\n" if last else ""))
             self._stream.flush()
+        except Exception:  # noqa: BLE001 - whatever stands in for stderr, waiting goes on
+            return
+
+    def _width(self) -> int:
+        """Characters of a line that the terminal does not wrap."""
+        try:
+            return max(20, os.get_terminal_size(self._stream.fileno()).columns - 1)
         except (AttributeError, OSError, ValueError):
-            pass  # the stream went away; waiting goes on
+            return 79
