@@ -454,6 +454,6 @@ def unload_ipython_extension(ipython: Any) -> None:
     ipython.magics_manager.registry.pop(GpuShareMagics.__name__, None)
     for key in ("%gpushare", "%%gpushare"):
         ipython.strdispatchers["complete_command"].strs.pop(key, None)
-    for traits in [one for one in ipython.configurables if isinstance(one, GpuShare)]:
-        ipython.configurables.remove(traits)
+    for ours in [c for c in ipython.configurables if isinstance(c, GpuShare | GpuShareMagics)]:
+        ipython.configurables.remove(ours)
     use_traits(None)

@@ -1,0 +1,511 @@
+"""The magics in real kernels and shells, over a real node manager with simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.kernel import Kernel, Shown
+from support.node import GIB, NodeClient, Puppet, RunningNode, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+TOKENS = {
+    "tokens": [
+        {"token": "of-alice", "environment": "alice"},
+        {"token": "of-bob", "environment": "bob <b>"},
+        {"token": "of-admin", "environment": "admin", "admin": True},
+    ]
+}
+"""Two people and one who sees everything; no other OS user is needed."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    directory = tmp_path_factory.mktemp("node")
+    tokens = directory / "tokens.json"
+    tokens.write_text(json.dumps(TOKENS))
+    tokens.chmod(0o600)
+    with RunningNode(
+        directory, simulate="2x24GiB", arguments=[f"--token-file={tokens}"]
+    ) as running:
+        yield running
+
+
+def new_kernel(home: Path, node: RunningNode, **env: str) -> Kernel:
+    """A kernel of alice's."""
+    return Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN="of-alice", **env)
+
+
+@pytest.fixture(scope="module")
+def one_kernel(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    home = tmp_path_factory.mktemp("home")
+    with new_kernel(home, node, JPY_SESSION_NAME="/work/a <b>book.ipynb") as running:
+        yield running
+
+
+@pytest.fixture
+def kernel(node: RunningNode, one_kernel: Kernel) -> Iterator[Kernel]:
+    """The module's kernel, holding nothing before and after each test."""
+    yield one_kernel
+    # What is asked stays asked for a kernel's life; each test begins without.
+    one_kernel.ok(
+        "%gpushare release\n"
+        "from jupyter_gpushare.client import acquire\n"
+        "acquire.broker()._asked = type(acquire.broker()._asked)()"
+    )
+    assert leases(node, "alice") == []
+
+
+@pytest.fixture
+def bob(node: RunningNode) -> Iterator[NodeClient]:
+    """Another process, of another person."""
+    with Puppet() as puppet:
+        with puppet.client(node.socket, token="of-bob") as client:
+            yield client
+        puppet.kill9()
+        until(lambda: not leases(node, "bob <b>"), "bob's leases have ended")
+
+
+def status(node: RunningNode) -> dict[str, Any]:
+    with node.client("of-admin") as client:
+        document: dict[str, Any] = client.call(Method.STATUS)
+    return document
+
+
+def leases(node: RunningNode, environment: str = "alice") -> list[dict[str, Any]]:
+    """The leases of one person that have not ended."""
+    return [
+        one
+        for one in status(node)["leases"]
+        if one["phase"] != "ended" and one["environment"] == environment
+    ]
+
+
+def only_lease(node: RunningNode) -> dict[str, Any]:
+    (lease,) = leases(node)
+    return lease
+
+
+def failed(shown: Shown) -> dict[str, Any]:
+    assert shown.reply is not None
+    assert shown.reply["status"] == "error"
+    return shown.reply
+
+
+def test_status_is_rich_in_a_notebook_and_marks_this_kernel(
+    node: RunningNode, kernel: Kernel
+) -> None:
+    assert "No leases" in kernel.ok("%gpushare").plain()
+    granted = kernel.ok("%gpushare request --gpus 1 --memory 8GiB")
+    assert "This kernel now holds GPU 0 (8 GiB of 24 GiB)" in granted.plain()
+
+    (bundle,) = kernel.ok("%gpushare status").rich()
+
+    lease = only_lease(node)
+    assert lease["pid"] == kernel.pid
+    assert lease["kind"] == "kernel"
+    assert lease["asked"] == {"gpus": 1, "memory": 8 * GIB}
+    for text in (bundle["text/plain"], bundle["text/html"]):
+        assert lease["id"][:12] in text
+        assert "(this one)" in text
+        assert "simulated" in text
+        assert "8 GiB yours" in text
+    assert "<table" in bundle["text/html"]
+    assert "a &lt;b&gt;book.ipynb" in bundle["text/html"]
+    assert "<b>" not in bundle["text/html"]
+
+
+def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> None:
+    kernel.ok("%gpushare request")
+    assert only_lease(node)["state"] in ("active", "idle")
+
+    said = kernel.ok("%gpushare release").plain()
+
+    assert said == "Given back: GPU 0 (all of its 24 GiB)."
+    assert leases(node) == []
+    assert "holds no GPU" in kernel.ok("%gpushare release").plain()
+
+
+def test_release_after_cuda_started_says_what_becomes_of_the_memory(
+    node: RunningNode, kernel: Kernel
+) -> None:
+    kernel.ok("%gpushare request")
+    # A framework that says that it runs CUDA; this machine may have no GPU.
+    kernel.ok(
+        "import sys, types\n"
+        "sys.modules['torch'] = types.SimpleNamespace(\n"
+        "    cuda=types.SimpleNamespace(is_initialized=lambda: True))"
+    )
+    said = kernel.ok("%gpushare release").plain()
+    kernel.ok("del sys.modules['torch']")
+
+    assert "when the process lets go of it" in said
+    assert "draining" in said
+    assert "Restart the kernel" in said
+
+
+def test_request_keeps_what_is_held_and_says_so(node: RunningNode, kernel: Kernel) -> None:
+    kernel.ok("%gpushare request --gpus 2")
+    before = only_lease(node)["id"]
+
+    assert "nothing changed" in kernel.ok("%gpushare request --gpus 2").plain()
+    assert "already" in kernel.ok("%gpushare request").plain()
+    assert only_lease(node)["id"] == before
+
+    kernel.ok("%gpushare request --gpus 1 --class batch")
+    assert only_lease(node)["id"] != before
+    assert only_lease(node)["priority_class"] == "batch"
+
+
+def test_other_peoples_leases_have_no_names(
+    node: RunningNode, kernel: Kernel, bob: NodeClient
+) -> None:
+    bob.request(gpus=1, name="bobs secret.ipynb")
+    (bundle,) = kernel.ok("%gpushare").rich()
+
+    for text in (bundle["text/plain"], bundle["text/html"]):
+        assert "somebody else" in text
+        assert "secret" not in text
+        assert "bob" not in text
+
+
+def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
+    kernel.ok("%gpushare request")
+
+    quota = kernel.ok("%gpushare quota").plain()
+    history = kernel.ok("%gpushare history --limit 5")
+    assistance = kernel.ok("%gpushare help")
+
+    assert "2 GPUs" in quota
+    assert "1 held now" in quota
+    assert "1 more GPU can be yours" in quota
+    assert "GPU-hours" in quota
+    assert "got 1 GPU" in history.plain()
+    assert "<table" in history.rich()[0]["text/html"]
+    assert "%%gpushare" in assistance.plain()
+    assert "%%gpushare" in assistance.rich()[0]["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("%gpushare staus", "Did you mean `%gpushare status`"),
+        ("%gpushare nonsense", "%gpushare help"),
+        ("%gpushare request --gpus many", "--gpus 'many' cannot be used"),
+        ("%gpushare request --gpus 0", "at least 1"),
+        ("%gpushare request --gpus -1", "--gpus"),
+        ("%gpushare request --gpus", "--gpus"),
+        ("%gpushare request --memory 8Gib8", "--memory '8Gib8' cannot be used"),
+        ("%gpushare request --class urgent", "interactive or batch"),
+        ("%gpushare request 'open quote", "quotation"),
+        ("%gpushare request --gup 1", "--gup"),
+        ("%gpushare release now", "'now'"),
+        ("%gpushare history --limit 0", "1 to 1000"),
+        ("%gpushare history --limit x", "--limit"),
+        ("%%gpushare --gpus x\n1", "--gpus 'x'"),
+    ],
+)
+def test_wrong_use_is_one_sentence(kernel: Kernel, line: str, part: str) -> None:
+    shown = kernel.run(line)
+
+    failed(shown)
+    assert shown.of("error") == []  # a traceback would be there
+    said = shown.stream("stderr")
+    assert said.startswith("UsageError: ")
+    assert said.count("\n") == 1
+    assert part in said
+
+
+def test_a_refusal_is_one_sentence_and_stops_the_notebook(kernel: Kernel) -> None:
+    shown = kernel.run("%gpushare request --gpus 3")
+
+    assert failed(shown)["ename"] == "QuotaExceeded"
+    (line,) = shown.error()["traceback"]
+    assert "You asked for 3 GPUs, but your quota is 2 GPUs" in line
+
+
+def test_without_a_node_manager_the_magic_says_what_to_do(tmp_path: Path) -> None:
+    with Kernel(tmp_path, tmp_path / "nobody.sock") as kernel:
+        shown = kernel.run("%gpushare")
+        failed(shown)
+        (line,) = shown.error()["traceback"]
+        assert "jupyter gpushare doctor" in line
+        assert kernel.ok("%gpushare help").rich()
+
+
+def test_waiting_is_one_display_that_changes_in_place(
+    node: RunningNode, kernel: Kernel, bob: NodeClient
+) -> None:
+    held = bob.request(gpus=2)
+    cell = kernel.start("%gpushare request --gpus 1")
+
+    def updates() -> list[dict[str, Any]]:
+        kernel.pump()
+        return cell.of("update_display_data")
+
+    until(lambda: len(updates()) >= 2, "two updates of the display")
+    (queued,) = status(node)["queue"]
+    assert queued["gpus"] == 1
+    bob.call(Method.RELEASE, lease=held["lease"])
+    kernel.finish(cell)
+
+    assert cell.reply is not None
+    assert cell.reply["status"] == "ok"
+    first, answer = cell.of("display_data")
+    display_id = first["transient"]["display_id"]
+    changes = cell.of("update_display_data")
+    assert {one["transient"]["display_id"] for one in changes} == {display_id}
+    assert "position 1" in first["data"]["text/plain"]
+    assert "Interrupt the kernel" in first["data"]["text/html"]
+    texts = [one["data"]["text/plain"] for one in (first, *changes)]
+    assert len(set(texts)) == len(texts)  # the time so far grows
+    assert texts[-1].startswith("GPUs granted. Waited ")
+    assert "now holds" in answer["data"]["text/plain"]
+    assert cell.stream("stderr") == ""
+
+
+def test_a_quick_grant_shows_no_wait(kernel: Kernel) -> None:
+    shown = kernel.ok("%gpushare request")
+
+    assert len(shown.of("display_data")) == 1
+    assert shown.of("update_display_data") == []
+
+
+def test_interrupt_leaves_the_queue(node: RunningNode, kernel: Kernel, bob: NodeClient) -> None:
+    bob.request(gpus=2)
+    cell = kernel.start("%gpushare request --gpus 1")
+
+    def waits() -> bool:
+        kernel.pump()
+        return bool(status(node)["queue"]) and bool(cell.of("display_data"))
+
+    until(waits, "the request is in the queue and shown")
+    kernel.interrupt()
+    kernel.finish(cell)
+
+    assert failed(cell)["ename"] == "KeyboardInterrupt"
+    assert cell.error()["traceback"] == ["KeyboardInterrupt: left the queue, no GPU was taken."]
+    assert cell.of("update_display_data")[-1]["data"]["text/plain"].startswith("Stopped waiting")
+    until(lambda: not status(node)["queue"], "the queue is empty")
+    assert kernel.ok("1 + 1").plain() == "2"
+
+
+def test_no_wait_does_not_queue(node: RunningNode, kernel: Kernel, bob: NodeClient) -> None:
+    bob.request(gpus=2)
+
+    shown = kernel.run("%gpushare request --gpus 1 --no-wait")
+
+    assert failed(shown)["ename"] == "QuotaExceeded"
+    assert status(node)["queue"] == []
+
+
+def test_later_is_remembered_for_the_next_request(node: RunningNode, kernel: Kernel) -> None:
+    kernel.ok("%gpushare request --gpus 2 --later")
+    assert leases(node) == []
+
+    kernel.ok("from jupyter_gpushare.client import request; request()")
+    assert len(only_lease(node)["gpus"]) == 2
+
+
+class TestCellMagic:
+    """``%%gpushare``."""
+
+    def test_holds_a_lease_for_the_cell(self, node: RunningNode, kernel: Kernel) -> None:
+        shown = kernel.ok(
+            "%%gpushare --gpus 2 --memory 4GiB\n"
+            "import os\n"
+            "from jupyter_gpushare.client import status\n"
+            "during = [one for one in status()['leases'] if one['state'] != 'ended']\n"
+            "len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))"
+        )
+
+        assert shown.of("execute_result")[0]["data"]["text/plain"] == "2"
+        assert "The cell holds GPU 0 (4 GiB of 24 GiB) and GPU 1" in shown.stream()
+        during = kernel.ok("print(len(during), during[0]['asked'])").stream().strip()
+        assert during == str(f"1 {{'gpus': 2, 'memory': {4 * GIB}}}")
+        assert leases(node) == []
+
+    def test_gives_back_after_an_error_and_shows_only_the_users(
+        self, node: RunningNode, kernel: Kernel
+    ) -> None:
+        shown = kernel.run("%%gpushare\nimport os\nos.environ['LEASE_SEEN'] = 'x'\n1 / 0")
+
+        assert failed(shown)["ename"] == "ZeroDivisionError"
+        trace = "\n".join(shown.error()["traceback"])
+        assert "1 / 0" in trace.replace("\x1b[30;43m", "").replace("\x1b[39;49m", "")
+        assert "broker" not in trace
+        assert leases(node) == []
+
+    def test_gives_back_after_an_interrupt(self, node: RunningNode, kernel: Kernel) -> None:
+        cell = kernel.start("%%gpushare\nprint('begun', flush=True)\nimport time\ntime.sleep(60)")
+
+        def begun() -> bool:
+            kernel.pump()
+            return "begun" in cell.stream()
+
+        until(begun, "the cell runs")
+        kernel.interrupt()
+
+        assert failed(kernel.finish(cell))["ename"] == "KeyboardInterrupt"
+        assert leases(node) == []
+
+    def test_uses_the_lease_that_the_kernel_holds(self, node: RunningNode, kernel: Kernel) -> None:
+        kernel.ok("%gpushare request --gpus 2")
+        before = only_lease(node)["id"]
+
+        shown = kernel.ok("%%gpushare --gpus 1\n40 + 2")
+
+        assert "which this kernel holds and keeps" in shown.stream()
+        assert shown.plain() == "42"
+        assert only_lease(node)["id"] == before
+
+    def test_does_not_run_when_the_kernels_lease_is_too_small(
+        self, node: RunningNode, kernel: Kernel
+    ) -> None:
+        kernel.ok("%gpushare request --gpus 1 --memory 8GiB\nran = False")
+
+        for line in ("%%gpushare --gpus 2", "%%gpushare --memory 9GiB"):
+            shown = kernel.run(f"{line}\nran = True")
+            failed(shown)
+            assert "%gpushare release" in shown.stream("stderr")
+        assert kernel.ok("ran").plain() == "False"
+
+    def test_a_cell_that_is_no_python_asks_for_nothing(
+        self, node: RunningNode, kernel: Kernel, bob: NodeClient
+    ) -> None:
+        bob.request(gpus=2)  # it would wait
+
+        assert failed(kernel.run("%%gpushare\ndef f(:\n"))["ename"] == "SyntaxError"
+
+    def test_runs_magics_and_defines_names(self, kernel: Kernel) -> None:
+        kernel.ok("%%gpushare\ndef double(x):\n    return 2 * x\n%precision 3\n")
+        assert kernel.ok("double(21)").plain() == "42"
+
+    def test_a_cell_without_code_is_fine(self, kernel: Kernel) -> None:
+        kernel.ok("%%gpushare\n# nothing\n")
+
+    def test_a_semicolon_keeps_the_value_quiet(self, kernel: Kernel) -> None:
+        assert kernel.ok("%%gpushare\n41 + 1;").of("execute_result") == []
+
+
+def test_tab_completes(kernel: Kernel) -> None:
+    assert kernel.complete("%gpushare re") == ["request", "release"]
+    assert "history" in kernel.complete("%gpushare ")
+    assert "--gpus" in kernel.complete("%gpushare request --g")
+    assert kernel.complete("%gpushare request --class b") == ["batch"]
+    assert "--gpus" not in kernel.complete("%gpushare request --gpus 1 --")
+    assert "8GiB" in kernel.complete("%gpushare request --memory ")
+    assert kernel.complete("x = 1\n%gpushare hi") == ["history"]
+    assert "--class" in kernel.complete("%%gpushare --cl")
+
+
+SHELL = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+import json
+shell = InteractiveShell.instance(config=Config(json.loads(sys.argv[1])))
+shell.extension_manager.load_extension("jupyter_gpushare")
+def run(code):
+    assert shell.run_cell(code).success, code
+"""
+
+
+def in_shell(code: str, home: Path, node: RunningNode, config: dict[str, Any]) -> tuple[str, str]:
+    """Run in a real shell without a kernel: what it printed, and its stderr."""
+    environ = dict(new_kernel(home, node).environ)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", SHELL + code, json.dumps(config)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def test_in_a_terminal_it_is_plain_text(tmp_path: Path, node: RunningNode) -> None:
+    out, err = in_shell(
+        "run('%gpushare request --memory 6GiB')\nrun('%gpushare status')\nrun('%gpushare release')",
+        tmp_path,
+        node,
+        {},
+    )
+
+    assert "This kernel now holds GPU 0 (6 GiB of 24 GiB)" in out
+    assert "GPU  NAME" in out
+    assert "<" not in out
+    assert err == ""
+
+
+def test_traits_are_the_weakest_settings(tmp_path: Path, node: RunningNode) -> None:
+    config = {"GpuShare": {"gpus": 2, "memory": "5GiB", "wait_timeout": "2m", "fallback": "error"}}
+    out, _ = in_shell(
+        "from jupyter_gpushare.client.acquire import broker\n"
+        "s = broker().settings\n"
+        "print(s.ask.gpus, s.ask.memory, s.wait_timeout, s.fallback.value, s.acquire.value)\n"
+        "run('%config GpuShare.acquire = \"first-use\"')\n"
+        "print(broker().settings.acquire.value)\n"
+        "import os; os.environ['JUPYTER_GPUSHARE_GPUS'] = '1'\n"
+        "print(broker().settings.ask.gpus)\n"
+        "run('%unload_ext jupyter_gpushare')\n"
+        "print(broker().settings.fallback.value)\n",
+        tmp_path,
+        node,
+        config,
+    )
+
+    assert out.split("\n")[:4] == [f"2 {5 * GIB} 120.0 error import", "first-use", "1", "cpu"]
+
+
+def test_traits_that_make_no_sense_are_said_and_left_out(tmp_path: Path, node: RunningNode) -> None:
+    config = {"GpuShare": {"memory": "much", "gpus": 2, "fallback": "hope"}}
+    out, err = in_shell(
+        "from jupyter_gpushare.client.acquire import broker\n"
+        "s = broker().settings\n"
+        "print(s.ask.gpus, s.ask.memory, s.fallback.value)\n"
+        "run('%gpushare help')",
+        tmp_path,
+        node,
+        config,
+    )
+
+    assert out.startswith("2 None cpu")
+    assert "GpuShare.memory = 'much' cannot be used" in err
+    assert "hope" in err
+    assert "Traceback" not in err
+
+
+def test_loading_is_cheap_and_unloading_leaves_nothing(tmp_path: Path, node: RunningNode) -> None:
+    out, _ = in_shell(
+        "heavy = {'session', 'render', 'broker', 'display', 'settings'}\n"
+        "print(sorted(n for n in heavy if f'jupyter_gpushare.client.{n}' in sys.modules))\n"
+        "print([n for n in ('tornado', 'jupyter_server', 'sqlite3x', 'pynvml') "
+        "if n in sys.modules])\n"
+        "run('%unload_ext jupyter_gpushare')\n"
+        "print('gpushare' in str(shell.magics_manager.magics))\n"
+        "print([c for e in shell.events.callbacks.values() for c in e if 'gpushare' in repr(c)])\n"
+        "print('gpushare' in str(shell.strdispatchers), 'GpuShare' in str(shell.configurables))\n"
+        "run('%load_ext jupyter_gpushare')\nrun('%reload_ext jupyter_gpushare')\n"
+        "run('%gpushare help')",
+        tmp_path,
+        node,
+        {},
+    )
+
+    lines = out.split("\n")
+    assert lines[:5] == ["[]", "[]", "False", "[]", "False False"]
+
+
+def test_the_off_switch(tmp_path: Path, node: RunningNode) -> None:
+    with new_kernel(tmp_path, node, JUPYTER_GPUSHARE="off") as kernel:
+        shown = kernel.run("%gpushare status")
+        failed(shown)
+        assert "switched off" in shown.stream("stderr")
