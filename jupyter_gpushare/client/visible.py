@@ -27,7 +27,7 @@ class Visible:
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self._environ = environ
         # Hidden by our parent until there is a lease: no wish of the user's.
-        self._ours = environ.get(VISIBLE) if environ.get(names.HIDDEN) else None
+        self._ours = "" if environ.get(names.HIDDEN) else None
 
     @property
     def is_ours(self) -> bool:
@@ -91,10 +91,10 @@ def choose(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | N
     return tuple(chosen)
 
 
-def cuda_started() -> bool:
+def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
     """Whether CUDA runs in this process: its GPUs can then not be exchanged any more.
 
-    CUDA keeps ``/dev/nvidia-uvm`` open; NVML, which only looks, does not.
+    CUDA keeps this ``device`` open; NVML, which only looks, does not.
     """
     torch = sys.modules.get("torch")
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
@@ -104,7 +104,7 @@ def cuda_started() -> bool:
         numbers = os.listdir("/proc/self/fd")
     except OSError:
         return False
-    return any(_target(number) == "/dev/nvidia-uvm" for number in numbers)
+    return any(_target(number) == device for number in numbers)
 
 
 def _target(number: str) -> str:

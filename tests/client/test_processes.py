@@ -1,0 +1,536 @@
+"""Real Python processes that import real torch, with a real node manager and simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RunningNode, until
+from support.scripted_node import ScriptedNode, Visitor
+
+from jupyter_gpushare.protocol.messages import Method
+
+TELL = """
+import json, os, sys
+def tell(**facts):
+    print(json.dumps(facts), flush=True)
+def lease():
+    return os.environ.get("JUPYTER_GPUSHARE_LEASE")
+def visible():
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path, simulate="2x24GiB") as running:
+        yield running
+
+
+@dataclass
+class Full:
+    """A node whose GPUs are all held by somebody else; ``me`` is the environment of our tasks."""
+
+    node: RunningNode
+    me: dict[str, str]
+    other: NodeClient
+    grant: dict[str, Any]
+
+    def status(self) -> dict[str, Any]:
+        with self.node.client("theirs") as client:
+            document: dict[str, Any] = client.call(Method.STATUS)
+        return document
+
+    def someone_waits(self) -> None:
+        until(lambda: self.status()["queue"], "a place in the queue")
+
+    def give_back(self) -> None:
+        self.other.call(Method.RELEASE, lease=self.grant["lease"])
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Full]:
+    tokens = tmp_path / "tokens.json"
+    people = [{"token": "mine", "environment": "me"}]
+    people += [{"token": "theirs", "environment": "somebody", "admin": True}]  # type: ignore[dict-item]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    with (
+        RunningNode(tmp_path, arguments=[f"--token-file={tokens}"]) as node,
+        node.client("theirs") as other,
+    ):
+        grant = other.request(gpus=2)
+        yield Full(node, {"JUPYTER_GPUSHARE_TOKEN": "mine"}, other, grant)
+
+
+def environ(socket: Path, **more: str) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "CUDA_", "PYTEST"))
+    }
+    return {**kept, "JUPYTER_GPUSHARE_SOCKET": os.fspath(socket), **more}
+
+
+def command(code: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-c", TELL + code]
+
+
+def run(code: str, socket: Path, **more: str) -> tuple[list[dict[str, Any]], str]:
+    """Run to the end; what it told, and its stderr."""
+    done = subprocess.run(
+        command(code), env=environ(socket, **more), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+class Running:
+    """A process that goes on; lines of what it tells are read one by one."""
+
+    def __init__(self, code: str, socket: Path, **more: str) -> None:
+        self.process = subprocess.Popen(
+            command(code),
+            env=environ(socket, **more),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        facts: dict[str, Any] = json.loads(line)
+        return facts
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def held(node: RunningNode) -> list[dict[str, Any]]:
+    return [lease for lease in node.status()["leases"] if lease["phase"] == "held"]
+
+
+def uuids(node: RunningNode) -> list[str]:
+    return [gpu["uuid"] for gpu in node.status()["gpus"]]
+
+
+# -- import ------------------------------------------------------------------------------
+
+
+def test_the_gpu_is_there_before_torch_runs(node: RunningNode) -> None:
+    code = """
+import importlib.machinery
+run = importlib.machinery.SourceFileLoader.exec_module
+def watched(self, module):
+    if module.__name__ == "torch":
+        tell(before=visible())
+    run(self, module)
+importlib.machinery.SourceFileLoader.exec_module = watched
+import torch
+tell(after=visible(), lease=lease(), sum=float(torch.ones(3).sum()))
+sys.stdin.readline()
+"""
+    with Running(code, node.socket, JUPYTER_GPUSHARE_MEMORY="8GiB") as task:
+        before, after = task.hear(), task.hear()
+        assert before["before"] == after["after"]
+        assert after["sum"] == 3.0
+        (lease,) = held(node)
+        assert lease["id"] == after["lease"]
+        assert [gpu["uuid"] for gpu in lease["gpus"]] == [after["after"]]
+        assert lease["gpus"][0]["memory"] == 8 * 2**30
+        assert (lease["kind"], lease["pid"]) == ("process", task.process.pid)
+        task.go_on()
+        assert task.end() == (0, "")
+    until(lambda: not held(node), "the GPU is back")
+
+
+def test_two_frameworks_one_lease(node: RunningNode) -> None:
+    code = """
+import torch
+first = lease()
+import jax
+tell(same=first == lease(), visible=visible())
+"""
+    (told,), said = run(code, node.socket, JAX_PLATFORMS="cpu")
+    assert told["same"] is True
+    assert told["visible"] in uuids(node)
+    assert said == ""
+
+
+def test_inert_without_a_node_manager(tmp_path: Path) -> None:
+    code = "import torch\ntell(visible=visible(), lease=lease())"
+    kept = {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path), "JUPYTER_GPUSHARE_SOCKET": ""}
+    (told,), said = run(code, tmp_path, **kept)
+    assert told == {"visible": None, "lease": None}
+    assert said == ""
+
+
+def test_a_socket_left_behind_is_nobody(tmp_path: Path) -> None:
+    """A Jupyter server was killed: its socket is there, and nobody shares GPUs any more."""
+    with ScriptedNode() as scripted:
+        scripted.stop()
+        os.rename(scripted.socket, scripted.socket.with_name("gpushare-node.sock"))
+        kept = {
+            "JUPYTER_RUNTIME_DIR": os.fspath(scripted.socket.parent),
+            "JUPYTER_GPUSHARE_SOCKET": "",
+            "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.3",
+        }
+        code = "import torch\ntell(visible=visible(), lease=lease())"
+        (told,), said = run(code, tmp_path, **kept)
+    assert told == {"visible": None, "lease": None}
+    assert said == ""
+
+
+@pytest.mark.parametrize("nothing", ["", "-1"])
+def test_who_hides_the_gpus_gets_none(node: RunningNode, nothing: str) -> None:
+    code = "import torch\ntell(visible=visible(), lease=lease())"
+    (told,), said = run(code, node.socket, CUDA_VISIBLE_DEVICES=nothing)
+    assert told == {"visible": nothing, "lease": None}
+    assert said == ""
+
+
+def test_an_index_gives_way_to_the_lease_and_is_mentioned(node: RunningNode) -> None:
+    code = "import torch\ntell(visible=visible())"
+    (told,), said = run(code, node.socket, CUDA_VISIBLE_DEVICES="1")
+    assert told["visible"] in uuids(node)
+    assert said.count("\n") == 1
+    assert "CUDA_VISIBLE_DEVICES was '1'" in said
+
+
+# -- no GPU ------------------------------------------------------------------------------
+
+
+def test_a_hanging_node_manager_does_not_stop_the_import(tmp_path: Path) -> None:
+    code = """
+import time
+begun = time.monotonic()
+import torch
+tell(took=time.monotonic() - begun, visible=visible(), sum=float(torch.ones(3).sum()))
+"""
+    with ScriptedNode(Visitor.hang) as node:
+        (told,), said = run(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="1")
+    assert told["took"] < 30
+    assert told["visible"] == ""
+    assert told["sum"] == 3.0
+    assert said.count("\n") == 1
+    assert "without a GPU" in said
+    assert "doctor" in said
+
+
+def test_fallback_error_raises_a_sentence(tmp_path: Path) -> None:
+    code = """
+from jupyter_gpushare.client import NodeUnavailable
+try:
+    import torch
+except NodeUnavailable as error:
+    tell(error=str(error), there="torch" in sys.modules)
+"""
+    missing = tmp_path / "no.sock"
+    more = {"JUPYTER_GPUSHARE_FALLBACK": "error", "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.2"}
+    (told,), _ = run(code, missing, **more)
+    assert os.fspath(missing) in told["error"]
+    assert told["there"] is False
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "words"),
+    [
+        ("c.Quotas.default = {'gpus': 0}\n", {}, "quota is 0"),
+        ("c.Quotas.default = {'gpus': 1}\n", {"JUPYTER_GPUSHARE_GPUS": "2"}, "at most 1"),
+        ("", {"JUPYTER_GPUSHARE_GPUS": "3"}, "3 GPUs"),
+    ],
+)
+def test_refused(tmp_path: Path, config: str, more: dict[str, str], words: str) -> None:
+    code = """
+import torch
+tell(visible=visible(), lease=lease())
+import jax  # no second warning
+"""
+    with RunningNode(tmp_path, config=config) as node:
+        (told,), said = run(code, node.socket, JAX_PLATFORMS="cpu", **more)
+    assert told == {"visible": "", "lease": None}
+    assert said.count("\n") == 1
+    assert words in said
+
+
+def test_a_bad_setting_is_named_and_the_default_used(node: RunningNode) -> None:
+    code = "import torch\ntell(visible=visible())"
+    (told,), said = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="two")
+    assert told["visible"] in uuids(node)
+    assert said.count("\n") == 1
+    assert "JUPYTER_GPUSHARE_GPUS='two'" in said
+
+
+# -- waiting -----------------------------------------------------------------------------
+
+
+def test_interrupt_leaves_the_queue(full: Full) -> None:
+    code = """
+try:
+    import torch
+except KeyboardInterrupt:
+    tell(interrupted=True, there="torch" in sys.modules, visible=visible())
+"""
+    with Running(code, full.node.socket, **full.me) as task:
+        full.someone_waits()
+        task.process.send_signal(signal.SIGINT)
+        assert task.hear() == {"interrupted": True, "there": False, "visible": None}
+        until(lambda: not full.status()["queue"], "the queue is empty again")
+        status, said = task.end()
+    assert status == 0
+    assert "Traceback" not in said
+
+
+def test_waiting_is_told_and_ends_with_a_gpu(full: Full) -> None:
+    code = "import torch\ntell(visible=visible())"
+    with Running(code, full.node.socket, **full.me) as task:
+        assert task.process.stderr is not None
+        assert "position 1" in task.process.stderr.readline()
+        full.give_back()
+        assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
+        status, said = task.end()
+    assert status == 0
+    assert "granted" in said
+
+
+def test_wait_timeout_falls_back(full: Full) -> None:
+    code = "import torch\ntell(visible=visible())"
+    more = {**full.me, "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "0.5s"}
+    (told,), said = run(code, full.node.socket, **more)
+    assert told["visible"] == ""
+    assert "0.5 s (wait_timeout)" in said
+    assert not full.status()["queue"]
+
+
+def test_the_place_in_the_queue_survives_kill_9(full: Full) -> None:
+    code = "import torch\ntell(visible=visible())"
+    with Running(code, full.node.socket, **full.me) as task:
+        full.someone_waits()
+        full.node.restart()
+        assert [waiting["environment"] for waiting in full.status()["queue"]] == ["me"]
+        with full.node.client("theirs") as again:
+            again.call(Method.RELEASE, lease=full.grant["lease"])
+        assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
+        assert task.end()[0] == 0
+
+
+def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(full: Full) -> None:
+    code = "try:\n    import torch\nexcept KeyboardInterrupt:\n    tell(interrupted=True)"
+    with Running(code, full.node.socket, **full.me) as task:
+        full.someone_waits()
+        os.kill(full.node.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        task.process.send_signal(signal.SIGINT)
+        assert task.hear() == {"interrupted": True}
+        assert task.end()[0] == 0
+        assert time.monotonic() - begun < 10
+        os.kill(full.node.pid, signal.SIGCONT)
+        until(lambda: not full.status()["queue"], "the queue is empty again")
+
+
+# -- children ----------------------------------------------------------------------------
+
+CHILD = """
+import os, torch
+print(os.environ['JUPYTER_GPUSHARE_LEASE'], os.environ['CUDA_VISIBLE_DEVICES'])
+"""
+
+
+def test_subprocesses_join(node: RunningNode) -> None:
+    code = f"""
+import subprocess, torch
+child = [sys.executable, "-c", {CHILD!r}]
+out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
+tell(mine=[lease(), visible()], childs=out)
+"""
+    (told,), said = run(code, node.socket)
+    assert told["mine"] == told["childs"]
+    assert said == ""
+
+
+def test_launchers_choose_among_the_lease(node: RunningNode) -> None:
+    """torchrun, joblib and their like give each worker some of what their process sees."""
+    code = f"""
+import subprocess, torch
+outs = []
+for mine in ("1", "0", visible().split(",")[1], "1,0"):
+    child = [sys.executable, "-c", {CHILD!r}]
+    env = {{**os.environ, "CUDA_VISIBLE_DEVICES": mine}}
+    outs.append(subprocess.run(child, env=env, capture_output=True, text=True).stdout.split()[1])
+tell(visible=visible().split(","), outs=outs)
+"""
+    (told,), _ = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="2")
+    first, second = told["visible"]
+    assert told["outs"] == [second, first, second, f"{second},{first}"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_joins(node: RunningNode, tmp_path: Path, method: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        TELL
+        + f"""
+import multiprocessing, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork in a process with threads
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.tensor([index, os.getpid()])
+
+def child(queue):
+    import jax  # a framework that the parent has not imported
+    from jupyter_gpushare.client.acquire import broker
+    queue.put([lease(), visible(), broker().standing.value])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    childs = queue.get(timeout=60)
+    process.join()
+    loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=context)
+    rows = [row[0].tolist() for row in loader]
+    from jupyter_gpushare.client import status
+    leases = [one for one in status()["leases"] if one["phase"] == "held"]
+    tell(mine=[lease(), visible()], childs=childs, items=[row[0] for row in rows],
+         others=[row[1] != os.getpid() for row in rows], leases=len(leases),
+         code=process.exitcode)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, os.fspath(script)],
+        env=environ(node.socket, JAX_PLATFORMS="cpu"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["childs"] == [*told["mine"], "joined"]
+    assert told["items"] == [0, 1, 2, 3]
+    assert all(told["others"])
+    assert told["leases"] == 1
+    assert told["code"] == 0
+
+
+def test_a_forked_child_leaves_its_parents_lease_alone(node: RunningNode) -> None:
+    code = """
+import torch
+mine = lease()
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs atexit
+os.waitpid(child, 0)
+from jupyter_gpushare.client import status
+(held,) = [one["id"] for one in status()["leases"] if one["phase"] == "held"]
+tell(kept=held == mine)
+"""
+    (told,), _ = run("import warnings; warnings.simplefilter('ignore')\n" + code, node.socket)
+    assert told["kept"] is True
+
+
+def test_a_child_of_a_released_lease_asks_for_itself(node: RunningNode) -> None:
+    code = f"""
+import subprocess, torch
+from jupyter_gpushare.client import release
+first, state = lease(), release()
+child = [sys.executable, "-c", {CHILD!r}]
+out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
+tell(first=first, mine=lease(), visible=visible(), childs=out)
+"""
+    (told,), _ = run(code, node.socket)
+    assert told["mine"] is None
+    assert told["visible"] == ""
+    assert told["childs"][0] not in (None, told["first"])
+    assert told["childs"][1] in uuids(node)
+
+
+def test_a_child_goes_on_while_the_node_manager_is_away(node: RunningNode) -> None:
+    code = """
+import subprocess, torch
+sys.stdin.readline()
+child = "import os, torch; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+tell(mine=visible(), childs=done.stdout.strip(), said=done.stderr)
+"""
+    with Running(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.5") as task:
+        until(lambda: held(node), "the lease")
+        node.kill9()
+        task.go_on()
+        told = task.hear()
+        assert told["childs"] == told["mine"]
+        assert told["said"] == ""
+
+
+# -- holding -----------------------------------------------------------------------------
+
+
+def test_the_lease_survives_kill_9_of_the_node_manager(tmp_path: Path) -> None:
+    config = "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 1.0\n"
+    config += "c.Policy.restart_grace = 1.0\n"
+    code = "import torch\ntell(lease=lease())\nsys.stdin.readline()\ntell(lease=lease())"
+    with (
+        RunningNode(tmp_path, config=config) as node,
+        Running(code, node.socket) as task,
+    ):
+        before = task.hear()["lease"]
+        node.restart()
+        begun = time.monotonic()
+        # Twice the grace: who has not come back by then is stalled.
+        until(lambda: time.monotonic() - begun > 2.5, "the grace period is over")
+        (lease,) = held(node)
+        assert (lease["id"], lease["state"]) == (before, "active")
+        task.go_on()
+        assert task.hear()["lease"] == before
+        assert task.end() == (0, "")
+
+
+def test_a_revoked_lease_is_told_at_once(node: RunningNode) -> None:
+    code = """
+import torch
+tell(lease=lease())
+sys.stdin.readline()
+import jax
+tell(lease=lease(), visible=visible())
+"""
+    with Running(code, node.socket, JAX_PLATFORMS="cpu") as task, node.client() as admin:
+        before = task.hear()["lease"]
+        admin.call(Method.LEASE_REVOKE, lease=before, reason="maintenance")
+        assert task.process.stderr is not None
+        said = task.process.stderr.readline()
+        assert "maintenance" in said
+        assert "%gpushare request" in said
+        task.go_on()
+        after = task.hear()
+        assert after["lease"] not in (None, before)
+        assert after["visible"] in uuids(node)

@@ -1,0 +1,139 @@
+"""Who may say what a task asks for, and what becomes of what makes no sense."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.client.settings import (
+    Acquire,
+    Ask,
+    Fallback,
+    Settings,
+    parse_seconds,
+    read_settings,
+    read_token,
+)
+
+GIB = 2**30
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+def test_defaults() -> None:
+    assert read_settings({}) == Settings(Ask(), Fallback.CPU, Acquire.IMPORT, 0.0, 5.0)
+
+
+def test_the_stronger_source_wins_word_by_word() -> None:
+    traits = Settings(Ask(1, 4 * GIB, "batch"), Fallback.ERROR, wait_timeout=60.0)
+    notebook = json.dumps({"gpus": 2, "memory": "8GiB", "something": "else"})
+    environ = {"JUPYTER_GPUSHARE_NOTEBOOK": notebook, "JUPYTER_GPUSHARE_GPUS": "3"}
+    settings = read_settings(environ, traits)
+    assert settings.ask == Ask(3, 8 * GIB, "batch")
+    assert settings.fallback is Fallback.ERROR
+    assert settings.wait_timeout == 60.0
+    assert settings.complaints == ()
+    assert Ask(memory=GIB).over(settings.ask) == Ask(3, GIB, "batch")
+
+
+def test_every_variable() -> None:
+    settings = read_settings(
+        {
+            "JUPYTER_GPUSHARE_GPUS": " 2 ",
+            "JUPYTER_GPUSHARE_MEMORY": "16GB",
+            "JUPYTER_GPUSHARE_CLASS": "batch",
+            "JUPYTER_GPUSHARE_FALLBACK": "Error",
+            "JUPYTER_GPUSHARE_ACQUIRE": "first_use",
+            "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "10m",
+            "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.5",
+        }
+    )
+    asked = Ask(2, 16 * 10**9, "batch")
+    assert settings == Settings(asked, Fallback.ERROR, Acquire.FIRST_USE, 600.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "used"),
+    [
+        ("GPUS", "two", "the default"),
+        ("GPUS", "-1", "the default"),
+        ("GPUS", "1.5", "the default"),
+        ("GPUS", "²", "the default"),
+        ("GPUS", "99999", "the default"),
+        ("MEMORY", "8 apples", "the default"),
+        ("MEMORY", "0", "the default"),
+        ("CLASS", "urgent", "the default"),
+        ("FALLBACK", "gpu", "cpu"),
+        ("ACQUIRE", "later", "import"),
+        ("WAIT_TIMEOUT", "soon", "0.0"),
+        ("WAIT_TIMEOUT", "-5", "0.0"),
+        ("WAIT_TIMEOUT", "nan", "0.0"),
+        ("WAIT_TIMEOUT", "inf", "0.0"),
+        ("ANSWER_TIMEOUT", "0", "5.0"),
+        ("ANSWER_TIMEOUT", "1e9", "5.0"),
+    ],
+)
+def test_a_bad_value_is_named_and_the_default_used(variable: str, value: str, used: str) -> None:
+    settings = read_settings({f"JUPYTER_GPUSHARE_{variable}": value})
+    assert settings == Settings()
+    (complaint,) = settings.complaints
+    assert f"JUPYTER_GPUSHARE_{variable}={value!r}" in complaint
+    assert complaint.endswith(f"Using {used}.")
+
+
+def test_a_bad_value_leaves_the_next_source_in_force() -> None:
+    environ = {
+        "JUPYTER_GPUSHARE_GPUS": "many",
+        "JUPYTER_GPUSHARE_NOTEBOOK": '{"gpus": 2, "memory": "much"}',
+    }
+    settings = read_settings(environ, Settings(Ask(1, GIB)))
+    assert settings.ask == Ask(2, GIB)
+    assert len(settings.complaints) == 2
+    assert any("GPUS='many'" in text and text.endswith("Using 2.") for text in settings.complaints)
+
+
+def test_no_gpu_on_purpose() -> None:
+    assert read_settings({"JUPYTER_GPUSHARE_GPUS": "0"}).ask.gpus == 0
+
+
+@given(st.dictionaries(st.sampled_from(["gpus", "memory", "class", "x"]), ANYTHING))
+def test_any_notebook_metadata(data: dict[str, Any]) -> None:
+    settings = read_settings({"JUPYTER_GPUSHARE_NOTEBOOK": json.dumps(data)})
+    ask = settings.ask
+    assert ask.gpus is None or 0 <= ask.gpus <= 4096
+    assert ask.memory is None or 0 < ask.memory < 2**63
+    assert ask.priority_class in (None, "interactive", "batch")
+
+
+@given(st.text())
+def test_any_text_for_everything(text: str) -> None:
+    names = ("GPUS", "MEMORY", "CLASS", "FALLBACK", "ACQUIRE", "WAIT_TIMEOUT", "ANSWER_TIMEOUT")
+    environ = {f"JUPYTER_GPUSHARE_{name}": text for name in (*names, "NOTEBOOK")}
+    settings = read_settings(environ)
+    assert settings.wait_timeout >= 0
+    assert 0.05 <= settings.answer_timeout <= 3600
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), (90, 90), (1.5, 1.5), ("90s", 90), ("10m", 600), ("2h", 7200)]
+)
+def test_times(text: Any, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+def test_token_of_a_file(tmp_path: Any) -> None:
+    file = tmp_path / "token"
+    assert read_token({"JUPYTER_GPUSHARE_TOKEN_FILE": str(file)}) is None
+    file.write_text("secret\n")
+    assert read_token({"JUPYTER_GPUSHARE_TOKEN_FILE": str(file)}) == "secret"
+    file.write_bytes(b"\xff\xfe")
+    assert read_token({"JUPYTER_GPUSHARE_TOKEN_FILE": str(file)}) is None
+    assert read_token({"JUPYTER_GPUSHARE_TOKEN": "short"}) == "short"
+    assert read_token({}) is None

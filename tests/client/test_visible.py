@@ -1,0 +1,115 @@
+"""CUDA_VISIBLE_DEVICES: the lease's, the user's, the launcher's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.visible import VISIBLE, Visible, choose, cuda_started
+
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+GPUS = tuple(GrantedGpu(uuid, at, "A card", 8, 24) for at, uuid in enumerate((A, B)))
+GRANT = Grant("lease", GPUS)
+
+
+def test_shows_the_lease() -> None:
+    environ: dict[str, str] = {}
+    visible = Visible(environ)
+    assert visible.show(GRANT) is None
+    assert environ == {VISIBLE: f"{A},{B}"}
+    assert visible.is_ours
+    assert visible.show(Grant("lease", GPUS[:1])) is None, "our own value is nobody's wish"
+
+
+def test_tells_what_it_replaces() -> None:
+    environ = {VISIBLE: "0"}
+    assert Visible(environ).show(GRANT) == "0"
+    assert environ[VISIBLE] == f"{A},{B}"
+
+
+@pytest.mark.parametrize("nothing", ["", " ", "-1", "NoDevFiles"])
+def test_no_gpu_is_a_wish(nothing: str) -> None:
+    assert Visible({VISIBLE: nothing}).hidden_by_user
+
+
+def test_hidden_by_us_is_no_wish() -> None:
+    environ: dict[str, str] = {}
+    visible = Visible(environ)
+    visible.hide(children_may_ask=True)
+    assert environ[VISIBLE] == ""
+    assert not visible.hidden_by_user
+    assert not Visible(dict(environ)).hidden_by_user, "a child may ask for its own"
+    visible.hide(children_may_ask=False)
+    assert not visible.hidden_by_user
+    assert Visible(dict(environ)).hidden_by_user, "a child does as its parent"
+    environ[VISIBLE] = "-1"
+    assert visible.hidden_by_user, "set by the user after us"
+
+
+def test_a_child_of_a_hidden_parent_that_is_hidden_by_its_user() -> None:
+    environ: dict[str, str] = {}
+    Visible(environ).hide(children_may_ask=True)
+    assert Visible({**environ, VISIBLE: "-1"}).hidden_by_user
+    child = Visible(environ)
+    child.show(GRANT)
+    assert "JUPYTER_GPUSHARE_HIDDEN" not in environ
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", (A, B)),
+        ("0", (A,)),
+        ("1", (B,)),
+        ("1,0", (B, A)),
+        (" 1 , 0 ", (B, A)),
+        (B, (B,)),
+        ("GPU-bbbb", (B,)),
+        ("2", (A, B)),
+        ("0,0", (A, B)),
+        ("GPU-", (A, B)),
+        ("GPU-cccc", (A, B)),
+        ("99999999999999999999", (A, B)),
+        ("²", (A, B)),
+    ],
+)
+def test_part_of_a_shared_lease(value: str, expected: tuple[str, ...]) -> None:
+    environ = {VISIBLE: value}
+    part = Visible(environ).show_part(GRANT)
+    assert tuple(gpu.uuid for gpu in part.gpus) == expected
+    assert environ[VISIBLE] == ",".join(expected)
+    assert part.lease == GRANT.lease
+
+
+@given(st.text(), st.integers(0, 3))
+def test_choosing_never_invents_gpus(value: str, count: int) -> None:
+    gpus = (*GPUS, GrantedGpu("MIG-1", 2, "A slice", 1, 1))[:count]
+    chosen = choose(value, gpus)
+    assert chosen is None or (set(chosen) <= set(gpus) and len(set(chosen)) == len(chosen))
+
+
+def test_cuda_has_started_when_its_device_is_open() -> None:
+    device = "/dev/full"
+    assert not cuda_started(device)
+    number = os.open(device, os.O_RDWR)
+    try:
+        assert cuda_started(device)
+    finally:
+        os.close(number)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_cuda_has_started_when_torch_says_so(
+    monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    cuda = types.SimpleNamespace(is_initialized=lambda: started)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert cuda_started("/dev/none") is started
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # half imported
+    assert cuda_started("/dev/none") is False
