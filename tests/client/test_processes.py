@@ -222,6 +222,46 @@ def test_an_index_gives_way_to_the_lease_and_is_mentioned(node: RunningNode) -> 
     assert "CUDA_VISIBLE_DEVICES was '1'" in said
 
 
+# -- the API -----------------------------------------------------------------------------
+
+
+def test_the_api_and_what_it_loads(node: RunningNode) -> None:
+    code = """
+before = set(sys.modules)
+from jupyter_gpushare.client import QuotaExceeded, history, lease as hold, quota, release
+from jupyter_gpushare.client import request, status, usage
+with hold(gpus=2, memory="1GiB") as outer:
+    with hold(gpus=2, memory="1GiB") as inner:
+        assert inner is outer
+    assert lease() == outer.lease, "the inner block keeps what the outer one holds"
+assert lease() is None
+try:
+    request(gpus=9)
+except QuotaExceeded as error:
+    refused = str(error)
+grant = request(gpus="1", memory="2GiB")
+facts = dict(
+    visible=visible() == grant.visible_devices, memory=grant.gpus[0].memory, quota=quota(),
+    mine=[one["id"] for one in status()["leases"] if one["mine"] and one["phase"] == "held"],
+    lease=lease(), history=len(history(3)), usage=usage(since=60)["rows"][0]["leases"],
+)
+assert release() == "ended"
+heavy = {"tornado", "jupyter_server", "jupyter_core", "sqlite3", "pynvml", "IPython", "traitlets",
+         "asyncio", "uuid", "argparse", "psutil", "zmq"}
+tell(**facts, refused=refused, heavy=sorted(heavy & (set(sys.modules) - before)))
+"""
+    (told,), said = run(code, node.socket)
+    assert told["visible"] is True
+    assert told["memory"] == 2 * 2**30
+    assert told["mine"] == [told["lease"]]
+    assert told["quota"]["used_gpus"] == 1
+    assert told["history"] == 3
+    assert told["usage"] >= 2
+    assert "2 GPUs" in told["refused"]
+    assert told["heavy"] == []
+    assert said == ""
+
+
 # -- no GPU ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,407 @@
+"""One process's dealings with a real node manager, seen from inside that process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node import RunningNode, until
+from support.scripted_node import ScriptedNode
+
+from jupyter_gpushare.client import broker as broker_module
+from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.broker import Broker, Standing, read_grant
+from jupyter_gpushare.client.errors import GpuShareError, NodeUnavailable, QuotaExceeded
+from jupyter_gpushare.client.grant import Grant
+from jupyter_gpushare.client.settings import Ask, Settings
+from jupyter_gpushare.protocol.messages import Method
+
+GIB = 2**30
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Screen:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        self.said.append(f"position {notice['position']}")
+
+    def done(self, text: str | None = None) -> None:
+        self.said.append(str(text))
+
+
+class World:
+    """A node manager, one process's environment, and what its user reads."""
+
+    def __init__(self, socket: Path) -> None:
+        self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(socket)}
+        self.screen = Screen()
+        self.said: list[str] = []
+        self.brokers: list[Broker] = []
+
+    def broker(self, traits: Callable[[], Settings] = Settings, **environ: str) -> Broker:
+        self.environ.update(environ)
+        made = Broker(self.environ, traits, make_display=lambda: self.screen, say=self.said.append)
+        self.brokers.append(made)
+        return made
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path_factory.mktemp("node"), simulate="2x24GiB") as running:
+        yield running
+
+
+@pytest.fixture
+def node(shared_node: RunningNode) -> Iterator[RunningNode]:
+    yield shared_node
+    until(lambda: not held(shared_node), "all leases are back")
+
+
+@pytest.fixture
+def world(node: RunningNode) -> Iterator[World]:
+    made = World(node.socket)
+    yield made
+    for one in made.brokers:
+        one.close()
+
+
+def held(node: RunningNode) -> list[dict[str, Any]]:
+    return [lease for lease in node.status()["leases"] if lease["phase"] == "held"]
+
+
+class Framework:
+    """An adapter of another package; it writes down what it is told."""
+
+    name = "Frame"
+    modules = frozenset({"frame"})
+
+    def __init__(self, catches_first_use: bool = False) -> None:
+        self.catches_first_use = catches_first_use
+        self.told: list[tuple[str, Grant | None]] = []
+        self.acquire: Callable[[], Grant | None] = lambda: None
+        self.expected: Callable[[], int] = lambda: -1
+
+    def before(self, grant: Grant | None) -> None:
+        self.told.append(("before", grant))
+
+    def after(self, module: ModuleType, grant: Grant | None) -> None:
+        self.told.append(("after", grant))
+
+    def first_use(
+        self,
+        module: ModuleType,
+        acquire: Callable[[], Grant | None],
+        expected: Callable[[], int],
+    ) -> None:
+        self.acquire, self.expected = acquire, expected
+
+
+@pytest.fixture
+def framework(monkeypatch: pytest.MonkeyPatch) -> Framework:
+    made = Framework()
+    monkeypatch.setattr(registry, "find", lambda module: made if module == "frame" else None)
+    return made
+
+
+FRAME = ModuleType("frame")
+
+
+# -- a lease -----------------------------------------------------------------------------
+
+
+def test_request_and_release(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    grant = broker.request(Ask(2, 4 * GIB, "batch"))
+    (lease,) = held(node)
+    assert (lease["id"], lease["priority_class"]) == (grant.lease, "batch")
+    assert world.environ[VISIBLE] == grant.visible_devices
+    assert world.environ["JUPYTER_GPUSHARE_LEASE"] == grant.lease
+    assert world.environ["JUPYTER_GPUSHARE_SECRET"]
+    assert [gpu.memory for gpu in grant.gpus] == [4 * GIB] * 2
+    assert [gpu.capacity for gpu in grant.gpus] == [24 * GIB] * 2
+    assert broker.release() == "ended"
+    assert held(node) == []
+    assert world.environ[VISIBLE] == ""
+    assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
+    assert "JUPYTER_GPUSHARE_SECRET" not in world.environ
+    assert broker.release() is None
+
+
+def test_asking_the_same_again_changes_nothing(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    first = broker.request(Ask(1, 4 * GIB))
+    assert broker.request(Ask(1, 4 * GIB)) is first
+    assert len(held(node)) == 1
+
+
+def test_asking_for_more_gives_the_lease_back_first(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    first = broker.request(Ask(1))
+    second = broker.request(Ask(2))
+    assert first.lease != second.lease
+    assert [lease["id"] for lease in held(node)] == [second.lease]
+
+
+def test_gpus_cannot_be_exchanged_once_cuda_runs(
+    world: World, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = world.broker()
+    first = broker.request(Ask(1))
+    monkeypatch.setattr(broker_module, "cuda_started", lambda: True)
+    with pytest.raises(GpuShareError, match="Restart the kernel"):
+        broker.request(Ask(2))
+    assert broker.grant is first
+    assert world.said == []
+    broker.release()
+    broker.request(Ask(1))
+    assert world.said == [], "the same GPU again: CUDA in this process can go on"
+    broker.release()
+    broker.request(Ask(2))
+    assert len(world.said) == 1
+    assert "CUDA was started in this process before" in world.said[0]
+
+
+def test_a_refusal_changes_nothing(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    with pytest.raises(QuotaExceeded) as caught:
+        broker.request(Ask(5))
+    assert caught.value.details["asked_gpus"] == 5
+    assert caught.value._render_traceback_() == [f"QuotaExceeded: {caught.value}"]
+    assert VISIBLE not in world.environ
+    assert broker.standing is Standing.FREE
+
+
+def test_idle_before_the_grant_is_idle_after_it(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    broker.set_activity(False)
+    broker.request(Ask())
+    until(lambda: held(node)[0]["activity"] == "idle", "the lease shows as idle")
+    broker.set_activity(True)
+    until(lambda: held(node)[0]["activity"] == "busy", "the lease shows as busy")
+
+
+def test_the_end_of_the_process_gives_back(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    broker.request(Ask())
+    broker.close()
+    until(lambda: not held(node), "the lease is released")
+
+
+def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
+    broker = world.broker()
+    grant = broker.request(Ask())
+    with node.client() as admin:
+        admin.call(Method.LEASE_REVOKE, lease=grant.lease, reason="the card burns")
+    until(lambda: world.said, "the user is told")
+    assert "the card burns" in world.said[0]
+    assert broker.grant is None
+    assert broker.standing is Standing.LOST
+    assert "the card burns" in str(broker.lost)
+    assert broker.release() is None, "nothing is left to give back"
+    assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
+    assert world.environ[VISIBLE] == ""
+    broker.before_framework("frame")
+    assert broker.standing is Standing.HELD
+    assert broker.lost is None
+
+
+# -- settings ----------------------------------------------------------------------------
+
+
+def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode) -> None:
+    traits = [Settings(Ask(1, 2 * GIB))]
+    broker = world.broker(lambda: traits[0], JUPYTER_GPUSHARE_GPUS="lots")
+    assert broker.ask() == Ask(1, 2 * GIB)
+    assert len(world.said) == 1
+    assert broker.ask() == Ask(1, 2 * GIB)
+    assert len(world.said) == 1, "a complaint is made once"
+    world.environ["JUPYTER_GPUSHARE_GPUS"] = "2"
+    traits[0] = Settings(Ask(1, 3 * GIB))
+    assert broker.ask() == Ask(2, 3 * GIB)
+    broker.set_ask(Ask(memory=GIB))
+    grant = broker.request(Ask())
+    assert [gpu.memory for gpu in grant.gpus] == [GIB, GIB]
+
+
+# -- around a framework ------------------------------------------------------------------
+
+
+def test_at_import(world: World, node: RunningNode, framework: Framework) -> None:
+    broker = world.broker()
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.told == [("before", broker.grant), ("after", broker.grant)]
+    assert broker.grant is not None
+
+
+def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> None:
+    framework.catches_first_use = True
+    broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="2")
+    broker.before_framework("frame")
+    assert world.environ[VISIBLE] == ""
+    broker.after_framework("frame", FRAME)
+    assert framework.told == [("before", None)]
+    assert held(node) == []
+    assert framework.expected() == 2
+    grant = framework.acquire()
+    assert grant is not None
+    assert world.environ[VISIBLE] == grant.visible_devices
+    assert framework.told[-1] == ("after", grant)
+    assert framework.expected() == 2
+
+
+def test_first_use_beyond_the_quota(world: World, framework: Framework) -> None:
+    framework.catches_first_use = True
+    broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="3")
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.expected() == 0
+    assert framework.acquire() is None
+    assert "quota" in world.said[0]
+    assert framework.acquire() is None
+    assert len(world.said) == 1
+
+
+def test_first_use_where_nobody_answers(tmp_path: Path, framework: Framework) -> None:
+    framework.catches_first_use = True
+    world = World(tmp_path / "no.sock")
+    broker = world.broker(
+        JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.1"
+    )
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.expected() == 0
+    assert framework.acquire() is None
+    assert world.environ[VISIBLE] == ""
+
+
+def test_an_error_of_our_own_does_not_reach_the_import(
+    world: World, framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(environ: Mapping[str, str]) -> dict[str, Any]:
+        raise ZeroDivisionError("oh no")
+
+    monkeypatch.setattr(broker_module, "describe_task", broken)
+    broker = world.broker()
+    broker.before_framework("frame")
+    assert framework.told == [("before", None)]
+    assert world.environ[VISIBLE] == "", "without a lease no GPU is taken"
+    assert "ZeroDivisionError: oh no" in world.said[0]
+
+
+def test_no_gpus_on_purpose(world: World, node: RunningNode, framework: Framework) -> None:
+    broker = world.broker(JUPYTER_GPUSHARE_GPUS="0")
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert world.environ[VISIBLE] == ""
+    assert held(node) == []
+    assert world.said == []
+
+
+def test_trying_again_after_a_fallback(
+    world: World, node: RunningNode, framework: Framework
+) -> None:
+    broker = world.broker(JUPYTER_GPUSHARE_GPUS="3")
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.told == [("before", None), ("after", None)]
+    grant = broker.request(Ask(1))
+    assert framework.told[-1] == ("after", grant)
+    assert world.environ[VISIBLE] == grant.visible_devices
+
+
+def test_a_broken_adapter_of_another_package(
+    world: World, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(module: str) -> None:
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(registry, "find", find)
+    broker = world.broker()
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert "no such thing" in world.said[0]
+
+
+# -- nobody there ------------------------------------------------------------------------
+
+
+def test_inert_without_a_socket(tmp_path: Path, framework: Framework) -> None:
+    environ = {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path)}
+    broker = Broker(environ)
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.told == []
+    assert environ == {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path)}
+    with pytest.raises(NodeUnavailable, match="No GPU node manager is set up"):
+        broker.request(Ask())
+
+
+def test_a_socket_left_behind(framework: Framework) -> None:
+    with ScriptedNode() as scripted:
+        scripted.stop()
+        runtime = scripted.socket.parent
+        os.rename(scripted.socket, runtime / "gpushare-node.sock")
+        environ = {
+            "JUPYTER_RUNTIME_DIR": os.fspath(runtime),
+            "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.1",
+        }
+        said: list[str] = []
+        broker = Broker(environ, say=said.append)
+        broker.before_framework("frame")
+        assert VISIBLE not in environ
+        assert not broker.configured
+        with pytest.raises(NodeUnavailable):
+            broker.request(Ask())
+        assert said == []
+
+
+# -- nonsense ----------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "lease": "l",
+    "gpus": [{"uuid": "GPU-1", "index": 0, "name": "A card", "memory": 1, "capacity": 2}],
+}
+JUNK = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.none())
+
+
+@given(
+    st.dictionaries(st.sampled_from(["lease", "gpus"]), JUNK)
+    | st.fixed_dictionaries(
+        {
+            "lease": st.text(),
+            "gpus": st.lists(
+                JUNK
+                | st.dictionaries(
+                    st.sampled_from(["uuid", "index", "name", "memory", "capacity"]), JUNK
+                )
+            ),
+        }
+    )
+)
+def test_a_grant_that_makes_no_sense(result: dict[str, Any]) -> None:
+    try:
+        grant = read_grant(result)
+    except NodeUnavailable:
+        return
+    assert grant.lease
+    for gpu in grant.gpus:
+        assert gpu.memory > 0
+        assert "," not in gpu.uuid
+
+
+@pytest.mark.parametrize("uuid", ["GPU-1,GPU-2", "", "a\0b", "a b", "GPU-1\n", None, 7])
+def test_a_uuid_that_is_none(uuid: Any) -> None:
+    assert read_grant(GOOD).visible_devices == "GPU-1"
+    with pytest.raises(NodeUnavailable):
+        read_grant({**GOOD, "gpus": [{**GOOD["gpus"][0], "uuid": uuid}]})
