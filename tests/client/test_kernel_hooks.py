@@ -1,0 +1,201 @@
+"""Counting cells: alone, nested, in several threads, and as the node manager sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.events import EventManager, available_events
+from support.kernel import Kernel
+from support.node import NodeClient, RunningNode, until
+
+from jupyter_gpushare.client import kernel as hooks
+from jupyter_gpushare.client.kernel import CellWatch
+from jupyter_gpushare.protocol.messages import Method
+
+
+class Shell:
+    """A shell that has IPython's own events and nothing else."""
+
+    def __init__(self) -> None:
+        self.events = EventManager(self, available_events)
+        self.tracebacks = 0
+
+    def showtraceback(self) -> None:
+        self.tracebacks += 1
+
+
+@given(st.lists(st.sampled_from(["begin", "end", "silent"])))
+def test_only_changes_are_told_and_they_are_true(steps: list[str]) -> None:
+    told: list[bool] = []
+    watch = CellWatch(told.append)
+    depth = 0
+    for step in steps:
+        before = len(told)
+        if step == "begin":
+            depth += 1
+            watch.cell_begins(None)
+            assert told[before:] == ([True] if depth == 1 else [])
+        elif step == "end":
+            depth = max(0, depth - 1)  # an end without a beginning: the cell that loaded us
+            watch.cell_ends(None)
+            assert told[before:] == ([] if depth else [False])
+        else:
+            watch.code_ends()
+            assert told[before:] == ([] if depth else [False])
+        assert watch.running == depth
+
+
+def test_cells_in_two_threads_are_one_busy_time() -> None:
+    told: list[bool] = []
+    watch = CellWatch(told.append)
+    both = threading.Barrier(2)
+
+    def cell() -> None:
+        watch.cell_begins(None)
+        both.wait(10)  # both cells run now
+        both.wait(10)
+        watch.cell_ends(None)
+
+    threads = [threading.Thread(target=cell) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    assert told == [True, False]
+    assert watch.running == 0
+
+
+def test_trouble_of_ours_never_reaches_a_cell() -> None:
+    def tell(busy: bool) -> None:
+        raise RuntimeError("ours")
+
+    shell = Shell()
+    watch = CellWatch(tell)
+    shell.events.register("pre_run_cell", watch.cell_begins)
+    shell.events.trigger("pre_run_cell", None)
+
+    assert watch.running == 1
+    assert shell.tracebacks == 0
+
+
+def test_installing_twice_counts_once_and_uninstalling_stops() -> None:
+    shell = Shell()
+    first = hooks.install(shell)
+    assert hooks.install(shell) is first
+    shell.events.trigger("pre_run_cell", None)
+    assert first.running == 1
+
+    hooks.uninstall(shell)
+    hooks.uninstall(shell)
+    shell.events.trigger("pre_run_cell", None)
+    assert first.running == 1
+    assert not any(shell.events.callbacks.values())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path_factory.mktemp("node")) as running:
+        yield running
+
+
+@pytest.fixture
+def kernel(node: RunningNode, tmp_path: Path) -> Iterator[Kernel]:
+    with Kernel(tmp_path, node.socket) as running:
+        yield running
+
+
+@pytest.fixture
+def client(node: RunningNode) -> Iterator[NodeClient]:
+    with node.client() as connected:
+        yield connected
+
+
+def activity(client: NodeClient, kernel: Kernel) -> str | None:
+    """What the node manager knows of the kernel's lease: busy, idle, or nothing."""
+    status: dict[str, Any] = client.call(Method.STATUS)
+    mine = [one for one in status["leases"] if one["pid"] == kernel.pid]
+    return next((one["activity"] for one in mine if one["phase"] == "held"), None)
+
+
+BLOCK = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists({path!r}):
+    time.sleep(0.01)
+"""
+
+
+def test_busy_while_a_cell_runs_and_idle_after(
+    kernel: Kernel, client: NodeClient, tmp_path: Path
+) -> None:
+    assert activity(client, kernel) is None
+    kernel.ok("%gpushare request")
+    until(lambda: activity(client, kernel) == "idle", "idle after the cell that asked")
+
+    go = tmp_path / "go"
+    cell = kernel.start(BLOCK.format(path=str(go)))
+    until(lambda: activity(client, kernel) == "busy", "busy while a cell runs")
+    go.touch()
+    kernel.finish(cell)
+    until(lambda: activity(client, kernel) == "idle", "idle again")
+
+    kernel.run("1 / 0")
+    kernel.run("def f(:")
+    kernel.run("import asyncio\nawait asyncio.sleep(0)")
+    until(lambda: activity(client, kernel) == "idle", "idle after errors and async cells")
+
+
+def test_silent_code_does_not_count(kernel: Kernel, client: NodeClient, tmp_path: Path) -> None:
+    kernel.ok("%gpushare request")
+    until(lambda: activity(client, kernel) == "idle", "idle after the request")
+    watches = (
+        "import gc; from jupyter_gpushare.client.kernel import CellWatch\n"
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(\n"
+        "    str([w.running for w in gc.get_objects() if isinstance(w, CellWatch)]))"
+    )
+
+    kernel.run(watches, silent=True)
+    assert (tmp_path / "seen").read_text() == "[0]"
+    kernel.run(watches)
+    assert (tmp_path / "seen").read_text() == "[1]"
+
+
+def test_a_lease_taken_by_silent_code_is_idle_after_it(kernel: Kernel, client: NodeClient) -> None:
+    kernel.run("from jupyter_gpushare.client import request; request()", silent=True)
+
+    until(lambda: activity(client, kernel) == "idle", "idle after silent code")
+
+
+def test_two_subshells_are_busy_until_both_are_done(
+    kernel: Kernel, client: NodeClient, tmp_path: Path
+) -> None:
+    kernel.ok("%gpushare request")
+    until(lambda: activity(client, kernel) == "idle", "idle after the request")
+    subshell = kernel.new_subshell()
+    first, second = tmp_path / "first", tmp_path / "second"
+    one = kernel.start(BLOCK.format(path=str(first)))
+    two = kernel.start(BLOCK.format(path=str(second)), subshell=subshell)
+
+    def both_run() -> bool:
+        kernel.pump()
+        return "begun" in one.stream() and "begun" in two.stream()
+
+    until(both_run, "both cells run at once")
+    first.touch()
+    kernel.finish(one)
+    running = kernel.start(
+        "import gc; from jupyter_gpushare.client.kernel import CellWatch\n"
+        "print([w.running for w in gc.get_objects() if isinstance(w, CellWatch)])"
+    )
+    assert kernel.finish(running).stream().strip() == "[2]"  # this one and the subshell's
+    assert activity(client, kernel) == "busy"
+    second.touch()
+    kernel.finish(two)
+    until(lambda: activity(client, kernel) == "idle", "idle when both are done")
