@@ -41,6 +41,14 @@ class _Process:
                     self._broker.set_activity(self._busy)
             return self._broker
 
+    def is_needed(self) -> bool:
+        """Whether there is a node manager; where there is none, nobody pays for a broker."""
+        if self._broker is None:
+            from ..protocol.address import find_socket
+
+            return find_socket(os.environ) is not None
+        return True
+
     def use_traits(self, traits: Callable[[], Settings] | None) -> None:
         """Where the weakest settings come from; asked whenever settings are needed."""
         self._traits = traits
@@ -79,10 +87,11 @@ def broker() -> Broker:
 
 def before_framework(module: str) -> None:
     """The import hook: a framework's module is about to run."""
-    if broker().configured:
+    if _process.is_needed():
         broker().before_framework(module)
 
 
 def after_framework(module: str, loaded: ModuleType) -> None:
     """The import hook: a framework's module has run."""
-    broker().after_framework(module, loaded)
+    if _process.is_needed():
+        broker().after_framework(module, loaded)
