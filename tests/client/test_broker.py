@@ -64,7 +64,7 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNod
 @pytest.fixture
 def node(shared_node: RunningNode) -> Iterator[RunningNode]:
     yield shared_node
-    until(lambda: not held(shared_node), "all leases are back")
+    until(lambda: not held(shared_node) and all_is_free(shared_node), "all GPUs are free again")
 
 
 @pytest.fixture
@@ -77,6 +77,11 @@ def world(node: RunningNode) -> Iterator[World]:
 
 def held(node: RunningNode) -> list[dict[str, Any]]:
     return [lease for lease in node.status()["leases"] if lease["phase"] == "held"]
+
+
+def all_is_free(node: RunningNode) -> bool:
+    """Nothing drains any more, so that the next lease is put where the first one was."""
+    return all(gpu["free"] == gpu["memory"] for gpu in node.status()["gpus"])
 
 
 class Framework:
@@ -163,6 +168,7 @@ def test_gpus_cannot_be_exchanged_once_cuda_runs(
     assert broker.grant is first
     assert world.said == []
     broker.release()
+    until(lambda: all_is_free(node), "the memory is free again")
     broker.request(Ask(1))
     assert world.said == [], "the same GPU again: CUDA in this process can go on"
     broker.release()
