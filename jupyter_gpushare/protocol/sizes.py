@@ -46,5 +46,6 @@ def format_size(size: int) -> str:
     """Bytes as a person reads them: ``8 GiB``."""
     for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if abs(size) >= scale:
-            return f"{size / scale:.4g} {unit}"
+            count = size / scale
+            return f"{count:.0f} {unit}" if abs(count) >= 9999 else f"{count:.4g} {unit}"
     return f"{size} B"

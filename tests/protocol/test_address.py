@@ -1,0 +1,147 @@
+"""Where the socket is: what is configured, what is there, and what another user planted."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.node import needs_root, open_directory
+
+from jupyter_gpushare.protocol.address import (
+    EMBEDDED_NAME,
+    SYSTEM_SOCKET,
+    Found,
+    embedded_socket,
+    find_socket,
+    jupyter_runtime_dir,
+    system_socket,
+)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory whose name is short enough for a socket."""
+    with open_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def listening() -> Iterator[list[socket.socket]]:
+    sockets: list[socket.socket] = []
+    yield sockets
+    for each in sockets:
+        each.close()
+
+
+def listen(path: Path, listening: list[socket.socket]) -> str:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.append(sock)
+    sock.bind(str(path))
+    sock.listen()
+    return str(path)
+
+
+def test_nothing_is_there(place: Path) -> None:
+    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "system")) is None
+
+
+def test_the_configured_one_counts_even_when_it_is_missing(place: Path) -> None:
+    environ = {"JUPYTER_GPUSHARE_SOCKET": "/nowhere/node.sock", "JUPYTER_RUNTIME_DIR": str(place)}
+    assert find_socket(environ) == Found("/nowhere/node.sock", configured=True)
+
+
+def test_the_order_is_configured_then_system_then_embedded(
+    place: Path, listening: list[socket.socket]
+) -> None:
+    environ = {"JUPYTER_RUNTIME_DIR": str(place)}
+    system = str(place / "system.sock")
+    embedded = listen(place / EMBEDDED_NAME, listening)
+    assert find_socket(environ, system) == Found(embedded, configured=False)
+    listen(Path(system), listening)
+    assert find_socket(environ, system) == Found(system, configured=False)
+    configured = {**environ, "JUPYTER_GPUSHARE_SOCKET": "/else"}
+    assert find_socket(configured, system) == Found("/else", configured=True)
+
+
+def test_an_empty_variable_configures_nothing(place: Path) -> None:
+    environ = {"JUPYTER_GPUSHARE_SOCKET": "", "JUPYTER_RUNTIME_DIR": str(place)}
+    assert find_socket(environ, str(place / "system")) is None
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "fifo", "dangling"])
+def test_what_is_no_socket_is_no_node_manager(place: Path, kind: str) -> None:
+    path = place / EMBEDDED_NAME
+    if kind == "file":
+        path.touch()
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(place / "gone")
+    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "system")) is None
+
+
+@needs_root
+def test_a_socket_that_another_user_planted_is_ignored(
+    place: Path, listening: list[socket.socket]
+) -> None:
+    environ = {"JUPYTER_RUNTIME_DIR": str(place)}
+    embedded = listen(place / EMBEDDED_NAME, listening)
+    os.chown(embedded, 12345, 12345)
+    assert find_socket(environ, str(place / "system")) is None
+    # Nor behind a link of one's own.
+    link = place / "link"
+    link.symlink_to(embedded)
+    assert find_socket(environ, str(link)) is None
+
+
+_ASK = """
+import os, sys
+from jupyter_gpushare.protocol.address import find_socket
+os.setgid(12345)
+os.setuid(12345)
+print(find_socket({"JUPYTER_RUNTIME_DIR": sys.argv[1]}, "/nowhere"))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(("owner", "found"), [(0, True), (12345, True), (12346, False)])
+def test_a_user_trusts_root_and_itself_only(
+    place: Path, listening: list[socket.socket], owner: int, found: bool
+) -> None:
+    embedded = listen(place / EMBEDDED_NAME, listening)
+    os.chown(embedded, owner, owner)
+    said = subprocess.run(
+        [sys.executable, "-c", _ASK, str(place)], capture_output=True, text=True, check=True
+    ).stdout
+    assert said.strip() == (repr(Found(embedded, configured=False)) if found else "None")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"HOME": "/home/me"},
+        {"HOME": "/home/me", "XDG_DATA_HOME": "/xdg"},
+        {"HOME": "/home/me", "JUPYTER_DATA_DIR": "/data"},
+        {"HOME": "/home/me", "JUPYTER_DATA_DIR": "/data", "JUPYTER_RUNTIME_DIR": "/runtime"},
+        {"HOME": "/home/me", "JUPYTER_RUNTIME_DIR": ""},
+    ],
+)
+def test_the_runtime_directory_is_jupyters_own(environ: dict[str, str]) -> None:
+    ask = "import jupyter_core.paths as p; print(p.jupyter_runtime_dir())"
+    clean = {**environ, "PATH": os.environ["PATH"], "JUPYTER_PLATFORM_DIRS": "0"}
+    theirs = subprocess.run(
+        [sys.executable, "-c", ask], env=clean, capture_output=True, text=True, check=True
+    )
+    assert jupyter_runtime_dir(environ) == theirs.stdout.strip()
+
+
+def test_the_two_known_places() -> None:
+    assert system_socket() == SYSTEM_SOCKET == "/run/jupyter-gpushare/node.sock"
+    assert embedded_socket("/run/me") == "/run/me/gpushare-node.sock"

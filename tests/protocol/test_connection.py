@@ -1,0 +1,211 @@
+"""Both ends of a connection, talking to each other without any socket."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.protocol import messages
+from jupyter_gpushare.protocol.connection import MOVES, ClientConnection, Phase, ServerConnection
+from jupyter_gpushare.protocol.errors import (
+    INVALID_REQUEST,
+    LocalProtocolError,
+    Reason,
+    RemoteProtocolError,
+)
+from jupyter_gpushare.protocol.framing import MAX_LINE, encode
+from jupyter_gpushare.protocol.messages import Answer, Call, ErrorAnswer, Method, Notice
+
+CLIENT = {"name": "test", "version": "0"}
+
+
+class Ends:
+    """A client and a server joined by two pipes of bytes that are cut as the test likes."""
+
+    def __init__(self, cut: int = 1 << 30) -> None:
+        self.client = ClientConnection()
+        self.server = ServerConnection()
+        self.cut = cut
+
+    def to_server(self, data: bytes) -> list[Call]:
+        received = []
+        for piece in self._pieces(data):
+            received += [self.server.receive(line) for line in self.server.lines(piece)]
+        return received
+
+    def to_client(self, *sent: dict[str, Any]) -> list[messages.Incoming]:
+        data = b"".join(encode(message) for message in sent)
+        return [one for piece in self._pieces(data) for one in self.client.receive(piece)]
+
+    def greet(self) -> None:
+        call_id, line = self.client.call(Method.HELLO, protocol=1, client=CLIENT)
+        (hello,) = self.to_server(line)
+        assert hello.id == call_id
+        assert self.server.phase is Phase.GREETING
+        self.server.move(Phase.READY)
+        assert self.to_client(messages.answer(call_id, {"protocol": 1})) == [
+            Answer(call_id, {"protocol": 1})
+        ]
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        return [data[at : at + self.cut] for at in range(0, len(data), self.cut)]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1 << 30])
+def test_a_conversation(cut: int) -> None:
+    ends = Ends(cut)
+    ends.greet()
+    ask, line = ends.client.call(
+        Method.REQUEST, task={"name": "n", "kind": "process"}, memory=None, gpus=2
+    )
+    look, more = ends.client.call(Method.STATUS)
+    request, status = ends.to_server(line + more)
+    assert (request.id, request.method, request.params.gpus) == (ask, Method.REQUEST, 2)
+    assert (status.id, status.method) == (look, Method.STATUS)
+    # Answers may come in any order, between notifications.
+    got = ends.to_client(
+        messages.notification(Notice.QUEUED, {"position": 1}),
+        messages.answer(look, {"gpus": []}),
+        messages.error_answer(ask, Reason.OVER_QUOTA, "Too much.", data={"quota": 1}),
+    )
+    notice, answer, error = got
+    assert isinstance(notice, messages.Notification)
+    assert notice.params == {"position": 1}
+    assert answer == Answer(look, {"gpus": []})
+    assert isinstance(error, ErrorAnswer)
+    assert (error.id, error.error.reason) == (ask, Reason.OVER_QUOTA)
+
+
+@given(st.lists(st.sampled_from([m for m in Method if m is not Method.HELLO]), max_size=20))
+def test_every_call_has_its_own_id(methods: list[Method]) -> None:
+    client = ClientConnection()
+    ids = [client.call(method)[0] for method in methods]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("method", [m for m in Method if m is not Method.HELLO])
+def test_nothing_goes_before_hello(method: Method) -> None:
+    from_test = {
+        "task": {"name": "n", "kind": "process"},
+        "lease": "l",
+        "secret": "s",
+        "state": "busy",
+        "kernel_id": "k",
+        "environment": "e",
+        "gpus": 1,
+        "reason": "r",
+    }
+    ends = Ends()
+    call_id, line = ends.client.call(method, **from_test)
+    with pytest.raises(RemoteProtocolError, match="Say hello first") as caught:
+        ends.to_server(line)
+    assert caught.value.reason is Reason.NOT_ALLOWED
+    assert (caught.value.code, caught.value.call_id) == (INVALID_REQUEST, call_id)
+    assert ends.server.phase is Phase.NEW
+    ends.greet()
+    # The refused call's answer is still awaited, and the client is none the worse.
+    (error,) = ends.to_client(messages.error_answer(call_id, caught.value.reason, "no"))
+    assert error.id == call_id
+
+
+def test_hello_is_said_once() -> None:
+    ends = Ends()
+    ends.greet()
+    _, line = ends.client.call(Method.HELLO, protocol=1, client=CLIENT)
+    with pytest.raises(RemoteProtocolError, match="said already") as caught:
+        ends.to_server(line)
+    assert caught.value.reason is Reason.NOT_ALLOWED
+    assert ends.server.phase is Phase.READY
+
+
+def test_a_malformed_hello_can_be_said_again() -> None:
+    ends = Ends()
+    _, line = ends.client.call(Method.HELLO, protocol="one", client=CLIENT)
+    with pytest.raises(RemoteProtocolError) as caught:
+        ends.to_server(line)
+    assert caught.value.reason is Reason.BAD_REQUEST
+    ends.greet()
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(Phase, Phase)))
+def test_only_the_tables_moves_are_made(before: Phase, after: Phase) -> None:
+    paths = {
+        Phase.NEW: (),
+        Phase.GREETING: (Phase.GREETING,),
+        Phase.READY: (Phase.GREETING, Phase.READY),
+        Phase.CLOSED: (Phase.CLOSED,),
+    }
+    server = ServerConnection()
+    for phase in paths[before]:
+        server.move(phase)
+    assert server.phase is before
+    if after in MOVES[before]:
+        server.move(after)
+        assert server.phase is after
+    else:
+        with pytest.raises(LocalProtocolError, match="cannot go"):
+            server.move(after)
+        assert server.phase is before
+
+
+def test_the_table_knows_every_phase_and_ends() -> None:
+    assert set(MOVES) == set(Phase)
+    assert all(Phase.CLOSED in MOVES[phase] for phase in Phase if phase is not Phase.CLOSED)
+    assert not MOVES[Phase.CLOSED]
+    reached, fresh = {Phase.NEW}, [Phase.NEW]
+    while fresh:
+        new = MOVES[fresh.pop()] - reached
+        reached |= new
+        fresh += new
+    assert reached == set(Phase)
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+    ends = Ends()
+    ends.greet()
+    call_id, _ = ends.client.call(Method.STATUS)
+    ends.client.forget(call_id)
+    assert ends.to_client(messages.answer(call_id, {}), messages.answer("strange", {})) == []
+    again, _ = ends.client.call(Method.STATUS)
+    assert ends.to_client(messages.answer(again, {}), messages.answer(again, {})) == [
+        Answer(again, {})
+    ]
+
+
+def test_an_error_without_an_id_is_about_the_connection() -> None:
+    ends = Ends()
+    with pytest.raises(RemoteProtocolError, match="too many connections"):
+        ends.to_client(
+            messages.error_answer(None, Reason.RATE_LIMITED, "There are too many connections.")
+        )
+
+
+def test_a_client_cannot_send_an_over_long_line_and_goes_on() -> None:
+    ends = Ends()
+    with pytest.raises(LocalProtocolError):
+        ends.client.call(Method.REQUEST, task={"name": "x" * MAX_LINE, "kind": "process"})
+    ends.greet()
+
+
+def test_a_client_takes_a_status_longer_than_what_it_may_send() -> None:
+    ends = Ends(4096)
+    ends.greet()
+    call_id, _ = ends.client.call(Method.STATUS)
+    long = {"leases": ["x" * 100] * 10_000}
+    assert ends.to_client(messages.answer(call_id, long)) == [Answer(call_id, long)]
+
+
+@given(st.binary(max_size=400), st.integers(1, 50))
+def test_bytes_of_any_kind_are_understood_or_the_one_error(data: bytes, cut: int) -> None:
+    ends = Ends(cut)
+    with contextlib.suppress(RemoteProtocolError):
+        ends.to_server(data + b"\n")
+    with contextlib.suppress(RemoteProtocolError):
+        for at in range(0, len(data), cut):
+            ends.client.receive(data[at : at + cut])
+        ends.client.receive(b"\n")

@@ -1,0 +1,405 @@
+"""The parser of calls and answers: any bytes give a message or the one typed error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.protocol import messages
+from jupyter_gpushare.protocol.errors import (
+    DOMAIN_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MEANING,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    Reason,
+    RemoteProtocolError,
+)
+from jupyter_gpushare.protocol.framing import encode
+from jupyter_gpushare.protocol.messages import (
+    ActivityParams,
+    Answer,
+    AttachParams,
+    Call,
+    ErrorAnswer,
+    Hello,
+    HistoryParams,
+    LeaseParams,
+    Method,
+    NoParams,
+    Notice,
+    Notification,
+    QuotaName,
+    QuotaParams,
+    ReleaseParams,
+    RequestParams,
+    RevokeParams,
+    TaskEndedParams,
+    TaskParams,
+    UsageParams,
+    parse_call,
+    parse_incoming,
+)
+
+CODES = {PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS}
+ODD_TEXTS = ["", "\0", "a\0b", "\ud800", "x\udfff", "x" * 5000, "💡", "\u2028", " "]
+# Only what JSON can carry; floats include what "1e999" becomes.
+ODD = (
+    st.sampled_from(
+        [*ODD_TEXTS, 10**400, -(10**400), 2**63, -1, 0, True, False, None, 1e999, [], {}]
+    )
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec=None), max_size=300)
+    | st.lists(st.integers(), max_size=2)
+)
+NAMES = st.sampled_from(
+    [
+        "protocol",
+        "client",
+        "name",
+        "version",
+        "token",
+        "task",
+        "kind",
+        "kernel_id",
+        "path",
+        "request_id",
+        "gpus",
+        "memory",
+        "priority_class",
+        "wait",
+        "lease",
+        "secret",
+        "state",
+        "since",
+        "environment",
+        "limit",
+        "pid",
+        "weight",
+        "reason",
+    ]
+)
+ODD_PARAMS = st.dictionaries(NAMES, ODD | st.dictionaries(NAMES, ODD, max_size=4), max_size=6)
+
+# A good call of every method: (params as sent, params as read).
+GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
+    Method.HELLO: (
+        {"protocol": 1, "client": {"name": "n", "version": "1"}, "token": "t"},
+        Hello(1, "n", "1", "t"),
+    ),
+    Method.REQUEST: (
+        {
+            "task": {"name": "nb", "kind": "kernel", "kernel_id": "k", "path": "/nb.ipynb"},
+            "request_id": "r",
+            "gpus": 2,
+            "memory": 2**33,
+            "priority_class": "batch",
+            "wait": False,
+        },
+        RequestParams(TaskParams("nb", "kernel", "k", "/nb.ipynb"), "r", 2, 2**33, "batch", False),
+    ),
+    Method.ATTACH: ({"lease": "l", "secret": "s"}, AttachParams("l", "s")),
+    Method.HEARTBEAT: ({"lease": "l"}, LeaseParams("l")),
+    Method.ACTIVITY: ({"lease": "l", "state": "idle"}, ActivityParams("l", False)),
+    Method.RELEASE: ({"request_id": "r"}, ReleaseParams(None, "r")),
+    Method.STATUS: ({}, NoParams()),
+    Method.WATCH: ({}, NoParams()),
+    Method.USAGE: ({"since": 60, "environment": "e"}, UsageParams(60.0, "e")),
+    Method.HISTORY: ({"limit": 7}, HistoryParams(7, None)),
+    Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
+    Method.QUOTA_LIST: ({}, NoParams()),
+    Method.QUOTA_SET: (
+        {"environment": "e", "gpus": 1, "memory": None, "weight": 2},
+        QuotaParams("e", 1, None, 2.0),
+    ),
+    Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
+    Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
+}
+
+
+def line_of(method: Method, params: object, call_id: object = 1) -> bytes:
+    text = json.dumps({"jsonrpc": "2.0", "id": call_id, "method": method.value, "params": params})
+    # What JSON can say of it: a number too large for a float.
+    return text.replace("Infinity", "1e999").encode()
+
+
+def result_of(parse: Callable[[bytes], object], line: bytes) -> object:
+    """What came out, or the one error that may; every other exception fails the test."""
+    try:
+        return parse(line)
+    except RemoteProtocolError as error:
+        return error
+
+
+def refusal(line: bytes) -> RemoteProtocolError:
+    with pytest.raises(RemoteProtocolError) as caught:
+        parse_call(line)
+    assert caught.value.code in CODES
+    assert caught.value.reason is Reason.BAD_REQUEST
+    return caught.value
+
+
+# -- any bytes at all -------------------------------------------------------------
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_message_or_the_one_error(line: bytes) -> None:
+    for parse in (parse_call, parse_incoming):
+        result = result_of(parse, line)
+        assert not isinstance(result, RemoteProtocolError) or result.code in CODES
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "x"]),
+        ODD
+        | st.just("2.0")
+        | st.sampled_from([method.value for method in Method])
+        | ODD_PARAMS
+        | st.fixed_dictionaries({"code": ODD, "message": ODD, "data": ODD | ODD_PARAMS}),
+    )
+)
+def test_any_object_gives_a_message_or_the_one_error(message: dict[str, Any]) -> None:
+    line = json.dumps(message).encode()
+    for parse in (parse_call, parse_incoming):
+        result = result_of(parse, line)
+        if isinstance(result, RemoteProtocolError):
+            assert result.code in CODES
+            encode({"said": str(result)})
+
+
+@given(st.sampled_from(Method), ODD_PARAMS)
+def test_odd_params_of_every_method_are_read_or_refused(
+    method: Method, params: dict[str, Any]
+) -> None:
+    result = result_of(parse_call, line_of(method, params, "my-id"))
+    if isinstance(result, RemoteProtocolError):
+        assert result.code == INVALID_PARAMS
+        assert result.call_id == "my-id", "the caller must know which call was wrong"
+        assert str(result).startswith(method.value)
+    else:
+        assert isinstance(result, Call)
+        assert result.method is method
+        for value in texts(result.params):
+            value.encode()
+            assert "\0" not in value
+
+
+def texts(params: object) -> list[str]:
+    """All texts in params that were read."""
+    values = [getattr(params, name) for name in type(params).__slots__]  # type: ignore[attr-defined]
+    inner = [v for v in values if isinstance(v, TaskParams)]
+    return [v for v in values if isinstance(v, str)] + [t for v in inner for t in texts(v)]
+
+
+@given(st.sampled_from(Method), st.data())
+def test_one_odd_value_in_a_good_call(method: Method, data: st.DataObject) -> None:
+    params = json.loads(json.dumps(GOOD[method][0]))
+    places: list[tuple[dict[str, Any], str]] = [(params, name) for name in params]
+    places += [(v, name) for v in params.values() if isinstance(v, dict) for name in v]
+    if places:
+        where, name = data.draw(st.sampled_from(places))
+        where[name] = data.draw(ODD)
+    result = result_of(parse_call, line_of(method, params))
+    assert not isinstance(result, RemoteProtocolError) or result.code == INVALID_PARAMS
+
+
+# -- round trips --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", Method)
+def test_a_good_call_of_every_method_comes_through(method: Method) -> None:
+    sent, read = GOOD[method]
+    assert parse_call(encode(messages.call(7, method, sent))) == Call(7, method, read)
+    # A newer client may say more.
+    more = {**sent, "from_the_future": [1, {"a": None}]}
+    assert parse_call(encode(messages.call("x", method, more))) == Call("x", method, read)
+
+
+IDS = st.integers(-(2**53), 2**53) | st.text(st.characters(codec=None), max_size=128)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(IDS, PLAIN)
+def test_answers_come_through(call_id: int | str, result: Any) -> None:
+    assert parse_incoming(encode(messages.answer(call_id, result))) == Answer(call_id, result)
+
+
+@given(st.sampled_from(Notice), st.dictionaries(st.text(), PLAIN, max_size=3))
+def test_notifications_come_through(notice: Notice, params: dict[str, Any]) -> None:
+    read = parse_incoming(encode(messages.notification(notice, params)))
+    assert read == Notification(notice, notice.value, params)
+
+
+@given(st.none() | IDS, st.sampled_from(Reason), st.text(), st.sampled_from(sorted(CODES)))
+def test_error_answers_come_through(
+    call_id: int | str | None, reason: Reason, message: str, code: int
+) -> None:
+    sent = messages.error_answer(call_id, reason, message, code=code, data={"asked": 3})
+    read = parse_incoming(encode(sent))
+    assert isinstance(read, ErrorAnswer)
+    assert read.id == call_id
+    assert (read.error.code, read.error.reason) == (code, reason)
+    assert read.error.message == message
+    assert read.error.data["asked"] == 3
+
+
+def test_a_notification_and_a_reason_of_the_future_are_no_errors() -> None:
+    assert parse_incoming(b'{"jsonrpc":"2.0","method":"sing","params":{}}') == Notification(
+        None, "sing", {}
+    )
+    read = parse_incoming(
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"m","data":{"reason":"new"}}}'
+    )
+    assert isinstance(read, ErrorAnswer)
+    assert read.error.reason is None
+    assert read.error.code == DOMAIN_ERROR
+
+
+def test_every_reason_has_a_meaning_for_the_docs() -> None:
+    assert set(MEANING) == set(Reason)
+
+
+# -- defaults and bounds ------------------------------------------------------------
+
+
+def test_what_a_request_need_not_say() -> None:
+    read = parse_call(line_of(Method.REQUEST, {"task": {"name": "n", "kind": "process"}})).params
+    assert read == RequestParams(
+        TaskParams("n", "process", None, None), None, 1, None, "interactive", True
+    )
+    assert parse_call(line_of(Method.USAGE, {})).params == UsageParams(7 * 86400.0, None)
+    assert parse_call(line_of(Method.HISTORY, {})).params == HistoryParams(50, None)
+    hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
+    assert parse_call(line_of(Method.HELLO, hello)).params.token is None
+
+
+def test_params_may_be_left_out() -> None:
+    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == NoParams()
+
+
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        (Method.HELLO, {"protocol": "1"}),
+        (Method.HELLO, {"protocol": True}),
+        (Method.HELLO, {"protocol": 1.0}),
+        (Method.HELLO, {"client": "me"}),
+        (Method.HELLO, {"client": {"name": "n"}}),
+        (Method.HELLO, {"token": ""}),
+        (Method.HELLO, {"token": "t" * 8193}),
+        (Method.REQUEST, {"task": None}),
+        (Method.REQUEST, {"task": {"name": "n", "kind": "thread"}}),
+        (Method.REQUEST, {"task": {"name": "n" * 257, "kind": "kernel"}}),
+        (Method.REQUEST, {"task": {"name": "n", "kind": "kernel", "path": "p" * 4097}}),
+        (Method.REQUEST, {"task": {"name": "n", "kind": "kernel", "path": "\ud800"}}),
+        (Method.REQUEST, {"task": {"name": "a\0b", "kind": "kernel"}}),
+        (Method.REQUEST, {"gpus": True}),
+        (Method.REQUEST, {"gpus": 1.5}),
+        (Method.REQUEST, {"gpus": 2**32}),
+        (Method.REQUEST, {"memory": "8GiB"}),
+        (Method.REQUEST, {"memory": 2**63}),
+        (Method.REQUEST, {"memory": 10**400}),
+        (Method.REQUEST, {"priority_class": "royal"}),
+        (Method.REQUEST, {"priority_class": ["batch"]}),
+        (Method.REQUEST, {"wait": 1}),
+        (Method.REQUEST, {"request_id": "r" * 129}),
+        (Method.ATTACH, {"secret": 5}),
+        (Method.ATTACH, {"lease": "\udc80"}),
+        (Method.HEARTBEAT, {"lease": None}),
+        (Method.ACTIVITY, {"state": "lazy"}),
+        (Method.ACTIVITY, {"state": None}),
+        (Method.RELEASE, {"lease": "l", "request_id": "r"}),
+        (Method.RELEASE, {"lease": None, "request_id": None}),
+        (Method.USAGE, {"since": -1}),
+        (Method.USAGE, {"since": 1e999}),
+        (Method.USAGE, {"since": 10**400}),
+        (Method.USAGE, {"since": True}),
+        (Method.USAGE, {"since": None}),
+        (Method.HISTORY, {"limit": 0}),
+        (Method.HISTORY, {"limit": 1001}),
+        (Method.TASK_ENDED, {"pid": 0}),
+        (Method.TASK_ENDED, {"kernel_id": ""}),
+        (Method.QUOTA_SET, {"gpus": -1}),
+        (Method.QUOTA_SET, {"gpus": None}),
+        (Method.QUOTA_SET, {"memory": 0}),
+        (Method.QUOTA_SET, {"weight": 0}),
+        (Method.QUOTA_SET, {"weight": "2"}),
+        (Method.QUOTA_UNSET, {"environment": ["e"]}),
+        (Method.LEASE_REVOKE, {"reason": ""}),
+        (Method.LEASE_REVOKE, {"reason": "r" * 1025}),
+    ],
+)
+def test_a_wrong_value_is_refused_with_a_sentence(method: Method, change: dict[str, Any]) -> None:
+    error = refusal(line_of(method, {**GOOD[method][0], **change}, "id"))
+    assert error.code == INVALID_PARAMS
+    assert error.call_id == "id"
+    assert str(error).startswith(f"{method.value}:")
+    assert str(error).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "call_id", [None, True, 1.5, [], {}, 2**53 + 1, -(2**53) - 1, "i" * 129, 1e999]
+)
+def test_a_call_needs_a_usable_id(call_id: object) -> None:
+    error = refusal(line_of(Method.STATUS, {}, call_id))
+    assert error.code == INVALID_REQUEST
+    assert error.call_id is None
+
+
+def test_a_call_without_an_id_or_version_is_refused() -> None:
+    refusal(b'{"jsonrpc":"2.0","method":"status"}')
+    assert refusal(b'{"id":3,"method":"status"}').call_id == 3
+    assert refusal(b'{"jsonrpc":2.0,"id":3,"method":"status"}').call_id == 3
+
+
+@pytest.mark.parametrize("method", ["nope", "", 7, None, ["status"], "STATUS", "x" * 60_000])
+def test_an_unknown_method_is_refused_by_its_code(method: object) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": 3, "method": method}).encode()
+    error = refusal(line)
+    assert (error.code, error.call_id) == (METHOD_NOT_FOUND, 3)
+    assert len(str(error)) < 400, "what came in is not sent back whole"
+
+
+@pytest.mark.parametrize("params", [None, [], "x", 3, [{"lease": "l"}]])
+def test_params_must_be_an_object(params: object) -> None:
+    assert refusal(line_of(Method.HEARTBEAT, params)).code == INVALID_PARAMS
+
+
+def test_the_last_of_duplicate_keys_counts() -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"id":2,"method":"hello","method":"status"}'
+    assert parse_call(line) == Call(2, Method.STATUS, NoParams())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b'{"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","id":1}',
+        b'{"jsonrpc":"2.0","result":1}',
+        b'{"jsonrpc":"2.0","id":true,"result":1}',
+        b'{"id":1,"result":1}',
+        b'{"jsonrpc":"2.0","id":1,"error":"no"}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":"m"}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":true,"message":"m"}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
+        b'{"jsonrpc":"2.0","id":[],"error":{"code":1,"message":"m"}}',
+        b'{"jsonrpc":"2.0","method":5,"params":{}}',
+        b'{"jsonrpc":"2.0","method":"queued","params":[]}',
+    ],
+)
+def test_nonsense_from_a_node_manager_is_the_one_error(line: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_incoming(line)

@@ -1,0 +1,72 @@
+"""Memory sizes as people write them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.protocol.sizes import format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GiB", 8 * 2**30),
+        ("8 gib", 8 * 2**30),
+        (" 8GIB ", 8 * 2**30),
+        ("16GB", 16 * 10**9),
+        ("16G", 16 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("0.5GiB", 2**29),
+        ("1.5TiB", 3 * 2**39),
+        ("1073741824", 2**30),
+        ("100b", 100),
+        ("1KiB", 1024),
+        (1073741824, 2**30),
+        ("9007199254740993", 2**53 + 1),
+    ],
+)
+def test_what_people_write(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "GiB", "8XiB", "-1GiB", "1e9", "nan", "inf", "8 G i B", "1,5GiB", "٨GiB", "8\nGiB9"),
+        *("0", 0, -5, "0.0GiB", "9" * 19, "999999999999TiB", 2**63),
+        *(True, False, None, 1.5, [], b"8GiB"),
+    ],
+)
+def test_what_is_no_size_says_so(text: object) -> None:
+    with pytest.raises(ValueError, match=r"no (usable )?memory size: .*\."):
+        parse_size(text)  # type: ignore[arg-type]
+
+
+@given(st.text() | st.integers() | st.none() | st.booleans() | st.floats())
+def test_anything_gives_bytes_or_a_value_error(text: object) -> None:
+    with contextlib.suppress(ValueError):
+        assert 1 <= parse_size(text) < 2**63  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 2**62))
+def test_what_we_write_we_can_read(size: int) -> None:
+    assert parse_size(format_size(size)) == pytest.approx(size, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (2**30, "1 GiB"), (8 * 2**30, "8 GiB"), (3 * 2**29, "1.5 GiB")],
+)
+def test_how_sizes_look(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@given(st.integers(1, 2**40), st.sampled_from(["KiB", "MiB", "GiB"]))
+def test_whole_numbers_are_exact(count: int, unit: str) -> None:
+    scale = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
+    if count * scale < 2**63:
+        assert parse_size(f"{count}{unit}") == count * scale
