@@ -16,8 +16,9 @@ from . import render
 _QUICK: Final = 0.3  # seconds that nobody needs to be told about
 _REFRESH: Final = 1.0  # seconds between two updates that only count the time
 _REPEAT: Final = 60.0  # seconds after which a log file is told once more
+_CLEAR: Final = "\r\x1b[K"  # back to the line's beginning, and empty it
 _LEAVE_NOTEBOOK: Final = "Interrupt the kernel (■) to leave the queue."
-_LEAVE_TERMINAL: Final = "Ctrl-C leaves the queue"
+_LEAVE_TERMINAL: Final = "Ctrl-C leaves"
 
 
 class Display(Protocol):
@@ -145,29 +146,31 @@ class TerminalDisplay:
         self._stream = stream
         try:
             self._terminal = bool(stream.isatty())
-        except (AttributeError, OSError, ValueError):
+        except Exception:  # noqa: BLE001 - as in _write
             self._terminal = False
         self._pace = _Pace(_REFRESH if self._terminal else _REPEAT, clock)
 
     def update(self, notice: Mapping[str, Any]) -> None:
         if not self._pace.due(_content(notice)):
             return
-        line = render.waiting_line(notice, self._pace.elapsed)
-        self._write(f"jupyter_gpushare: {line} ({_LEAVE_TERMINAL})", last=not self._terminal)
+        elapsed = self._pace.elapsed
+        if self._terminal:
+            line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, self._width())
+            self._write(f"{_CLEAR}{line}")
+        else:
+            line = render.waiting_line(notice, elapsed)
+            self._write(f"jupyter_gpushare: {line} ({_LEAVE_TERMINAL}).\n")
 
     def done(self, text: str | None = None) -> None:
         if not self._pace.shown:
             return
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
-        self._write(f"jupyter_gpushare: {line}", last=True)
+        self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")
 
-    def _write(self, line: str, *, last: bool) -> None:
-        start = "\r\x1b[K" if self._terminal else ""
+    def _write(self, text: str) -> None:
         try:
-            if self._terminal:
-                line = line[: self._width()]
-            self._stream.write(start + line + ("\n" if last else ""))
+            self._stream.write(text)
             self._stream.flush()
         except Exception:  # noqa: BLE001 - whatever stands in for stderr, waiting goes on
             return
@@ -176,5 +179,5 @@ class TerminalDisplay:
         """Characters of a line that the terminal does not wrap."""
         try:
             return max(20, os.get_terminal_size(self._stream.fileno()).columns - 1)
-        except (AttributeError, OSError, ValueError):
+        except Exception:  # noqa: BLE001 - as in _write
             return 79

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 _SHORT: Final = 12  # characters of a lease's name that people see and may type
+_TOO_MUCH: Final = 2**63  # no figure is that large, whatever a node manager says
 _BAR: Final = 20  # characters of a memory bar in a terminal
 
 
@@ -85,7 +86,7 @@ def plain(text: object, most: int = 500) -> str:
 
 def size(memory: object) -> str:
     """Bytes in words; ``?`` when they are not known."""
-    if isinstance(memory, bool) or not isinstance(memory, int):
+    if isinstance(memory, bool) or not isinstance(memory, int) or abs(memory) >= _TOO_MUCH:
         return "?"
     return format_size(memory)
 
@@ -114,7 +115,14 @@ def ask_words(ask: Ask) -> str:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    """A figure to draw or compare; what is none counts as 0."""
+    return value if isinstance(value, int) and 0 <= value < _TOO_MUCH else 0
+
+
+def _hours(seconds: object) -> float:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
+        return 0.0
+    return seconds / 3600
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -123,6 +131,14 @@ def _number(value: object) -> int:
 def waiting_line(notice: Document, seconds: float) -> str:
     """Where a request stands in the queue, in one line."""
     return f"{_place(notice)}; {_ahead(notice)}; {duration(seconds)} so far"
+
+
+def waiting_line_within(notice: Document, seconds: float, advice: str, width: int) -> str:
+    """The same in at most ``width`` characters, with as much of the rest as fits."""
+    line = waiting_line(notice, seconds)
+    short = f"{_place(notice)}; {duration(seconds)} so far"
+    fitting = (one for one in (f"{line} ({advice})", line, short) if len(one) <= width)
+    return next(fitting, short[:width])
 
 
 def _place(notice: Document) -> str:
@@ -394,7 +410,7 @@ def _memory_words(gpu: Document) -> str:
 def _text_bar(gpu: Document) -> str:
     total = max(1, _number(gpu.get("memory")))
     bar = "".join(
-        part.sign * max(1, round(_BAR * part.bytes / total))
+        part.sign * min(_BAR, max(1, round(_BAR * part.bytes / total)))
         for part in _parts(gpu)
         if part.bytes > 0
     )
@@ -463,8 +479,8 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
 def _usage_line(status: Document, usage: Document) -> str:
     me = status.get("environment")
     rows = [row for row in usage.get("rows") or () if row.get("environment") == me]
-    held = sum(float(row.get("gpu_seconds_held") or 0) for row in rows)
-    busy = sum(float(row.get("gpu_seconds_busy") or 0) for row in rows)
+    held = sum(_hours(row.get("gpu_seconds_held")) for row in rows)
+    busy = sum(_hours(row.get("gpu_seconds_busy")) for row in rows)
     since, until = usage.get("since"), usage.get("until")
     span = (
         duration(until - since)
@@ -472,10 +488,7 @@ def _usage_line(status: Document, usage: Document) -> str:
         else "?"
     )
     share = f" ({busy / held:.0%})" if held > 0 else ""
-    return (
-        f"In the last {span}: {held / 3600:.2f} GPU-hours held, "
-        f"{busy / 3600:.2f} of them busy{share}."
-    )
+    return f"In the last {span}: {held:.2f} GPU-hours held, {busy:.2f} of them busy{share}."
 
 
 def quota_text(status: Document, usage: Document | None = None) -> str:

@@ -1,0 +1,200 @@
+"""The display of a wait: late, in one place, growing, and never in the way."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.client import display
+from jupyter_gpushare.client.display import NotebookDisplay, TerminalDisplay
+
+FIRST = {"position": 2, "ahead": {"interactive": 1, "batch": 0}}
+SECOND = {"position": 1, "ahead": {"interactive": 0, "batch": 0}}
+
+
+class Seconds:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Publisher:
+    """Keeps what would go to the front end."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, dict[str, Any], bool]] = []
+
+    def publish(
+        self, data: dict[str, Any], metadata: Any, *, transient: dict[str, str], update: bool
+    ) -> None:
+        self.published.append((transient["display_id"], data, update))
+
+
+def test_a_short_wait_shows_nothing() -> None:
+    clock, stream, publisher = Seconds(), Terminal(), Publisher()
+    both = (TerminalDisplay(stream, clock), NotebookDisplay(publisher, clock))
+    for later in (0.0, 0.29):
+        clock.now += later
+        for shown in both:
+            shown.update(FIRST)
+    for shown in both:
+        shown.done("GPUs granted.")
+
+    assert stream.getvalue() == ""
+    assert publisher.published == []
+
+
+def test_a_terminal_has_one_line_that_is_rewritten() -> None:
+    clock, stream = Seconds(), Terminal()
+    shown = TerminalDisplay(stream, clock)
+    clock.now += 1
+    shown.update(FIRST)
+    clock.now += 0.25
+    shown.update(FIRST)  # nothing new, too early
+    shown.update(SECOND)  # news are shown at once
+    clock.now += 60
+    shown.update(SECOND)
+    shown.done("GPUs granted.")
+
+    first, second, third, last = stream.getvalue().split("\r\x1b[K")[1:]
+    assert "position 2; ahead: 1 interactive; 1 s so far (Ctrl-C leaves)" in first
+    assert "position 1; nobody is ahead; 1 s so far" in second
+    assert "1 min 01 s so far" in third
+    assert last == "jupyter_gpushare: GPUs granted. Waited 1 min 01 s.\n"
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_a_log_file_gets_a_line_when_something_changes_and_once_a_minute() -> None:
+    clock, stream = Seconds(), io.StringIO()
+    shown = TerminalDisplay(stream, clock)
+    for _ in range(90):
+        clock.now += 1
+        shown.update(FIRST)
+    shown.update(SECOND)
+    shown.done()
+
+    lines = stream.getvalue().split("\n")
+    assert "\r" not in stream.getvalue()
+    assert ["position 2" in line for line in lines] == [True, True, False, False, False]
+    assert "position 1" in lines[2]
+    assert lines[3] == "jupyter_gpushare: Stopped waiting after 1 min 30 s."
+
+
+def test_a_notebook_has_one_display_that_changes() -> None:
+    clock, publisher = Seconds(), Publisher()
+    shown = NotebookDisplay(publisher, clock)
+    clock.now += 1
+    for notice in (FIRST, SECOND):
+        shown.update(notice)
+    clock.now += 1
+    shown.update(SECOND)
+    shown.done("GPUs granted.")
+
+    assert len({display_id for display_id, _, _ in publisher.published}) == 1
+    assert [update for _, _, update in publisher.published] == [False, True, True, True]
+    for _, data, _ in publisher.published:
+        assert set(data) == {"text/plain", "text/html"}
+    assert publisher.published[-1][1]["text/plain"] == "GPUs granted. Waited 2 s."
+
+
+def test_two_waits_are_two_displays() -> None:
+    clock, publisher = Seconds(), Publisher()
+    for _ in range(2):
+        shown = NotebookDisplay(publisher, clock)
+        clock.now += 1
+        shown.update(FIRST)
+        shown.done()
+
+    assert len({display_id for display_id, _, _ in publisher.published}) == 2
+
+
+class Broken:
+    """A stream or publisher that is in a bad way."""
+
+    def broken(self, *arguments: object, **named: object) -> Any:
+        raise RuntimeError("broken")
+
+    isatty = write = flush = publish = broken
+
+
+class Closed(Terminal):
+    """A terminal that went away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [None, Broken(), Closed()])
+def test_a_stream_that_cannot_be_written_stops_nothing(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Seconds()
+    shown = TerminalDisplay(stream, clock)
+    clock.now += 1
+    shown.update(FIRST)
+    shown.done("x")
+    monkeypatch.setattr(sys, "stderr", stream)
+    display.say("nobody hears this")
+
+
+def test_a_front_end_that_is_gone_stops_nothing() -> None:
+    clock = Seconds()
+    shown = NotebookDisplay(Broken(), clock)
+    clock.now += 1
+    shown.update(FIRST)
+    shown.done("x")
+
+
+def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    display.say("a\nb\x1b[2Jc")
+
+    assert capsys.readouterr().err == "jupyter_gpushare: a b [2Jc\n"
+
+
+def test_without_ipython_it_is_the_terminal_and_ipython_stays_away() -> None:
+    code = (
+        "import sys; from jupyter_gpushare.client import display; "
+        "shown = display.waiting_display(); "
+        "print(type(shown).__name__, 'IPython' in sys.modules, 'warnings' in dir(display))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["TerminalDisplay", "False", "False"]
+
+
+def test_a_narrow_real_terminal_is_never_wrapped() -> None:
+    clock = Seconds()
+    here, there = pty.openpty()
+    try:
+        os.set_blocking(here, False)
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 50, 0, 0))
+        with os.fdopen(os.dup(there), "w") as stream:
+            shown = TerminalDisplay(stream, clock)
+            clock.now += 1
+            shown.update(FIRST)
+            said = os.read(here, 4096).decode()
+    finally:
+        os.close(here)
+        os.close(there)
+
+    assert said == "\r\x1b[KWaiting for GPUs: position 2; 1 s so far"

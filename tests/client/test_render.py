@@ -1,0 +1,395 @@
+"""What people see: every state has words, nothing from elsewhere is markup or moves a cursor."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.client import render
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.settings import Ask
+
+GIB = 2**30
+HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[2J\r\n\u202e"
+
+
+def gpu(**more: Any) -> dict[str, Any]:
+    return {
+        "uuid": "GPU-0",
+        "index": 0,
+        "name": "NVIDIA L4",
+        "memory": 24 * GIB,
+        "reserved": 12 * GIB,
+        "unleased": 2 * GIB,
+        "free": 10 * GIB,
+        "used": 3 * GIB,
+        "mine": 8 * GIB,
+        "utilisation": 0.37,
+        "tasks": 2,
+        "health": "ok",
+        "problem": None,
+        "squatters": [],
+        **more,
+    }
+
+
+def lease(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "0123456789abcdef",
+        "environment": "alice",
+        "mine": True,
+        "state": "active",
+        "phase": "held",
+        "activity": "busy",
+        "name": "train.ipynb",
+        "kind": "kernel",
+        "kernel_id": None,
+        "path": None,
+        "pid": 1,
+        "gpus": [{"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 3 * GIB}],
+        "asked": {"gpus": 1, "memory": None},
+        "priority_class": "interactive",
+        "requested": 0.0,
+        "granted": 1.0,
+        "age": 125.0,
+        "position": None,
+        **more,
+    }
+
+
+def waiting(**more: Any) -> dict[str, Any]:
+    return {
+        "position": 1,
+        "lease": None,
+        "mine": False,
+        "environment": None,
+        "priority_class": "batch",
+        "gpus": 2,
+        "memory": None,
+        "waiting": 61.0,
+        **more,
+    }
+
+
+def status(**more: Any) -> dict[str, Any]:
+    node = {
+        "name": "big-host",
+        "version": "1",
+        "simulated": False,
+        "problem": None,
+        "time": 100.0,
+        "started": 0.0,
+        "max_tasks_per_gpu": 4,
+        "heartbeat_timeout": 15.0,
+    }
+    return {
+        "node": {**node, **more.pop("node", {})},
+        "environment": "alice",
+        "admin": False,
+        "quota": {
+            "gpus": 2,
+            "memory": 8 * GIB,
+            "weight": 1.0,
+            "source": "group",
+            "used_gpus": 1,
+        },
+        "gpus": [gpu()],
+        "leases": [lease()],
+        "queue": [],
+        **more,
+    }
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: tags, attributes, text; fails on what is left open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+SAFE_TAGS = {"div", "span", "strong", "code", "table", "caption", "thead", "tbody", "tr"}
+SAFE_TAGS |= {"th", "td"}
+SAFE_ATTRIBUTES = {"style", "scope", "role", "aria-live", "aria-hidden"}
+
+
+def check_html(html: str) -> Page:
+    page = Page(html)
+    assert page.tags <= SAFE_TAGS
+    assert page.attributes <= SAFE_ATTRIBUTES
+    return page
+
+
+def check_text(text: str) -> None:
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
+
+
+# Anything a hostile or newer node manager may put where something else is expected.
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=30),
+    st.just(HOSTILE),
+)
+
+
+def same_shape(example: Any) -> st.SearchStrategy[Any]:
+    """Documents with the keys of ``example`` and any leaves."""
+    if isinstance(example, dict):
+        return st.fixed_dictionaries({key: same_shape(value) for key, value in example.items()})
+    if isinstance(example, list):
+        return st.lists(same_shape(example[0]), max_size=3) if example else st.just([])
+    return leaves
+
+
+SQUATTER = {"pid": 3, "memory": GIB, "kind": "squatter"}
+documents = same_shape(status(gpus=[gpu(squatters=[SQUATTER])], queue=[waiting()]))
+
+
+@given(documents)
+def test_any_status_is_safe_html_and_text(document: dict[str, Any]) -> None:
+    check_html(render.status_html(document))
+    check_text(render.status_text(document))
+    check_html(render.quota_html(document))
+    check_text(render.quota_text(document))
+
+
+@given(same_shape([{"at": 1.0, "kind": "x", "environment": "a", "lease": "b", "text": "c"}]))
+def test_any_history_is_safe(events: list[dict[str, Any]]) -> None:
+    check_html(render.history_html(events))
+    check_text(render.history_text(events))
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"position": leaves, "ahead": leaves, "message": leaves, "lease": leaves}
+    ),
+    st.floats(),
+)
+def test_any_notice_is_safe(notice: dict[str, Any], seconds: float) -> None:
+    check_html(render.waiting_html(notice, seconds, HOSTILE))
+    check_text(render.waiting_line(notice, seconds))
+    assert "\n" not in render.waiting_line(notice, seconds)
+
+
+def test_hostile_names_are_shown_as_they_are() -> None:
+    document = status(
+        leases=[lease(name=HOSTILE, environment=HOSTILE)],
+        gpus=[gpu(name=HOSTILE, problem=HOSTILE, health=HOSTILE)],
+        environment=HOSTILE,
+    )
+    page = check_html(render.status_html(document))
+    assert "<img src=x onerror=alert(1)>" in page.text
+
+
+def test_a_status_says_who_holds_what() -> None:
+    document = status(
+        leases=[
+            lease(
+                id=None,
+                mine=False,
+                environment=None,
+                name=None,
+                state="idle",
+                kind="process",
+                pid=None,
+            ),
+            lease(),
+        ],
+        queue=[waiting(), waiting(position=2, mine=True, environment="alice", gpus=1)],
+    )
+    text = render.status_text(document, here="0123456789abcdef")
+    page = check_html(render.status_html(document, here="0123456789abcdef")).text
+
+    for shown in (text, page):
+        assert "big-host" in shown
+        assert "simulated" not in shown
+        assert "You are alice. Quota: 2 GPUs, 8 GiB on each (from your group); 1 held now." in shown
+        assert (
+            "8 GiB yours, 4 GiB reserved by others, 2 GiB used without a lease, "
+            "10 GiB free of 24 GiB" in shown
+        )
+        assert "37%" in shown
+        assert "train.ipynb (this one)" in shown
+        assert "0: 3 GiB of 8 GiB" in shown
+        assert "2 min 05 s" in shown
+        assert "● in use" in shown
+        assert "○ held, idle" in shown
+        assert "somebody else" in shown
+        assert "None" not in shown
+        assert "2 GPUs, the whole GPU" in shown
+        assert shown.index("alice (you)") < shown.index("somebody else")  # one's own first
+
+
+@pytest.mark.parametrize("state", sorted(set(render.STATES) - {"queued", "ended"}))
+def test_every_state_is_an_icon_and_words(state: str) -> None:
+    document = status(leases=[lease(state=state)])
+    icon, words, _colour = render.STATES[state]
+
+    assert f"{icon} {words}" in render.status_text(document)
+    assert f"{icon} {words}" in check_html(render.status_html(document)).text
+
+
+def test_every_state_of_the_node_manager_is_known() -> None:
+    from jupyter_gpushare.node.status import DisplayState
+
+    assert {state.value for state in DisplayState} == set(render.STATES)
+
+
+def test_simulated_gpus_are_said_to_be_simulated() -> None:
+    document = status(node={"simulated": True})
+
+    for shown in (render.status_text(document), Page(render.status_html(document)).text):
+        assert "GPUs of big-host (simulated)" in shown
+        assert "frameworks compute on the CPU" in shown
+
+
+def test_trouble_is_said() -> None:
+    document = status(
+        node={"problem": "The disk is full."},
+        gpus=[
+            gpu(problem="It fell off the bus.", health="lost", free=0),
+            gpu(
+                index=1,
+                squatters=[
+                    {"pid": None, "memory": None, "kind": "squatter"},
+                    {"pid": 42, "memory": 9 * GIB, "kind": "over_limit"},
+                ],
+            ),
+        ],
+    )
+    for shown in (render.status_text(document), Page(render.status_html(document)).text):
+        assert "The disk is full." in shown
+        assert "GPU 0 takes no leases: It fell off the bus." in shown
+        assert "✕ lost" in shown
+        assert "GPU 1: a process uses some memory without a lease." in shown
+        assert "GPU 1: process 42 uses 9 GiB, more than its lease allows." in shown
+
+
+def test_a_status_without_anything() -> None:
+    document = status(gpus=[], leases=[], quota=None)
+
+    assert "This node has no GPUs." in render.status_text(document)
+    assert "nobody holds a GPU" in render.status_text(document)
+    assert "GPUs: none." in check_html(render.status_html(document)).text
+    check_html(render.quota_html(document))
+
+
+def test_memory_bars_have_the_right_widths() -> None:
+    widths = re.findall(r"width:([0-9.]+)%", render.status_html(status()))
+    assert [float(width) for width in widths] == pytest.approx([33.3, 16.7, 8.3], abs=0.1)
+    assert "[#######===!!........]" in render.status_text(status())
+
+
+@given(st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50))
+def test_memory_bars_never_overflow(mine: int, reserved: int, unleased: int) -> None:
+    document = status(gpus=[gpu(mine=mine, reserved=reserved, unleased=unleased)])
+
+    widths = re.findall(r"width:([0-9.]+)%", render.status_html(document))
+    assert sum(float(width) for width in widths) <= 100.5
+    (bar,) = re.findall(r"\[[#=!.]*\]", render.status_text(document))
+    assert len(bar) == 22
+
+
+def test_a_quota_says_what_is_left_and_what_was_used() -> None:
+    usage = {
+        "since": 0.0,
+        "until": 7 * 86400.0,
+        "rows": [
+            {"environment": "alice", "gpu_seconds_held": 7200.0, "gpu_seconds_busy": 1800.0},
+            {"environment": "bob", "gpu_seconds_held": 1e9, "gpu_seconds_busy": 1e9},
+        ],
+    }
+    text = render.quota_text(status(), usage)
+    assert "1 more GPU can be yours" in text
+    assert "In the last 7 d 0 h: 2.00 GPU-hours held, 0.50 of them busy (25%)." in text
+    assert "■□" in check_html(render.quota_html(status(), usage)).text
+
+
+def test_a_quota_of_nothing_and_a_full_one_say_what_to_do() -> None:
+    none = {"gpus": 0, "memory": None, "weight": 1, "source": "default", "used_gpus": 0}
+    assert "Ask the administrator" in render.quota_text(status(quota=none))
+    full = {**none, "gpus": 2, "used_gpus": 2, "weight": 2.5}
+    assert "used up" in render.quota_text(status(quota=full))
+    assert "weight 2.5" in render.quota_text(status(quota=full))
+
+
+def test_nothing_happened_yet() -> None:
+    assert render.history_text([]) == "Nothing has happened yet."
+    assert "Nothing has happened yet." in render.history_html([])
+
+
+def test_help_is_complete() -> None:
+    from jupyter_gpushare.client.magics import VERB_OPTIONS
+
+    page = check_html(render.help_html()).text
+    for verb, options in VERB_OPTIONS.items():
+        for word in (f"%gpushare {verb}", *options):
+            assert word in render.help_text()
+            assert word in page
+
+
+def test_waiting_says_place_and_who_is_ahead() -> None:
+    notice = {"position": 3, "ahead": {"interactive": 2, "batch": 0}}
+    assert render.waiting_line(notice, 75) == (
+        "Waiting for GPUs: position 3; ahead: 2 interactive; 1 min 15 s so far"
+    )
+    assert "nobody is ahead" in render.waiting_line({"position": 1, "ahead": {}}, 0)
+    both = {"position": 5, "ahead": {"interactive": 1, "batch": 3}}
+    assert "ahead: 1 interactive and 3 batch" in render.waiting_line(both, 0)
+
+
+def test_grants_and_asks_in_words() -> None:
+    grant = Grant(
+        "l",
+        (
+            GrantedGpu("GPU-a", 0, "L4", 8 * GIB, 24 * GIB),
+            GrantedGpu("GPU-b", 3, "L4", 24 * GIB, 24 * GIB),
+        ),
+    )
+    assert render.grant_words(grant) == "GPU 0 (8 GiB of 24 GiB) and GPU 3 (all of its 24 GiB)"
+    assert render.ask_words(Ask()) == "1 GPU"
+    assert render.ask_words(Ask(2, GIB, "batch")) == "2 GPUs with 1 GiB on each, class batch"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (-5, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min 00 s"),
+        (3725, "1 h 02 min"),
+        (90000, "1 d 1 h"),
+        (float("nan"), "?"),
+        (float("inf"), "?"),
+        (None, "?"),
+        (True, "?"),
+    ],
+)
+def test_durations(seconds: object, words: str) -> None:
+    assert render.duration(seconds) == words
