@@ -30,10 +30,10 @@ class Client(asyncio.Protocol):
     wire: Any = None
 
     @classmethod
-    async def connect(cls, path: str, *, hello: bool = True) -> Client:
+    async def connect(cls, path: str, *, hello: bool = True, token: str = "") -> Client:
         _transport, client = await asyncio.get_running_loop().create_unix_connection(cls, path)
         if hello:
-            await client.call("hello", HELLO)
+            await client.call("hello", {**HELLO, "token": token} if token else HELLO)
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

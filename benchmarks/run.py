@@ -184,7 +184,7 @@ def measure_heartbeats(figures: list[Figure], quick: bool) -> None:
 _HOLDER = """
 import sys, time
 from jupyter_gpushare.client.session import Session
-session = Session(sys.argv[1], None, 10)
+session = Session(sys.argv[1], lambda: sys.argv[2], 10)
 session.open()
 task = {"name": "holder", "kind": "process"}
 session.request({"request_id": "r", "task": task}, lambda n: None, lambda: None, 0)
@@ -196,10 +196,10 @@ time.sleep(3600)
 async def reclaim(path: str, rounds: int) -> list[float]:
     """Seconds from ``kill -9`` of a holder to the grant of the one who waits."""
     took = []
-    client = await Client.connect(path)
+    client = await Client.connect(path, token="waiters-token")
     for number in range(rounds):
         holder = await asyncio.create_subprocess_exec(
-            PYTHON, "-c", _HOLDER, path, stdout=asyncio.subprocess.PIPE
+            PYTHON, "-c", _HOLDER, path, "holders-token", stdout=asyncio.subprocess.PIPE
         )
         assert holder.stdout is not None
         await holder.stdout.readline()
@@ -223,23 +223,16 @@ def measure_reclaim(figures: list[Figure], quick: bool) -> None:
         # Both are one OS user, so the second would share the first's reservation.
         tokens = Path(folder) / "tokens.json"
         tokens.touch(0o600)
-        entries = [{"token": name, "environment": name} for name in ("a", "b")]
+        entries = [
+            {"token": f"{name}-token", "environment": name} for name in ("holders", "waiters")
+        ]
         tokens.write_text(json.dumps({"tokens": entries}))
         with serving([*command, "--token-file", str(tokens)]):
             rounds = 20 if quick else 100
-            took = asyncio.run(_reclaim_as(f"{folder}/node.sock", rounds))
+            took = asyncio.run(reclaim(f"{folder}/node.sock", rounds))
     for share, name in ((0.5, "p50"), (0.99, "p99")):
         value = percentile(took, share) * 1e3
         figures.append(Figure(f"kill -9 to the next grant, {name}", value, "ms", "p99 <= 100 ms"))
-
-
-async def _reclaim_as(path: str, rounds: int) -> list[float]:
-    global _HOLDER
-    import load
-
-    load.HELLO = {**load.HELLO, "token": "b"}
-    _HOLDER = _HOLDER.replace("None, 10", "'a', 10")
-    return await reclaim(path, rounds)
 
 
 def median_seconds(command: list[str], rounds: int, **environment: str) -> float:

@@ -1,0 +1,260 @@
+"""The main job, headless: two people, three notebooks, two GPUs, real kernels, real torch.
+
+``make demo`` runs it. It prints the time line and exits with 1 if anything on
+it is not as it should be. The GPUs are simulated; everything else is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from jupyter_gpushare.client.session import Session
+from jupyter_gpushare.protocol.messages import Method
+
+IMPORT = "import os, torch; print(torch.__version__, os.environ.get('CUDA_VISIBLE_DEVICES'))"
+WORK = "print(torch.randn(64, 64).matmul(torch.randn(64, 64)).shape)"
+CONFIG = """
+c.Policy.heartbeat_interval = 1.0
+c.Quotas.users = {"alice": {"gpus": 2}, "bob": {"gpus": 2}}
+"""
+
+
+class Story:
+    """Prints what happens when, and keeps count of what went wrong."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.wrong = 0
+        self.lock = threading.Lock()
+
+    def tell(self, who: str, what: str) -> None:
+        with self.lock:
+            print(f"{time.monotonic() - self.began:7.2f} s  {who:16} {what}", flush=True)
+
+    def check(self, fact: bool, what: str) -> None:
+        with self.lock:
+            print(f"{'':11}{'ok' if fact else 'WRONG':>5}  {what}", flush=True)
+            self.wrong += not fact
+
+
+class Notebook:
+    """One real kernel of one person. ``run`` starts a cell, ``result`` waits for it."""
+
+    def __init__(
+        self, story: Story, owner: str, name: str, socket: str, more: dict[str, str]
+    ) -> None:
+        self.story, self.owner, self.name = story, owner, name
+        self.manager = KernelManager(kernel_name="python3")
+        environment = {
+            **os.environ,
+            "JUPYTER_GPUSHARE_SOCKET": socket,
+            "JUPYTER_GPUSHARE_TOKEN": f"{owner}-token",
+            "JPY_SESSION_NAME": f"{name}.ipynb",
+            **more,
+        }
+        self.manager.start_kernel(env=environment, stderr=subprocess.DEVNULL)
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.thread: threading.Thread | None = None
+        self.outcome: list[str] = []
+
+    @property
+    def who(self) -> str:
+        return f"{self.owner}/{self.name}"
+
+    @property
+    def pid(self) -> int:
+        return int(self.manager.provisioner.pid)
+
+    def run(self, code: str) -> None:
+        self.outcome = []
+        self.thread = threading.Thread(target=self._work, args=(code,), daemon=True)
+        self.thread.start()
+
+    def _work(self, code: str) -> None:
+        printed: list[str] = []
+
+        def output(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream" and content["name"] == "stdout":
+                printed.append(content["text"])
+
+        reply = self.client.execute_interactive(code, timeout=90, output_hook=output)
+        self.outcome = [reply["content"]["status"], "".join(printed).strip()]
+
+    def result(self, within: float = 60.0) -> str:
+        """What the cell printed. Raises :class:`RuntimeError` when it failed or takes too long."""
+        assert self.thread is not None
+        self.thread.join(within)
+        if not self.outcome or self.outcome[0] != "ok":
+            raise RuntimeError(f"{self.who}: the cell did not end well: {self.outcome}")
+        return self.outcome[1]
+
+    def die(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Shut the kernel down; twice does no harm."""
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+
+
+class Watcher:
+    """Looks at the node as an administrator does."""
+
+    def __init__(self, socket: str) -> None:
+        self.session = Session(socket, lambda: "admin-token", 10.0)
+        self.session.open()
+
+    def leases(self, owner: str) -> list[dict[str, Any]]:
+        everybody = self.session.call(Method.STATUS)["leases"]
+        return [lease for lease in everybody if lease["environment"] == owner]
+
+    def history(self) -> list[dict[str, Any]]:
+        return list(reversed(self.session.call(Method.HISTORY, limit=200)["events"]))
+
+
+def wait_until(what: str, fact: Callable[[], Any], within: float = 30.0) -> Any:
+    """The first true answer. Raises :class:`RuntimeError` when none comes."""
+    deadline = time.monotonic() + within
+    while not (answer := fact()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"this did not come about: {what}")
+        time.sleep(0.02)
+    return answer
+
+
+def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A node manager with two simulated GPUs that tells people apart by their tokens."""
+    tokens = folder / "tokens.json"
+    tokens.touch(0o600)
+    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
+    people.append({"token": "admin-token", "environment": "admin", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    (folder / "node_config.py").write_text(CONFIG)
+    socket = str(folder / "node.sock")
+    command = [
+        *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate", "2x24GiB"),
+        *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
+        *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    if not process.stdout.readline().startswith("ready"):
+        raise RuntimeError("the node manager did not start")
+    return process, socket
+
+
+def play(story: Story, socket: str, notebooks: list[Notebook]) -> None:
+    """The story. Every fact in it is checked."""
+    node = Watcher(socket)
+
+    def opened(owner: str, name: str, **environment: str) -> Notebook:
+        notebook = Notebook(story, owner, name, socket, environment)
+        notebooks.append(notebook)
+        story.tell(notebook.who, "opened; holds no GPU")
+        return notebook
+
+    explore = opened("alice", "explore")
+    train = opened("bob", "train")
+    compare = opened("alice", "compare", JUPYTER_GPUSHARE_GPUS="2")
+    story.check(not node.leases("alice") + node.leases("bob"), "open notebooks hold nothing")
+
+    explore.run(IMPORT)
+    torch, first = explore.result().split()
+    story.tell(explore.who, f"import torch (really {torch}) got {first}")
+    train.run(IMPORT)
+    second = train.result().split()[1]
+    story.tell(train.who, f"import torch got {second}")
+    story.check(first != second, "two people have two different GPUs")
+
+    compare.run(IMPORT)
+    story.tell(compare.who, "import torch asks for 2 GPUs")
+    place = wait_until("a place in the queue", lambda: place_of(node, "alice"))
+    story.tell(compare.who, f"waits, position {place['position']}")
+    story.check(compare.outcome == [], "the cell waits")
+    explore.run(WORK)
+    story.check("64, 64" in explore.result(), "the other notebook goes on computing")
+
+    killed = time.monotonic()
+    train.die()
+    story.tell(train.who, "its kernel dies (kill -9)")
+    both = compare.result().split()[1]
+    took = time.monotonic() - killed
+    story.tell(compare.who, f"got {both}, {took * 1000:.0f} ms after the death (torch imported)")
+    story.check(set(both.split(",")) == {first, second}, "it has bob's GPU, and shares alice's")
+    granted = [e for e in node.history() if e["kind"] == "LeaseGranted"][-1]["at"]
+    ended = [e for e in node.history() if e["kind"] == "LeaseEnded"][-1]["at"]
+    story.check(granted - ended < 1.0, "the dead task's GPU was somebody's within a second")
+
+    again = opened("bob", "train again")
+    again.run(IMPORT)
+    wait_until("bob's place in the queue", lambda: place_of(node, "bob"))
+    story.tell(again.who, "waits: both GPUs are alice's")
+    compare.run("%gpushare release")
+    compare.result()
+    story.tell(compare.who, "%gpushare release")
+    back = again.result().split()[1]
+    story.tell(again.who, f"got {back}")
+    story.check(back == second, "the GPU that only alice's second notebook held is bob's now")
+    compare.run(WORK)
+    story.check("64, 64" in compare.result(), "the notebook that released kept its variables")
+
+    for notebook in notebooks:
+        notebook.close()
+        story.tell(notebook.who, "closed")
+    wait_until("everything back", lambda: not node.leases("alice") + node.leases("bob"))
+    status = node.session.call(Method.STATUS)
+    free = all(gpu["free"] == gpu["memory"] for gpu in status["gpus"])
+    story.check(free, "every GPU is free again")
+    print("\nWhat the node manager wrote down:")
+    for event in node.history():
+        if event["environment"] in ("alice", "bob"):
+            at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+            lease = (event["lease"] or "")[:6]
+            print(f"  {at}  {event['environment']:6} {lease:6}  {event['text']}")
+    node.session.close()
+
+
+def place_of(node: Watcher, owner: str) -> dict[str, Any] | None:
+    """The owner's waiting request, if there is one."""
+    waiting = [lease for lease in node.leases(owner) if lease["state"] == "queued"]
+    return waiting[0] if waiting else None
+
+
+def main() -> int:
+    """Play it; 0 when all was well."""
+    story = Story()
+    notebooks: list[Notebook] = []
+    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
+        node, socket = start_node(Path(folder))
+        try:
+            play(story, socket, notebooks)
+        except RuntimeError as error:
+            story.check(False, str(error))
+        finally:
+            for notebook in notebooks:
+                notebook.close()
+            node.terminate()
+            node.wait(20)
+    print(f"\n{'Everything as promised.' if not story.wrong else f'{story.wrong} WRONG.'}")
+    return 1 if story.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
