@@ -71,9 +71,12 @@ def lease_table(leases: list[dict[str, Any]]) -> str:
     )
 
 
-def short(lease: str) -> str:
-    """Enough of a lease's name to tell it apart; `release` takes it too."""
-    return lease[:SHORT]
+def short(lease: str | None) -> str:
+    """Enough of a lease's name to tell it apart; `release` takes it too.
+
+    Others' leases have no name for us.
+    """
+    return "-" if lease is None else lease[:SHORT]
 
 
 def clipped(name: str) -> str:

@@ -176,7 +176,7 @@ class Broker:
 
     def set_ask(self, ask: Ask) -> None:
         """What the next request asks, stronger than any setting."""
-        self._asked = ask.over(self._asked)
+        self._asked = ask
 
     def request(self, ask: Ask, *, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """Get a lease, waiting visibly. ``wait_timeout`` in seconds; ``None``: as the settings say.
