@@ -1,0 +1,210 @@
+"""Write the pages under docs/generated/ from the code; ``--check`` fails when one is stale."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE / "generated"
+MADE = "<!-- Made by `python docs/generate.py`; do not edit. -->\n\n"
+
+
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a docstring, on one line."""
+    paragraph = " ".join((text or "").strip().split("\n\n")[0].split())
+    return paragraph.replace("|", "\\|").replace("``", "`")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def states() -> str:
+    """The tables of allowed moves as a diagram."""
+    from jupyter_gpushare.policy.lifecycle import mermaid
+
+    intro = (
+        "# States of leases and claims\n\nA *lease* is what a task is entitled to; a *claim* is "
+        "the physical fact about it on one GPU. A lease may have ended while its claim still "
+        "drains.\n\n"
+    )
+    return intro + "```mermaid\n" + mermaid() + "```\n"
+
+
+def errors() -> str:
+    """The reasons of error answers."""
+    from jupyter_gpushare.protocol import errors as codes
+
+    rows = [(f"`{reason.value}`", codes.MEANING[reason]) for reason in codes.Reason]
+    numbers = [
+        (f"`{getattr(codes, name)}`", meaning)
+        for name, meaning in (
+            ("PARSE_ERROR", "The line is no JSON, or too long."),
+            ("INVALID_REQUEST", "The JSON is no JSON-RPC 2.0 call, or may not come now."),
+            ("METHOD_NOT_FOUND", "There is no such method."),
+            ("INVALID_PARAMS", "A parameter is missing or has the wrong type or size."),
+            ("INTERNAL_ERROR", "The node manager made a mistake; its log says more."),
+            ("DOMAIN_ERROR", "One of the reasons above."),
+        )
+    ]
+    return (
+        "# Errors\n\nEach error answer has `data.reason` and, for a person, `data.message`.\n\n"
+        + table(("reason", "meaning"), rows)
+        + "\n"
+        + table(("code", "meaning"), numbers)
+    )
+
+
+def events() -> str:
+    """What the ledger keeps and what the Jupyter server tells."""
+    from jupyter_gpushare.policy.events import EVENTS
+
+    rows = [
+        (f"`{name}`", "yes" if kind.DURABLE else "no", first_sentence(kind.__doc__))
+        for name, kind in EVENTS.items()
+    ]
+    return (
+        "# Events\n\nThe policy's events. Durable ones are in the ledger before anybody is "
+        "answered; the others are measured again after a restart.\n\n"
+        + table(("event", "durable", "meaning"), rows)
+        + "\nThe Jupyter server emits `https://events.jupyter.org/jupyter_gpushare/lease/v1` "
+        "for its own environment's leases; the schema is in "
+        "`jupyter_gpushare/server/events/`.\n"
+    )
+
+
+def environment() -> str:
+    """The environment variables."""
+    from jupyter_gpushare.protocol import names
+
+    meaning = {
+        "SWITCH": "`off` switches everything of ours off in this process.",
+        "SOCKET": "Path of the node manager's socket.",
+        "TOKEN": "Token for a node manager that identifies by tokens.",
+        "TOKEN_FILE": "A file with that token; shows in no process list.",
+        "LEASE": "Set by us: the lease that child processes join.",
+        "SECRET": "Set by us: what proves it.",
+        "KERNEL_ID": "Set by the Jupyter server: the kernel's id.",
+        "NOTEBOOK": "Set by the Jupyter server: the notebook's `gpushare` metadata, as JSON.",
+        "GPUS": "How many GPUs to ask for; `0`: run on the CPU.",
+        "MEMORY": "Memory on each GPU, like `8GiB`.",
+        "CLASS": "`interactive` or `batch`.",
+        "FALLBACK": "`cpu` (default) or `error`: what happens without a GPU.",
+        "ACQUIRE": "`import` (default) or `first-use`: when the lease is taken.",
+        "WAIT_TIMEOUT": "Seconds to wait in the queue; `0`: for ever (default).",
+        "ANSWER_TIMEOUT": "Seconds in which the node manager must answer (default 5).",
+        "HIDDEN": "Set by us: the GPUs are hidden until this process has a lease.",
+        "FRAMEWORKS": "More top-level modules to watch, separated by commas.",
+    }
+    found = {
+        name: value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    missing = sorted(set(found) - set(meaning))
+    if missing:
+        raise SystemExit(f"docs/generate.py says nothing about {', '.join(missing)}")
+    rows = [(f"`{value}`", meaning[name]) for name, value in found.items()]
+    return "# Environment variables\n\n" + table(("variable", "meaning"), rows)
+
+
+def configuration() -> str:
+    """All traits."""
+    from jupyter_gpushare.client.magics import GpuShare
+    from jupyter_gpushare.node import app as node
+    from jupyter_gpushare.server.extension import GpuShareExtension
+
+    parts = (
+        (
+            "Node manager: `jupyter_gpushare_node_config.py`",
+            (node.NodeManagerApp, node.Quotas, node.Policy, node.Connections),
+        ),
+        ("Jupyter server: `jupyter_gpushare_config.py`", (GpuShareExtension,)),
+        ("Kernels: `ipython_kernel_config.py`", (GpuShare,)),
+    )
+    text = "# Configuration\n"
+    for title, kinds in parts:
+        text += f"\n## {title}\n"
+        for kind in kinds:
+            text += f"\n### c.{kind.__name__}\n\n{first_sentence(kind.__doc__)}\n\n"
+            text += table(("trait", "default", "meaning"), list(_traits(kind)))
+    return text
+
+
+def _traits(kind: Any) -> Iterable[tuple[str, str, str]]:
+    own = kind.class_own_traits(config=True)
+    for name, trait in sorted(own.items()):
+        default = trait.default_value_repr()
+        shown = "" if len(default) > 60 or "/" in default else f"`{default}`"
+        yield f"`{name}`", shown, first_sentence(textwrap.dedent(trait.help))
+
+
+def metrics() -> str:
+    """Prometheus metrics, read off a running registry."""
+    from prometheus_client import CollectorRegistry
+
+    from jupyter_gpushare.node.metrics import NodeMetrics
+    from jupyter_gpushare.policy.state import State
+
+    class Quiet:
+        """As much of a manager as the collector reads."""
+
+        state = State()
+        listeners: list[Any] = []  # noqa: RUF012 - thrown away
+
+        class readings:
+            by_gpu: dict[str, Any] = {}  # noqa: RUF012
+
+    registry = CollectorRegistry()
+    NodeMetrics(Quiet(), registry)  # type: ignore[arg-type]
+    rows = sorted(
+        (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type,
+         family.documentation)
+        for family in registry.collect()
+    )  # fmt: skip
+    return (
+        "# Metrics\n\nOf a standalone node manager with `--metrics-port`. Names of people are in "
+        "no label. The Jupyter server adds ours to its own `/metrics`.\n\n"
+        + table(("metric", "type", "meaning"), rows)
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "states.md": states,
+    "errors.md": errors,
+    "events.md": events,
+    "environment.md": environment,
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+}
+
+
+def main() -> int:
+    """Write the pages, or compare them; 1 when one is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    OUT.mkdir(exist_ok=True)
+    stale = []
+    for name, make in PAGES.items():
+        text = MADE + make()
+        path = OUT / name
+        if check:
+            if not path.exists() or path.read_text("utf-8") != text:
+                stale.append(name)
+        else:
+            path.write_text(text, "utf-8")
+    for name in stale:
+        print(f"docs/generated/{name} is stale: run python docs/generate.py", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Make docs/images/ from a real JupyterLab, in Debian's chromium.
+
+Needs ``pip install playwright`` (no browser download) and ``apt install chromium``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"]
+
+
+def shoot(page: Page, url: str) -> None:
+    """Run the tour from top to bottom and take a picture of its beginning."""
+    page.goto(url)
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.get_by_role("menuitem", name="Run").click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    # The last cell shows the history; when it is there, all is done.
+    page.get_by_text("History", exact=True).wait_for(timeout=90_000)
+    popup = page.get_by_role("button", name="No", exact=True)
+    if popup.is_visible():
+        popup.click()
+    page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
+    page.get_by_role("heading", name="A GPU, just in time").wait_for()
+    page.screenshot(path=IMAGES / "lab.png")
+
+
+def main() -> None:
+    """Start the lab, look, stop it."""
+    IMAGES.mkdir(exist_ok=True)
+    shutil.rmtree(ROOT / ".lab", ignore_errors=True)
+    lab = subprocess.Popen(
+        [
+            *(sys.executable, ROOT / "scripts" / "lab.py", "--no-browser"),
+            *("--ServerApp.port=0", "--IdentityProvider.token=picture"),
+            "--LabApp.news_url=",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert lab.stderr is not None
+    try:
+        for line in lab.stderr:
+            if match := re.search(r"http://127\.0\.0\.1:\d+/lab\S*", line):
+                break
+        else:
+            raise SystemExit("JupyterLab did not start")
+        url = match[0].replace("token=...", "token=picture")
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+            shoot(browser.new_page(viewport={"width": 1200, "height": 820}), url)
+            browser.close()
+    finally:
+        lab.terminate()
+        lab.wait(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The docs say what the code does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "binder").glob("*.md")]
+)
+
+
+def test_generated_pages_are_fresh():
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page.name}: {target}"
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", there.read_text("utf-8"), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", t).strip().lower().replace(" ", "-") for t in titles]
+            assert anchor in anchors, f"{page.name}: {target}"
+
+
+def test_every_verb_in_the_docs_exists():
+    from jupyter_gpushare.cli.app import GpuShareApp
+
+    for page in PAGES:
+        for verb in re.findall(r"jupyter gpushare ([a-z]+)", page.read_text("utf-8")):
+            assert verb in GpuShareApp.subcommands, f"{page.name}: jupyter gpushare {verb}"
+
+
+def test_the_protocols_page_names_every_method_and_notification():
+    from jupyter_gpushare.protocol.messages import Method, Notice
+
+    text = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    for method in Method:
+        assert f"`{method.value}`" in text
+    for notice in (Notice.QUEUED, Notice.GRANTED, Notice.REVOKED, Notice.CHANGED):
+        assert f"`{notice.value} {{" in text or f"`{notice.value}`" in text
