@@ -24,11 +24,12 @@ def shoot(page: Page, url: str) -> None:
     """Run the tour from top to bottom and take a picture of its beginning."""
     page.goto(url)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     page.get_by_role("menuitem", name="Run").click()
     page.get_by_text("Run All Cells", exact=True).click()
-    # The last cell shows the history; when it is there, all is done.
-    page.get_by_text("History", exact=True).wait_for(timeout=90_000)
+    # The second status comes right after `import torch`.
+    page.locator(".jp-InputPrompt", has_text="[3]:").wait_for(timeout=90_000)
+    page.get_by_text("in use").first.wait_for(timeout=90_000)
     popup = page.get_by_role("button", name="No", exact=True)
     if popup.is_visible():
         popup.click()
