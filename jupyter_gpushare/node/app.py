@@ -18,7 +18,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, Unicode
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -233,7 +233,14 @@ class NodeManagerApp(JupyterApp):
         super().start()
         try:
             asyncio.run(self._serve())
-        except (LedgerError, InventoryError, SocketInUse, ProcessError, ValueError) as error:
+        except (
+            LedgerError,
+            InventoryError,
+            SocketInUse,
+            ProcessError,
+            TraitError,
+            ValueError,
+        ) as error:
             self.exit_with(str(error))
         except OSError as error:
             self.exit_with(f"The node manager cannot start: {error}")

@@ -62,5 +62,8 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "ClaimMoved": lambda d: f"memory on {d['gpu']} is {d['phase']}",
     "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
     "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
+    "GrantingChanged": lambda d: (
+        f"nothing is granted: {d['problem']}" if d["problem"] else "granting goes on"
+    ),
     "FlagCleared": lambda d: f"process {d['process']['pid']} on {d['gpu']} is within bounds",
 }

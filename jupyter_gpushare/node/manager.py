@@ -286,7 +286,8 @@ class Manager:
         if self._recorder is not None:
             self._recorder(stopped, state)
         by_command = {id(outcome.command): outcome for outcome in outcomes}
-        self._backlog += [event for o in outcomes for event in o.events if event.DURABLE]
+        # The stop itself is history too; and while it waits to be written, the disk is tried.
+        self._backlog += [e for o in (stopped, *outcomes) for e in o.events if e.DURABLE]
         refusal = core.unavailable(str(failure))
         return state, [
             by_command.get(id(command)) or Outcome(command, refusal, (), ()) for command in commands

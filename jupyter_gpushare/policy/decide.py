@@ -199,6 +199,8 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
                 draft.end(lease, EndReason.REBOOTED, "the host was restarted")
         for owner, uuid in tuple(draft.state.claims):
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
+    if draft.state.problem is not None:
+        draft.emit(ev.GrantingChanged(draft.at, None))
     _list_gpus(draft, command.gpus)
     grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
     draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))

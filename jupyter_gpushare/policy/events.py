@@ -263,7 +263,6 @@ class FlagCleared(Event):
 class GrantingChanged(Event):
     """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
 
-    DURABLE: ClassVar[bool] = False
     problem: str | None
 
 

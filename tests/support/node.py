@@ -402,6 +402,7 @@ class Puppet:
     """
 
     def __init__(self, uid: int | None = None, groups: Sequence[int] = ()) -> None:
+        self._clients: list[NodeClient] = []
         mine, other = socket.socketpair()
         who = ["" if uid is None else str(uid), ",".join(map(str, groups))]
         self._control = mine
@@ -430,8 +431,10 @@ class Puppet:
         return socket.socket(fileno=fd)
 
     def client(self, path: str | os.PathLike[str], token: str | None = None) -> NodeClient:
-        """A client whose process, as the kernel says, is this puppet."""
-        return NodeClient(token=token, connected=self.connect(path))
+        """A client whose process, as the kernel says, is this puppet; closed with it."""
+        client = NodeClient(token=token, connected=self.connect(path))
+        self._clients.append(client)
+        return client
 
     def kill9(self) -> None:
         """Kill it and wait until it is gone."""
@@ -440,6 +443,8 @@ class Puppet:
 
     def close(self) -> None:
         """End it."""
+        for client in self._clients:
+            client.close()
         self._control.close()
         self.process.kill()
         self.process.wait(WITHIN)
