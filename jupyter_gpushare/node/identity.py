@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import hashlib
 import hmac
 import json
 import os
 import pwd
+import re
 import stat
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+BELIEVED: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,8 @@ class PeerIdentity:
     """The OS user of the peer is the environment.
 
     Administrators are root, the node manager's own user ``owner_uid``, and
-    those named in ``admin_users`` or in a group of ``admin_groups``.
+    those named in ``admin_users`` or in a group of ``admin_groups``. What the
+    user database says is believed for :data:`BELIEVED` seconds.
     """
 
     def __init__(
@@ -64,9 +70,21 @@ class PeerIdentity:
         self._admin_users = admin_users
         self._admin_groups = admin_groups
         self._admin_uids = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
+        self._known: dict[tuple[int, int], tuple[float, Principal]] = {}
+        # The database may be on the network: a slow answer delays only whom it is about.
+        self._threads = ThreadPoolExecutor(8, thread_name_prefix="gpushare-identity")
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Never refuses: every OS user is somebody; quotas say what they may have."""
+        loop = asyncio.get_running_loop()
+        key = (peer.uid, peer.gid)
+        until, principal = self._known.get(key, (0.0, None))
+        if principal is None or loop.time() >= until:
+            principal = await loop.run_in_executor(self._threads, self._look_up, peer)
+            self._known[key] = (loop.time() + BELIEVED, principal)
+        return principal
+
+    def _look_up(self, peer: Peer) -> Principal:
         try:
             name = pwd.getpwuid(peer.uid).pw_name
         except KeyError:
@@ -102,7 +120,7 @@ class TokenFileIdentity:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
         self._known: Mapping[str, Principal] = {}
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
@@ -111,7 +129,7 @@ class TokenFileIdentity:
                 "This node manager asks for a token. Set JUPYTER_GPUSHARE_TOKEN to yours."
             )
         self._refresh()
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         found: Principal | None = None
         for known, principal in self._known.items():
             # All are compared, so that the time taken tells nothing.
@@ -123,32 +141,58 @@ class TokenFileIdentity:
 
     def _refresh(self) -> None:
         try:
-            there = self._path.stat()
-            mark = (there.st_ino, there.st_size, there.st_mtime_ns)
+            # A change of mode or owner shows in ctime only.
+            mark = _mark(self._path.stat())
             if mark == self._seen:
                 return
-            if stat.S_IMODE(there.st_mode) & 0o077:
-                raise IdentityRefused(
-                    f"The token file {self._path} can be read by others; run "
-                    f"`chmod 600 {self._path}`."
-                )
-            known = _read_tokens(json.loads(self._path.read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            # What is checked is the very file that is read, should it be replaced meanwhile.
+            with self._path.open("rb") as file:
+                there = os.fstat(file.fileno())
+                self._check_trust(there)
+                known = _read_tokens(json.loads(file.read()))
+        except (OSError, ValueError, RecursionError) as error:
             raise IdentityRefused(
                 f"The token file {self._path} cannot be used: {error}. Ask the administrator."
             ) from error
-        self._known, self._seen = known, mark
+        self._known, self._seen = known, _mark(there)
+
+    def _check_trust(self, there: os.stat_result) -> None:
+        if stat.S_IMODE(there.st_mode) & 0o077:
+            raise IdentityRefused(
+                f"The token file {self._path} can be read by others; run `chmod 600 {self._path}`."
+            )
+        if there.st_uid not in (0, os.getuid()):
+            raise IdentityRefused(
+                f"The token file {self._path} belongs to user {there.st_uid}, who could write "
+                "tokens into it. Make it the node manager's own user's."
+            )
+
+
+def _mark(there: os.stat_result) -> tuple[int, ...]:
+    return (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
+
+
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 
 
 def _read_tokens(data: Any) -> dict[str, Principal]:
-    known = {}
-    for entry in data["tokens"]:
-        environment = entry["environment"]
+    """Principals by their token's hash. Raises :class:`ValueError` with what is wrong where."""
+    entries = data.get("tokens") if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError('it is no object with a list "tokens"')
+    known: dict[str, Principal] = {}
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict):
+            raise ValueError(f"entry {number} is no object")
+        environment, groups = entry.get("environment"), entry.get("groups", [])
         if not isinstance(environment, str) or not environment:
-            raise ValueError("an entry has no environment")
-        digest = entry.get("sha256")
-        if digest is None:
-            digest = hashlib.sha256(entry["token"].encode()).hexdigest()
-        groups = tuple(str(group) for group in entry.get("groups", ()))
-        known[str(digest).lower()] = Principal(environment, groups, entry.get("admin") is True)
+            raise ValueError(f"entry {number} has no environment")
+        if not isinstance(groups, list) or not all(isinstance(name, str) for name in groups):
+            raise ValueError(f"entry {number}: groups is no list of names")
+        digest, token = entry.get("sha256"), entry.get("token")
+        if digest is None and isinstance(token, str) and token:
+            digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest.lower()):
+            raise ValueError(f"entry {number} has neither a token nor a sha256 of 64 hex digits")
+        known[digest.lower()] = Principal(environment, tuple(groups), entry.get("admin") is True)
     return known

@@ -1,0 +1,300 @@
+"""Who is at the other end: from the kernel, with real processes of real users; or from a token."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import hashlib
+import json
+import os
+import pwd
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import Puppet, needs_root, open_directory
+
+from jupyter_gpushare.node.app import identify_peer
+from jupyter_gpushare.node.identity import (
+    IdentityRefused,
+    Peer,
+    PeerIdentity,
+    Principal,
+    TokenFileIdentity,
+)
+from jupyter_gpushare.node.processes import identify, read_boot_id
+from jupyter_gpushare.node.transport import peer_of
+
+NOBODY = pwd.getpwnam("nobody")
+STRANGER = 54321  # a uid without a name
+
+
+@pytest.fixture
+def door() -> Iterator[socket.socket]:
+    """A listening socket that every user may connect to."""
+    with open_directory() as place, socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(place / "door"))
+        (place / "door").chmod(0o666)
+        sock.listen()
+        sock.settimeout(20)
+        yield sock
+
+
+def meet(door: socket.socket, puppet: Puppet) -> tuple[Peer, socket.socket]:
+    """The peer as our side of a new connection of ``puppet`` sees it, and its side."""
+    theirs = puppet.connect(door.getsockname())
+    ours, _ = door.accept()
+    with ours:
+        return peer_of(ours), theirs
+
+
+def who(identity: PeerIdentity | TokenFileIdentity, peer: Peer, token: str | None = None) -> Any:
+    return asyncio.run(identity.identify(peer, token))
+
+
+# -- the kernel says ------------------------------------------------------------------
+
+
+@needs_root
+def test_the_peer_is_the_process_that_connected_with_its_own_user(door: socket.socket) -> None:
+    with Puppet(uid=STRANGER) as puppet:
+        peer, theirs = meet(door, puppet)
+        with theirs:
+            assert (peer.pid, peer.uid, peer.gid) == (puppet.pid, STRANGER, STRANGER)
+            assert identify_peer(peer, "boot") == identify(puppet.pid, "boot")
+
+
+def test_the_pidfd_is_the_peers_and_tells_of_its_end(door: socket.socket) -> None:
+    with Puppet() as puppet:
+        peer, theirs = meet(door, puppet)
+        if peer.pidfd is None:
+            pytest.skip("this kernel has no SO_PEERPIDFD (Linux 6.5)")
+        poll = select.poll()
+        poll.register(peer.pidfd, select.POLLIN)
+        try:
+            assert not poll.poll(0)
+            assert not os.get_inheritable(peer.pidfd)
+            assert identify_peer(peer, read_boot_id()) is not None
+            puppet.kill9()
+            assert poll.poll(10_000), "the kernel did not tell that it ended"
+            assert identify_peer(peer, read_boot_id()) is None
+        finally:
+            os.close(peer.pidfd)
+            theirs.close()
+
+
+def test_a_peer_that_is_gone_before_we_look_is_nobody(door: socket.socket) -> None:
+    with Puppet() as puppet:
+        theirs = puppet.connect(door.getsockname())
+        puppet.kill9()
+        ours, _ = door.accept()
+        with ours, theirs:
+            peer = peer_of(ours)
+        assert peer.pid == puppet.pid
+        assert identify_peer(peer, read_boot_id()) is None
+        if peer.pidfd is not None:
+            os.close(peer.pidfd)
+
+
+def test_a_named_user_is_its_environment_with_its_groups() -> None:
+    peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
+    group = grp.getgrgid(NOBODY.pw_gid).gr_name
+    assert who(PeerIdentity(), peer) == Principal("nobody", (group,), admin=False)
+    assert who(PeerIdentity(frozenset({"nobody"})), peer).admin
+    assert who(PeerIdentity(admin_groups=frozenset({group})), peer).admin
+    assert not who(PeerIdentity(frozenset({"nobodyelse"}), frozenset({"wheel"})), peer).admin
+    assert who(PeerIdentity(owner_uid=NOBODY.pw_uid), peer).admin
+
+
+def test_a_user_without_a_name_is_its_number() -> None:
+    with pytest.raises(KeyError):
+        pwd.getpwuid(STRANGER)
+    assert who(PeerIdentity(), Peer(1, STRANGER, STRANGER)) == Principal(f"uid-{STRANGER}")
+    assert who(PeerIdentity(owner_uid=STRANGER), Peer(1, STRANGER, 0)).admin
+
+
+def test_root_is_an_administrator_whoever_runs_the_node_manager() -> None:
+    assert who(PeerIdentity(owner_uid=STRANGER), Peer(1, 0, 0)).admin
+
+
+def test_a_token_says_nothing_where_the_kernel_does() -> None:
+    peer = Peer(1, STRANGER, STRANGER)
+    assert who(PeerIdentity(), peer, "root") == who(PeerIdentity(), peer, None)
+
+
+def test_a_slow_user_database_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one thing that is not real here: a directory service that hangs."""
+    answered = select.poll()
+    hold, release = os.pipe()
+    answered.register(hold, select.POLLIN)
+
+    def slow(uid: int) -> pwd.struct_passwd:
+        answered.poll(20_000)
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", slow)
+
+    async def story() -> None:
+        identity = PeerIdentity()
+        task = asyncio.create_task(identity.identify(Peer(1, STRANGER, STRANGER), None))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not task.done()
+        os.write(release, b"x")
+        assert (await task).environment == f"uid-{STRANGER}"
+        # Believed for a while: no second look.
+        os.read(hold, 1)
+        async with asyncio.timeout(5):
+            await identity.identify(Peer(2, STRANGER, STRANGER), None)
+
+    try:
+        asyncio.run(story())
+    finally:
+        os.close(hold)
+        os.close(release)
+
+
+# -- a token says ---------------------------------------------------------------------
+
+
+PEER = Peer(1, STRANGER, STRANGER)
+
+
+def write(path: Path, content: object, mode: int = 0o600) -> TokenFileIdentity:
+    path.touch(mode)
+    path.chmod(mode)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return TokenFileIdentity(path)
+
+
+def tokens(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": list(entries)}
+
+
+ALICE = {"token": "a-secret", "environment": "alice", "groups": ["crew"]}
+ROOT = {
+    "sha256": hashlib.sha256(b"master").hexdigest().upper(),
+    "environment": "root",
+    "admin": True,
+}
+
+
+def refused(identity: TokenFileIdentity, token: str | None) -> str:
+    with pytest.raises(IdentityRefused) as caught:
+        who(identity, PEER, token)
+    return str(caught.value)
+
+
+def test_a_known_token_is_its_environment(tmp_path: Path) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE, ROOT))
+    assert who(identity, PEER, "a-secret") == Principal("alice", ("crew",), admin=False)
+    assert who(identity, PEER, "master") == Principal("root", (), admin=True)
+
+
+@pytest.mark.parametrize("token", ["A-secret", "a-secret ", "x", ROOT["sha256"], "\ud800", "ä"])
+def test_another_token_is_nobody(tmp_path: Path, token: str) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE, ROOT))
+    assert "not known" in refused(identity, token)
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_without_a_token_one_is_told_how_to_give_it(tmp_path: Path, token: str | None) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE))
+    assert "JUPYTER_GPUSHARE_TOKEN" in refused(identity, token)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])
+def test_a_file_that_others_may_read_is_not_believed(tmp_path: Path, mode: int) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE), mode)
+    assert "chmod 600" in refused(identity, "a-secret")
+    (tmp_path / "tokens").chmod(0o600)
+    assert who(identity, PEER, "a-secret").environment == "alice"
+
+
+def test_a_file_that_is_opened_to_others_later_is_not_believed_any_more(tmp_path: Path) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE))
+    assert who(identity, PEER, "a-secret")
+    (tmp_path / "tokens").chmod(0o644)
+    assert "chmod 600" in refused(identity, "a-secret")
+
+
+@needs_root
+def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
+    identity = write(tmp_path / "tokens", tokens(ALICE))
+    os.chown(tmp_path / "tokens", STRANGER, STRANGER)
+    assert str(STRANGER) in refused(identity, "a-secret")
+
+
+def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    identity = write(path, tokens(ALICE))
+    assert who(identity, PEER, "a-secret")
+    # The same length, so that size tells nothing.
+    write(path, tokens({**ALICE, "token": "b-secret"}))
+    assert "not known" in refused(identity, "a-secret")
+    assert who(identity, PEER, "b-secret").environment == "alice"
+    # Replaced by another file, as editors do.
+    write(tmp_path / "new", tokens(ROOT))
+    (tmp_path / "new").replace(path)
+    assert "not known" in refused(identity, "b-secret")
+    assert who(identity, PEER, "master").admin
+
+
+BROKEN: list[object] = [
+    "",
+    "{",
+    "[" * 100_000,
+    "null",
+    [],
+    {},
+    {"tokens": None},
+    {"tokens": {"alice": "x"}},
+    tokens("alice"),  # type: ignore[arg-type]
+    tokens([]),  # type: ignore[arg-type]
+    tokens({"token": "x"}),
+    tokens({"environment": "alice"}),
+    tokens({"environment": "alice", "token": 5}),
+    tokens({"environment": "alice", "token": ""}),
+    tokens({"environment": "", "token": "x"}),
+    tokens({"environment": ["alice"], "token": "x"}),
+    tokens({"environment": "alice", "sha256": "abc"}),
+    tokens({"environment": "alice", "sha256": "ü" * 64}),
+    tokens({"environment": "alice", "sha256": 7}),
+    tokens({"environment": "alice", "token": "x", "groups": "crew"}),
+    tokens({"environment": "alice", "token": "x", "groups": [1]}),
+    tokens(ALICE, {"token": "x"}),
+]
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_file_lets_nobody_in_and_says_why(tmp_path: Path, content: object) -> None:
+    path = tmp_path / "tokens"
+    identity = write(path, tokens(ALICE))
+    assert who(identity, PEER, "a-secret")
+    write(path, content)
+    for token in ("a-secret", "x"):
+        said = refused(identity, token)
+        assert str(path) in said
+        assert "cannot be used" in said
+    write(path, tokens(ALICE))
+    assert who(identity, PEER, "a-secret")
+
+
+def test_bytes_that_are_no_text_let_nobody_in(tmp_path: Path) -> None:
+    identity = write(tmp_path / "tokens", "")
+    (tmp_path / "tokens").write_bytes(b"\xff\xfe\x00{}")
+    assert "cannot be used" in refused(identity, "x")
+
+
+def test_a_missing_file_lets_nobody_in(tmp_path: Path) -> None:
+    assert "cannot be used" in refused(TokenFileIdentity(tmp_path / "gone"), "x")
+    assert "cannot be used" in refused(TokenFileIdentity(tmp_path), "x")
+
+
+@pytest.mark.parametrize("admin", [1, "true", "yes", None, [1]])
+def test_only_true_makes_an_administrator(tmp_path: Path, admin: object) -> None:
+    identity = write(tmp_path / "tokens", tokens({**ALICE, "admin": admin}))
+    assert not who(identity, PEER, "a-secret").admin
