@@ -12,6 +12,8 @@ import select
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,9 @@ class NodeManagerApp(JupyterApp):
         super().start()
         try:
             asyncio.run(self._serve())
+        except NodeManagerCrashed as error:
+            self.log.critical("The node manager crashed", exc_info=error.__cause__)
+            self._leave(1)
         except (
             LedgerError,
             InventoryError,
@@ -244,11 +249,25 @@ class NodeManagerApp(JupyterApp):
             self.exit_with(str(error))
         except OSError as error:
             self.exit_with(f"The node manager cannot start: {error}")
+        self._leave(0)
 
     def exit_with(self, sentence: str) -> None:
         """Say why and leave."""
         print(f"jupyter gpushare node: {sentence}", file=sys.stderr)
-        self.exit(1)
+        self._leave(1)
+
+    def _leave(self, status: int) -> None:
+        """End, even if a call into the driver or the user database never comes back."""
+        deadline = time.monotonic() + 1.0
+        threads = [t for t in threading.enumerate() if t is not threading.current_thread()]
+        for thread in threads:
+            if not thread.daemon:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() and not thread.daemon for thread in threads):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        self.exit(status)
 
     async def _serve(self) -> None:
         _raise_file_limit()
@@ -298,13 +317,22 @@ class NodeManagerApp(JupyterApp):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        ends = {
+            loop.create_task(stop.wait()),
+            loop.create_task(manager.crashed.wait()),
+        }
         exporter: Any = None
         try:
-            await manager.start(
-                lambda gpus: configure(
-                    clock.boot(), gpus, quotas.default, quotas.groups, quotas.users
+            starting = loop.create_task(
+                manager.start(
+                    lambda gpus: configure(
+                        clock.boot(), gpus, quotas.default, quotas.groups, quotas.users
+                    )
                 )
             )
+            # A driver may hang right here; whoever waits must be able to give up.
+            if not await _first(starting, ends):
+                return
             await transport.start()
             service.start()
             if self.metrics_port:
@@ -314,19 +342,38 @@ class NodeManagerApp(JupyterApp):
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
             print(f"ready {transport.path}", flush=True)
-            await stop.wait()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for end in ends:
+                end.cancel()
             if exporter is not None:
                 exporter.shutdown()
                 exporter.server_close()
             await transport.close()
             await service.close()
             await manager.close()
+            if manager.crash is not None:
+                raise NodeManagerCrashed from manager.crash
 
     def _identity(self) -> Identity:
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
+
+
+class NodeManagerCrashed(Exception):
+    """Our bug stopped the node manager's loop; its cause is the story."""
+
+
+async def _first(work: asyncio.Task[None], ends: set[asyncio.Task[Any]]) -> bool:
+    """Whether ``work`` was done before any of ``ends``; otherwise it is cancelled."""
+    await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        work.result()
+        return True
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    return False
 
 
 class NodeProcesses:

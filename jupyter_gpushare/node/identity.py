@@ -52,6 +52,9 @@ class Identity(Protocol):
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
 
+    def close(self) -> None:
+        """Nobody will be identified any more; never waits."""
+
 
 class PeerIdentity:
     """The OS user of the peer is the environment.
@@ -83,6 +86,9 @@ class PeerIdentity:
             principal = await loop.run_in_executor(self._threads, self._look_up, peer)
             self._known[key] = (loop.time() + BELIEVED, principal)
         return principal
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _look_up(self, peer: Peer) -> Principal:
         try:
@@ -138,6 +144,9 @@ class TokenFileIdentity:
         if found is None:
             raise IdentityRefused("This token is not known to the node manager.")
         return found
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def _refresh(self) -> None:
         try:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.config import PolicyConfig
 from ..policy.effects import Effect, Measure, Signal, WatchProcess
-from ..policy.events import Event
+from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
 from ..policy.model import GpuReading, ProcessId, Quota
 from ..policy.state import State
@@ -30,6 +30,7 @@ from .clock import Clock
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError
+from .processes import ProcessError
 
 BATCH = 512
 
@@ -45,7 +46,7 @@ class Failpoint(Enum):
 
 
 class Processes(Protocol):
-    """Watching and signalling the node's processes."""
+    """Watching and signalling the node's processes. Both may raise :class:`ProcessError`."""
 
     def watch(self, process: ProcessId) -> bool:
         """False when it is gone already."""
@@ -87,6 +88,8 @@ class Manager:
 
     Intervals are in seconds. ``recorder`` gets every command as it
     is decided, for conformance checks; ``failpoint`` is for crash tests.
+    When ``crashed`` is set, ``crash`` is our bug and nobody is answered any
+    more: end the process.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Manager:
         measure_interval: float = 2.0,
         discover_interval: float = 60.0,
         tidy_interval: float = 600.0,
+        retry_interval: float = 5.0,
         snapshot_every: int = 5000,
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
@@ -123,6 +127,8 @@ class Manager:
         self._since_snapshot = 0
         self._snapshot_due = False
         self._tidy_interval = tidy_interval
+        self._retry_interval = retry_interval
+        self._retries: dict[ProcessId, asyncio.TimerHandle] = {}
         self._check = check
         self._failpoint = failpoint
         self._recorder = recorder
@@ -131,6 +137,8 @@ class Manager:
         self._backlog: list[Event] = []
         self._is_broken = False
         self._measure_wanted = asyncio.Event()
+        self.crashed = asyncio.Event()
+        self.crash: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
         # One thread each: the ledger has one writer, and a driver call that
         # hangs must not hold up the disk.
@@ -151,7 +159,7 @@ class Manager:
             self.state = core.evolve(self.state, from_record(record))
         gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
         self._processes = self._make_processes(loop, self._process_gone)
-        self._tasks.append(loop.create_task(self._run(), name="gpushare-manager"))
+        self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus))
         # Squatters are counted before anything is granted.
@@ -159,15 +167,29 @@ class Manager:
         await self.submit(quotas(len(gpus)))
         for effect in core.resume(self.state):
             self._carry_out(effect)
-        self._tasks.append(loop.create_task(self._measure_loop(), name="gpushare-measure"))
-        self._tasks.append(loop.create_task(self._tick_loop(), name="gpushare-tick"))
-        self._tasks.append(loop.create_task(self._tidy_loop(), name="gpushare-tidy"))
+        self._begin(self._measure_loop(), "gpushare-measure")
+        self._begin(self._tick_loop(), "gpushare-tick")
+        self._begin(self._tidy_loop(), "gpushare-tidy")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """These loops never end by themselves: one that did is our bug, and nobody is served."""
+        if task.cancelled():
+            return
+        self.crash = self.crash or task.exception()
+        self.crashed.set()
 
     async def close(self) -> None:
         """Stop; the state stays in the ledger and the leases stay held."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for retry in self._retries.values():
+            retry.cancel()
         close = getattr(self._processes, "close", None)
         if close is not None:
             close()
@@ -288,6 +310,8 @@ class Manager:
         by_command = {id(outcome.command): outcome for outcome in outcomes}
         # The stop itself is history too; and while it waits to be written, the disk is tried.
         self._backlog += [e for o in (stopped, *outcomes) for e in o.events if e.DURABLE]
+        if not self._backlog:
+            self._backlog.append(GrantingChanged(self.clock.boot(), str(failure)))
         refusal = core.unavailable(str(failure))
         return state, [
             by_command.get(id(command)) or Outcome(command, refusal, (), ()) for command in commands
@@ -346,12 +370,27 @@ class Manager:
     def _carry_out(self, effect: Effect) -> None:
         assert self._processes is not None
         if isinstance(effect, WatchProcess):
-            if not self._processes.watch(effect.process):
-                self._process_gone(effect.process)
+            self._watch(effect.process)
         elif isinstance(effect, Measure):
             self._measure_wanted.set()
         elif isinstance(effect, Signal):
-            self._processes.signal(effect)
+            try:
+                self._processes.signal(effect)
+            except ProcessError as error:
+                self._log.error("%s", error)
+
+    def _watch(self, process: ProcessId) -> None:
+        assert self._processes is not None
+        try:
+            if not self._processes.watch(process):
+                self._process_gone(process)
+        except ProcessError as error:
+            # The lease stands and the heartbeat guards it; descriptors may be free again soon.
+            self._log.error("%s It is tried again.", error)
+            loop = asyncio.get_running_loop()
+            self._retries[process] = loop.call_later(self._retry_interval, self._watch, process)
+        else:
+            self._retries.pop(process, None)
 
     def _process_gone(self, process: ProcessId) -> None:
         self.ask(cmd.ProcessGone(self.clock.boot(), process))
@@ -405,4 +444,4 @@ class Manager:
 
 
 # Without a disk these are refused; everything else takes GPUs back or changes nothing.
-_NEEDS_DISK = (cmd.RequestLease, cmd.SetQuota, cmd.UnsetQuota)
+_NEEDS_DISK = (cmd.RequestLease, cmd.SetQuota, cmd.UnsetQuota, cmd.SetGranting)

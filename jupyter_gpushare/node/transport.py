@@ -104,7 +104,14 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._admitted = True
-        self.process = self._home.identify_process(self.peer)
+        try:
+            self.process = self._home.identify_process(self.peer)
+        except OSError as error:
+            # Out of descriptors, say: this one client is told, and may come again.
+            self._home.log.error("Connection %d could not be looked at: %s", self.id, error)
+            why = f"The node manager cannot look at the calling process now: {error.strerror}."
+            self.error(None, DOMAIN_ERROR, Reason.UNAVAILABLE, why)
+            self.close()
         if self.peer.pidfd is not None:
             # It has shown that the pid is the peer's; ten thousand need not stay open.
             os.close(self.peer.pidfd)
@@ -349,6 +356,7 @@ class Transport:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.identity.close()
         if self._server is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()

@@ -121,8 +121,8 @@ class RunningNode:
             line.append("--shared")
         return line + self.arguments
 
-    def start(self, within: float = WITHIN, **extra_environ: str) -> RunningNode:
-        """Start it and return when it serves. Fails with its log when it does not."""
+    def launch(self, **extra_environ: str) -> subprocess.Popen[str]:
+        """Start it without waiting until it serves."""
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self._reap()
         with self.log.open("a", encoding="utf-8") as log:
@@ -135,11 +135,16 @@ class RunningNode:
                 env={**self.environ, **extra_environ},
                 start_new_session=True,
             )
-        assert self.process.stdout is not None
+        return self.process
+
+    def start(self, within: float = WITHIN, **extra_environ: str) -> RunningNode:
+        """Start it and return when it serves. Fails with its log when it does not."""
+        process = self.launch(**extra_environ)
+        assert process.stdout is not None
         # The process may die at a failpoint before it serves: then the line is empty.
-        alarm = _Alarm(within, self.process)
+        alarm = _Alarm(within, process)
         with alarm:
-            line = self.process.stdout.readline()
+            line = process.stdout.readline()
         assert line.startswith("ready "), (
             f"the node manager did not start{' in time' if alarm.rang else ''}:\n{self.story()}"
         )
