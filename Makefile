@@ -55,8 +55,9 @@ $(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.lab $(INSTALLED_FROM)
-	@command -v cc >/dev/null || { \
-		echo "The tests compile a small C library: install a C compiler (apt install gcc libc6-dev)" >&2; exit 1; }
+	@command -v cc >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y gcc libc6-dev; } \
+	|| { echo "The tests compile a small C library: install a C compiler (apt install gcc libc6-dev)" >&2; exit 1; }
 	@echo "Installing what the tests need …"
 	@$(PIP) install --editable '.[dev]'
 	@touch $@
