@@ -46,7 +46,7 @@ $(VENV)/.made:
 $(VENV)/.torch: $(VENV)/.made
 	@echo "Installing $(TORCH) (once) …"
 	@if [ -e /dev/nvidiactl ]; then $(PIP) install '$(TORCH)'; \
-	else $(PIP) install $(TORCH_CPU) '$(TORCH)'; fi
+	else $(PIP) install --no-deps $(TORCH_CPU) '$(TORCH)' && $(PIP) install '$(TORCH)'; fi
 	@touch $@
 
 $(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM)

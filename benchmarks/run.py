@@ -298,6 +298,52 @@ def measure_start(figures: list[Figure], quick: bool) -> None:
             print("torch is not installed: left out", file=sys.stderr)
 
 
+_CELLS = """
+import sys, time
+from jupyter_client.manager import KernelManager
+manager = KernelManager(kernel_name="python3")
+manager.start_kernel()
+client = manager.client()
+client.start_channels()
+client.wait_for_ready(timeout=60)
+quiet = lambda message: None
+client.execute_interactive("import jax", timeout=60, output_hook=quiet)
+took = []
+for _ in range(int(sys.argv[1])):
+    started = time.perf_counter()
+    client.execute_interactive("sum(range(1000))", timeout=60, output_hook=quiet)
+    took.append(time.perf_counter() - started)
+print(sorted(took)[len(took) // 2])
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+
+
+def measure_cells(figures: list[Figure], quick: bool) -> None:
+    """What a cell costs while its kernel holds a lease, beside one without us."""
+    cells, rounds = (100, 2) if quick else (300, 5)
+    took: dict[str, list[float]] = {"off": [], "on": []}
+    with tempfile.TemporaryDirectory() as folder, serving(node(folder)):
+        for _ in range(rounds):
+            for switch, medians in took.items():
+                environment = {
+                    **os.environ,
+                    "JUPYTER_GPUSHARE": switch,
+                    "JUPYTER_GPUSHARE_SOCKET": f"{folder}/node.sock",
+                }
+                done = subprocess.run(
+                    [PYTHON, "-c", _CELLS, str(cells)],
+                    check=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                )
+                medians.append(float(done.stdout))
+    without, ours = (statistics.median(took[switch]) for switch in ("off", "on"))
+    figures.append(Figure("a short cell, without us", without * 1e3, "ms"))
+    figures.append(Figure("a short cell, ratio", ours / without, "x", "no measurable slow-down"))
+
+
 def machine() -> dict[str, Any]:
     """What this was measured on."""
     names = [
@@ -337,6 +383,7 @@ def main() -> None:
         measure_heartbeats,
         measure_reclaim,
         measure_start,
+        measure_cells,
     ):
         print(f"{part.__name__} …", file=sys.stderr)
         part(figures, arguments.quick)

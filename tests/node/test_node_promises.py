@@ -188,6 +188,21 @@ def test_a_stalled_holder_keeps_its_memory_until_it_dies(tmp_path, nvml_world):
         assert bob.wait(call, within=10)["lease"] == queued
 
 
+@pytest.mark.parametrize(
+    ("action", "number"), [("interrupt", signal.SIGINT), ("kill", signal.SIGKILL)]
+)
+def test_a_stalled_holder_is_interrupted_or_killed_where_so_configured(
+    tmp_path, nvml_world, action, number
+):
+    gpu = nvml_world.add_gpu(memory=24 * GIB)
+    config = f"{FAST}c.Policy.stalled_action = {action!r}\n"
+    with driver_node(nvml_world, tmp_path, config) as node, Puppet() as a:
+        a.client(node.socket, "alice").request()
+        nvml_world.add_process(gpu, a.pid, 20 * GIB)
+        assert a.process.wait(20) == -number
+        until(lambda: not held_by(node), "the GPU is back", within=10)
+
+
 def test_a_released_lease_drains_until_the_memory_is_gone(tmp_path, nvml_world):
     gpu = nvml_world.add_gpu(memory=24 * GIB)
     with driver_node(nvml_world, tmp_path, CONFIG) as node, Puppet() as a, Puppet() as b:
