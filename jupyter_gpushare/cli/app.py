@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, ClassVar
 
 from .verb import UsageError, Verb
@@ -38,4 +40,10 @@ class GpuShareApp(Verb):
 
 def main(argv: list[str] | None = None, **kwargs: Any) -> None:
     """The ``jupyter-gpushare`` command."""
-    GpuShareApp.launch_instance(argv=argv, **kwargs)
+    try:
+        GpuShareApp.launch_instance(argv=argv, **kwargs)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough. Nothing more may be written, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
