@@ -334,6 +334,7 @@ class Transport:
         self._by_user: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closing = False
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -349,6 +350,7 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections and remove the socket."""
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._connections.values()):
@@ -381,6 +383,9 @@ class Transport:
         """Count a new connection; a sentence when it may not come in."""
         assert connection.peer is not None
         uid = connection.peer.uid
+        if self._is_closing:
+            # It was accepted just before the listening ended.
+            return "The node manager is ending; try again later."
         if len(self._connections) >= self.limits.connections:
             return "The node manager has too many connections; try again later."
         if self._by_user[uid] >= self.limits.connections_per_user:

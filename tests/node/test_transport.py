@@ -1,0 +1,785 @@
+"""The node manager's socket with real clients: the polite, the slow, the rude and the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.node import Puppet, needs_root, open_directory
+
+from jupyter_gpushare.node.app import identify_peer
+from jupyter_gpushare.node.identity import IdentityRefused, Peer, PeerIdentity, Principal
+from jupyter_gpushare.node.processes import read_boot_id
+from jupyter_gpushare.node.transport import Connection, Limits, SocketInUse, Transport
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
+from jupyter_gpushare.protocol.framing import MAX_LINE
+from jupyter_gpushare.protocol.messages import (
+    Answer,
+    Call,
+    CallId,
+    ErrorAnswer,
+    Method,
+    Notification,
+    parse_incoming,
+)
+
+WITHIN = 20.0
+CLIENT = {"name": "test", "version": "0"}
+ROOMY = Limits(burst=100_000, calls_per_second=100_000.0)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with open_directory() as path:
+        yield path
+
+
+@dataclass
+class Host:
+    """Answers ``status`` at once and ``request`` when the test says so."""
+
+    opened: list[Connection] = field(default_factory=list)
+    closed: list[Connection] = field(default_factory=list)
+    waiting: list[tuple[Connection, Call]] = field(default_factory=list)
+    calls: int = 0
+    answer: Any = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_open(self, conn: Connection) -> None:
+        self.opened.append(conn)
+        self.news.set()
+
+    def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None:
+        conn.reply(call.id, {"environment": principal.environment})
+
+    def on_call(self, conn: Connection, call: Call) -> None:
+        self.calls += 1
+        if call.method is Method.REQUEST:
+            self.waiting.append((conn, call))
+        else:
+            conn.reply(call.id, self.answer)
+        self.news.set()
+
+    def on_close(self, conn: Connection) -> None:
+        self.closed.append(conn)
+        self.news.set()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for something of the above to have happened."""
+        async with asyncio.timeout(WITHIN):
+            while not true():
+                self.news.clear()
+                await self.news.wait()
+
+
+@dataclass
+class Slow:
+    """An identity that thinks until it is told to go on."""
+
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: Principal | Exception = field(default_factory=lambda: Principal("slow"))
+
+    async def identify(self, peer: Peer, token: str | None) -> Principal:
+        await self.go.wait()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def close(self) -> None:
+        pass
+
+
+class Wire:
+    """One asyncio client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.protocol = ClientConnection()
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def send(self, method: Method, **params: Any) -> CallId:
+        call_id, line = self.protocol.call(method, **params)
+        await self.say(line)
+        return call_id
+
+    async def next(self) -> Answer | ErrorAnswer | Notification:
+        """The next message, whatever it is."""
+        async with asyncio.timeout(WITHIN):
+            line = await self.reader.readline()
+        assert line, "the connection was closed"
+        return parse_incoming(line)
+
+    async def error(self) -> ErrorAnswer:
+        message = await self.next()
+        assert isinstance(message, ErrorAnswer)
+        return message
+
+    async def call(self, method: Method, **params: Any) -> Any:
+        call_id = await self.send(method, **params)
+        message = await self.next()
+        assert isinstance(message, Answer), message
+        assert message.id == call_id
+        return message.result
+
+    async def hello(self) -> Wire:
+        await self.call(Method.HELLO, protocol=1, client=CLIENT)
+        return self
+
+    async def ended(self) -> bool:
+        """Whether nothing more comes."""
+        async with asyncio.timeout(WITHIN):
+            with contextlib.suppress(ConnectionError):
+                return await self.reader.read() == b""
+        return True
+
+
+@dataclass
+class House:
+    """A transport that listens, its handler, and its clients."""
+
+    transport: Transport
+    host: Host
+    wires: list[Wire] = field(default_factory=list)
+
+    async def connect(self, sock: socket.socket | None = None) -> Wire:
+        where: dict[str, Any] = {"sock": sock} if sock else {"path": str(self.transport.path)}
+        wire = Wire(*await asyncio.open_unix_connection(limit=2**24, **where))
+        self.wires.append(wire)
+        return wire
+
+    async def guest(self) -> Wire:
+        return await (await self.connect()).hello()
+
+
+def make(path: Path, limits: Limits = ROOMY, identity: Any = None, shared: bool = False) -> House:
+    host, boot_id = Host(), read_boot_id()
+    transport = Transport(
+        path,
+        limits=limits,
+        identity=identity or PeerIdentity(),
+        handler=host,
+        identify_process=lambda peer: identify_peer(peer, boot_id),
+        shared=shared,
+    )
+    return House(transport, host)
+
+
+@contextlib.asynccontextmanager
+async def open_house(path: Path, **how: Any) -> AsyncIterator[House]:
+    house = make(path, **how)
+    troubles: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    await house.transport.start()
+    try:
+        yield house
+    finally:
+        for wire in house.wires:
+            wire.writer.close()
+        await house.transport.close()
+    await house.host.until(lambda: len(house.host.closed) == len(house.host.opened))
+    assert not troubles, "something raised into the event loop"
+
+
+def play(story: Callable[[House], Awaitable[None]], path: Path, **how: Any) -> None:
+    async def scene() -> None:
+        async with open_house(path, **how) as house:
+            await story(house)
+
+    asyncio.run(scene())
+
+
+TASK = {"name": "n", "kind": "process"}
+
+
+# -- the polite -----------------------------------------------------------------------
+
+
+def test_hello_and_calls(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        house.host.answer = {"gpus": []}
+        assert await wire.call(Method.STATUS) == {"gpus": []}
+        (conn,) = house.host.opened
+        assert conn.process is not None
+        assert conn.process.pid == os.getpid()
+        assert conn.principal is not None
+        assert conn.peer is not None
+        assert conn.peer.uid == os.getuid()
+
+    play(story, place / "s")
+
+
+def test_a_byte_at_a_time_is_as_good(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.connect()
+        _, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
+        for byte in line:
+            await wire.say(bytes([byte]))
+            await asyncio.sleep(0)
+        assert isinstance(await wire.next(), Answer)
+
+    play(story, place / "s")
+
+
+def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        first = await wire.send(Method.REQUEST, task=TASK)
+        await wire.call(Method.STATUS)
+        ((conn, call),) = house.host.waiting
+        conn.notify("queued", {"position": 1})
+        conn.reply(call.id, {"lease": "l"})
+        assert isinstance(await wire.next(), Notification)
+        assert await wire.next() == Answer(first, {"lease": "l"})
+
+    play(story, place / "s")
+
+
+def test_an_answer_that_is_no_json_is_our_bug_and_said_so(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        house.host.answer = {"usage": float("nan")}
+        await wire.send(Method.STATUS)
+        assert (await wire.error()).error.code == INTERNAL_ERROR
+        house.host.answer = {}
+        assert await wire.call(Method.STATUS) == {}
+
+    play(story, place / "s")
+
+
+# -- hello ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [Method.STATUS, Method.QUOTA_LIST, Method.WATCH])
+def test_before_hello_nothing_is_answered(place: Path, method: Method) -> None:
+    async def story(house: House) -> None:
+        wire = await house.connect()
+        call_id = await wire.send(method)
+        error = await wire.error()
+        assert (error.id, error.error.reason) == (call_id, Reason.NOT_ALLOWED)
+        assert "hello" in error.error.message
+        assert house.host.calls == 0
+        await wire.hello()
+        await wire.call(method)
+
+    play(story, place / "s")
+
+
+def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.connect()
+        await wire.send(Method.HELLO, protocol="1", client=CLIENT)
+        assert (await wire.error()).error.reason is Reason.BAD_REQUEST
+        await wire.hello()
+
+    play(story, place / "s")
+
+
+def test_who_does_not_wait_for_hellos_answer_is_told_so(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.connect()
+        hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        early = await wire.send(Method.STATUS)
+        error = await wire.error()
+        assert (error.id, error.error.reason) == (early, Reason.NOT_ALLOWED)
+        assert isinstance(house.transport.identity, Slow)
+        house.transport.identity.go.set()
+        assert await wire.next() == Answer(hello, {"environment": "slow"})
+
+    async def scene() -> None:
+        async with open_house(place / "s", identity=Slow()) as house:
+            await story(house)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("speaks", [b"", b'{"jsonrpc": "2.0", "id": 1,', b"\n\n\n"])
+def test_silence_instead_of_hello_is_ended(place: Path, speaks: bytes) -> None:
+    async def story(house: House) -> None:
+        wire = await house.connect()
+        await wire.say(speaks)
+        error = await wire.error()
+        assert (error.id, error.error.reason) == (None, Reason.TIMED_OUT)
+        assert await wire.ended()
+
+    play(story, place / "s", limits=Limits(hello_timeout=0.1))
+
+
+def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire, other = await house.guest(), await house.connect()
+        # The other's end shows that the deadline of both has passed.
+        assert (await other.error()).error.reason is Reason.TIMED_OUT
+        await wire.call(Method.STATUS)
+
+    play(story, place / "s", limits=Limits(hello_timeout=0.2))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "reason"),
+    [
+        (IdentityRefused("You are nobody."), DOMAIN_ERROR, Reason.NOT_ALLOWED),
+        (RuntimeError("a bug"), INTERNAL_ERROR, Reason.UNAVAILABLE),
+    ],
+)
+def test_who_cannot_be_identified_is_told_and_sent_away(
+    place: Path, outcome: Exception, code: int, reason: Reason
+) -> None:
+    async def scene() -> None:
+        identity = Slow(outcome=outcome)
+        identity.go.set()
+        async with open_house(place / "s", identity=identity) as house:
+            wire = await house.connect()
+            hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+            error = await wire.error()
+            assert (error.id, error.error.code, error.error.reason) == (hello, code, reason)
+            assert "a bug" not in error.error.message
+            assert await wire.ended()
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
+    async def scene() -> None:
+        identity = Slow()
+        async with open_house(place / "s", identity=identity) as house:
+            wire = await house.connect()
+            await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+            wire.writer.close()
+            await house.host.until(lambda: len(house.host.closed) == 1)
+            identity.go.set()
+            await asyncio.sleep(0)
+            assert house.host.opened[0].principal is None
+
+    asyncio.run(scene())
+
+
+# -- the rude -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_an_over_long_line_ends_its_connection_only(place: Path, end: bytes) -> None:
+    async def story(house: House) -> None:
+        other, wire = await house.guest(), await house.guest()
+        await wire.say(b"x" * MAX_LINE + end)
+        error = await wire.error()
+        assert (error.id, error.error.code) == (None, PARSE_ERROR)
+        assert error.error.reason is Reason.BAD_REQUEST
+        assert await wire.ended()
+        await other.call(Method.STATUS)
+
+    play(story, place / "s")
+
+
+def test_the_longest_line_is_fine(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        line = b'{"jsonrpc":"2.0","id":9,"method":"status","params":{"future":"'
+        line += b"x" * (MAX_LINE - len(line) - 4) + b'"}}\n'
+        assert len(line) == MAX_LINE
+        await wire.say(line)
+        assert await wire.next() == Answer(9, None)
+
+    play(story, place / "s")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.binary(min_size=1, max_size=200).filter(lambda b: b"\n" not in b), max_size=5))
+def test_binary_garbage_is_answered_and_harms_nobody(place: Path, garbage: list[bytes]) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        for line in garbage:
+            await wire.say(line + b"\n")
+        lines = [line for line in garbage if line.strip()]
+        for _ in lines:
+            assert (await wire.error()).error.reason is Reason.BAD_REQUEST
+        await wire.call(Method.STATUS)
+
+    play(story, place / "s")
+
+
+@pytest.mark.parametrize("half", [b"{", b'{"jsonrpc":"2.0","id":1,"method":"status"}', b"\xff"])
+def test_half_a_line_and_then_the_end_is_no_call(place: Path, half: bytes) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        await wire.say(half)
+        wire.writer.write_eof()
+        assert await wire.ended()
+        await house.host.until(lambda: len(house.host.closed) == 1)
+        assert house.host.calls == 0
+
+    play(story, place / "s")
+
+
+def test_a_flood_is_slowed_down_and_the_connection_lives(place: Path) -> None:
+    async def story(house: House) -> None:
+        other, wire = await house.guest(), await house.guest()
+        before = house.host.calls
+        for _ in range(100):
+            await wire.send(Method.STATUS)
+        got = [await wire.next() for _ in range(100)]
+        refused = [m.error.reason for m in got if isinstance(m, ErrorAnswer)]
+        assert set(refused) == {Reason.RATE_LIMITED}
+        # One call was spent on hello; some more were earned meanwhile.
+        assert len(refused) >= 50
+        assert house.host.calls - before == 100 - len(refused) >= 9
+        await other.call(Method.STATUS)
+        async with asyncio.timeout(WITHIN):
+            while True:
+                await wire.send(Method.STATUS)
+                if isinstance(await wire.next(), Answer):
+                    break
+                await asyncio.sleep(0.02)
+
+    play(story, place / "s", limits=Limits(burst=10, calls_per_second=50.0))
+
+
+def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        await wire.say(b'{"jsonrpc":"2.0","id":1,"method":"nope"}\n' * 100)
+        reasons = [(await wire.error()).error.reason for _ in range(100)]
+        assert reasons.count(Reason.RATE_LIMITED) >= 50
+
+    play(story, place / "s", limits=Limits(burst=10, calls_per_second=1.0))
+
+
+def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        line = b'{"jsonrpc":"2.0","id":"x","method":"request","params":{"task":'
+        line += b'{"name":"n","kind":"process"}}}\n'
+        await wire.say(line)
+        await wire.say(line)
+        error = await wire.error()
+        assert (error.id, error.error.reason) == ("x", Reason.BAD_REQUEST)
+        assert "still open" in error.error.message
+        # Nonsense under the same id does not close the open call either.
+        await wire.say(b'{"jsonrpc":"2.0","id":"x","method":"nope"}\n')
+        await wire.error()
+        await wire.say(line)
+        assert "still open" in (await wire.error()).error.message
+        ((conn, call),) = house.host.waiting
+        conn.reply(call.id, {"lease": "l"})
+        assert await wire.next() == Answer("x", {"lease": "l"})
+        # Answered: now the id is free again.
+        await wire.say(line)
+        await house.host.until(lambda: len(house.host.waiting) == 2)
+
+    play(story, place / "s")
+
+
+def test_open_calls_are_bounded(place: Path) -> None:
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        for _ in range(3):
+            await wire.send(Method.REQUEST, task=TASK)
+        over = await wire.send(Method.REQUEST, task=TASK)
+        error = await wire.error()
+        assert (error.id, error.error.reason) == (over, Reason.RATE_LIMITED)
+        conn, call = house.host.waiting.pop()
+        conn.reply(call.id, {})
+        assert isinstance(await wire.next(), Answer)
+        await wire.call(Method.STATUS)
+
+    play(story, place / "s", limits=Limits(calls_in_flight=3))
+
+
+# -- how many -------------------------------------------------------------------------
+
+
+def test_connections_are_bounded(place: Path) -> None:
+    async def story(house: House) -> None:
+        first, _second = await house.guest(), await house.guest()
+        third = await house.connect()
+        error = await third.error()
+        assert (error.id, error.error.reason) == (None, Reason.RATE_LIMITED)
+        assert await third.ended()
+        await first.call(Method.STATUS)
+        assert len(house.host.opened) == 2
+        first.writer.close()
+        await house.host.until(lambda: len(house.host.closed) == 1)
+        await house.guest()
+
+    play(story, place / "s", limits=Limits(connections=2))
+
+
+@needs_root
+def test_one_users_connections_do_not_keep_others_out(place: Path) -> None:
+    async def story(house: House) -> None:
+        await house.guest()
+        await house.guest()
+        mine = await house.connect()
+        assert "You have too many" in (await mine.error()).error.message
+        with Puppet(uid=54321) as puppet:
+            theirs = await house.connect(puppet.connect(house.transport.path))
+            await theirs.hello()
+            assert house.host.opened[-1].peer is not None
+            assert house.host.opened[-1].peer.uid == 54321
+
+    play(story, place / "s", limits=Limits(connections_per_user=2), shared=True)
+
+
+def test_nothing_is_left_of_those_who_went(place: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def story(house: House) -> None:
+        async def come_and_go(count: int) -> None:
+            gone = len(house.host.closed)
+            for number in range(count):
+                wire = await house.guest()
+                if number % 2:
+                    await wire.send(Method.REQUEST, task=TASK)
+                wire.writer.close()
+                await wire.writer.wait_closed()
+            await house.host.until(lambda: len(house.host.closed) == gone + count)
+
+        await come_and_go(1)
+        before = descriptors()
+        await come_and_go(60)
+        assert descriptors() <= before
+
+    play(story, place / "s", limits=Limits(connections=3))
+
+
+# -- the slow -------------------------------------------------------------------------
+
+
+def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
+    async def story(house: House) -> None:
+        slow, quick = await house.guest(), await house.guest()
+        # asyncio's reader must not read for it.
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        conn = house.host.opened[0]
+        news = {"status": "x" * 10_000}
+        sent = 0
+        while conn.notify("changed", news):
+            sent += 1
+            assert sent < 1000, "status changes pile up without a bound"
+        # It is not closed for that: what it did not take is dropped, and others are served.
+        for _ in range(50):
+            assert not conn.notify("changed", news)
+            await quick.call(Method.STATUS)
+        assert not house.host.closed
+        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(sent):
+            assert isinstance(await slow.next(), Notification)
+        assert conn.notify("changed", {"status": "the newest"})
+        last = await slow.next()
+        assert isinstance(last, Notification)
+        assert last.params == {"status": "the newest"}
+        await slow.call(Method.STATUS)
+
+    limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
+    play(story, place / "s", limits=limits)
+
+
+def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> None:
+    async def story(house: House) -> None:
+        house.host.answer = "x" * 50_000
+        rude, other = await house.guest(), await house.guest()
+        conn = house.host.opened[0]
+
+        async def flood() -> None:
+            with contextlib.suppress(ConnectionError):
+                while conn not in house.host.closed:
+                    await rude.send(Method.STATUS)
+                    await asyncio.sleep(0)
+
+        rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(WITHIN):
+            await flood()
+        assert house.host.calls < 100, "what a client does not read must not pile up"
+        await other.call(Method.STATUS)
+
+    limits = Limits(
+        soft_buffer=100_000, hard_buffer=500_000, burst=100_000, calls_per_second=100_000.0
+    )
+    play(story, place / "s", limits=limits)
+
+
+def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
+    async def scene() -> None:
+        house = make(place / "s", limits=Limits(hello_timeout=0.2, soft_buffer=10_000_000))
+        await house.transport.start()
+        rude = await house.guest()
+        rude.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        conn = house.host.opened[0]
+        conn.notify("queued", {"message": "x" * 5_000_000})
+        async with asyncio.timeout(WITHIN):
+            await house.transport.close()
+        await house.host.until(lambda: conn in house.host.closed)
+        rude.writer.close()
+
+    asyncio.run(scene())
+
+
+def test_hundreds_of_clients_are_served_beside_one_that_hangs(place: Path) -> None:
+    async def story(house: House) -> None:
+        hanging = await house.connect()
+        await hanging.say(b'{"jsonrpc":')
+        guests = await asyncio.gather(*(house.guest() for _ in range(300)))
+        await asyncio.gather(*(guest.call(Method.STATUS) for guest in guests))
+        assert house.host.calls == 300
+
+    play(story, place / "s")
+
+
+# -- the place ------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_an_embedded_socket_is_its_owners_only(place: Path) -> None:
+    async def story(house: House) -> None:
+        assert mode(place / "run" / "s") == 0o600
+        assert mode(place / "run") == 0o700
+        await house.guest()
+
+    play(story, place / "run" / "s")
+
+
+@needs_root
+def test_another_user_cannot_even_connect_to_an_embedded_socket(place: Path) -> None:
+    async def story(house: House) -> None:
+        with Puppet(uid=54321) as puppet, pytest.raises(PermissionError):
+            puppet.connect(place / "s").close()
+        await house.guest()
+
+    play(story, place / "s")
+
+
+def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
+    async def story(house: House) -> None:
+        assert mode(place / "s") == 0o666
+
+    mask = os.umask(0o077)
+    try:
+        play(story, place / "s", shared=True)
+        assert os.umask(0o077) == 0o077, "the umask was not put back"
+    finally:
+        os.umask(mask)
+
+
+def test_a_dead_node_managers_socket_is_replaced(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(place / "s"))
+        dead.listen()
+    assert (place / "s").is_socket()
+
+    async def story(house: House) -> None:
+        await house.guest()
+
+    play(story, place / "s")
+    assert not (place / "s").exists(), "the socket is removed at the end"
+
+
+def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:
+    async def story(house: House) -> None:
+        second = make(place / "s")
+        with pytest.raises(SocketInUse, match="Another node manager"):
+            await second.transport.start()
+        await second.transport.close()
+        await house.guest()
+
+    play(story, place / "s")
+
+
+def test_a_busy_node_managers_socket_is_left_alone(place: Path) -> None:
+    """Its backlog is full, so that nobody answers: still no reason to take its place."""
+    with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as stack:
+        busy.bind(str(place / "s"))
+        busy.listen(0)
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(str(place / "s"))
+
+        async def scene() -> None:
+            with pytest.raises(SocketInUse):
+                await make(place / "s").transport.start()
+
+        asyncio.run(scene())
+        assert (place / "s").is_socket()
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_what_is_no_socket_is_never_removed(place: Path, kind: str) -> None:
+    path = place / "s"
+    if kind == "file":
+        path.write_text("my thesis")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        (place / "thesis").write_text("my thesis")
+        path.symlink_to(place / "thesis")
+
+    async def scene() -> None:
+        house = make(path)
+        with pytest.raises(SocketInUse, match="no socket; move it away"):
+            await house.transport.start()
+        await house.transport.close()
+
+    asyncio.run(scene())
+    assert path.exists()
+    if kind != "directory":
+        assert path.read_text() == "my thesis"
+
+
+def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:
+    async def scene() -> None:
+        house = make(place / "s")
+        await house.transport.start()
+        wires = [await house.guest(), await house.connect()]
+        await house.host.until(lambda: len(house.host.opened) == 2)
+        await house.transport.close()
+        for wire in wires:
+            assert await wire.ended()
+            wire.writer.close()
+        with pytest.raises(FileNotFoundError):
+            await house.connect()
+
+    asyncio.run(scene())
+
+
+def test_a_blocking_client_on_another_thread_is_served(place: Path) -> None:
+    """No asyncio on its side: what a kernel's heartbeat thread is like."""
+    got: list[bytes] = []
+
+    def client() -> None:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(WITHIN)
+            sock.connect(str(place / "s"))
+            _, line = ClientConnection().call(Method.HELLO, protocol=1, client=CLIENT)
+            sock.sendall(line)
+            got.append(sock.recv(65536))
+
+    async def story(house: House) -> None:
+        thread = threading.Thread(target=client)
+        thread.start()
+        await house.host.until(lambda: len(house.host.closed) == 1)
+        thread.join(WITHIN)
+        assert isinstance(parse_incoming(got[0]), Answer)
+
+    play(story, place / "s")
