@@ -10,6 +10,7 @@ import os
 import pwd
 import select
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,36 @@ def test_a_peer_that_is_gone_before_we_look_is_nobody(door: socket.socket) -> No
         assert identify_peer(peer, read_boot_id()) is None
         if peer.pidfd is not None:
             os.close(peer.pidfd)
+
+
+def process_with_pid(pid: int) -> subprocess.Popen[bytes]:
+    """A new process that got this very pid, as may happen on a busy host."""
+    for _ in range(200):
+        try:
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1), encoding="ascii")
+        except OSError as error:
+            pytest.skip(f"pids cannot be chosen here: {error}")
+        child = subprocess.Popen(["sleep", "60"])
+        if child.pid == pid:
+            return child
+        child.kill()
+        child.wait()
+    pytest.skip("the pid was taken by somebody else each time")
+
+
+@needs_root
+def test_whoever_got_the_pid_of_a_peer_that_is_gone_is_not_the_peer(door: socket.socket) -> None:
+    with Puppet() as puppet:
+        peer, theirs = meet(door, puppet)
+        if peer.pidfd is None:
+            pytest.skip("this kernel has no SO_PEERPIDFD (Linux 6.5)")
+        puppet.kill9()
+        with process_with_pid(peer.pid) as successor:
+            assert identify(peer.pid, "boot") is not None
+            assert identify_peer(peer, "boot") is None
+            successor.kill()
+        theirs.close()
+        os.close(peer.pidfd)
 
 
 def test_a_named_user_is_its_environment_with_its_groups() -> None:

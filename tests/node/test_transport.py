@@ -557,7 +557,7 @@ def test_nothing_is_left_of_those_who_went(place: Path) -> None:
         await come_and_go(60)
         assert descriptors() <= before
 
-    play(story, place / "s", limits=Limits(connections=3))
+    play(story, place / "s", limits=Limits(connections=3, connections_per_user=3))
 
 
 # -- the slow -------------------------------------------------------------------------
