@@ -1,0 +1,331 @@
+"""The manager's loop when its disk, its checks or the system's favours fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpushare.node.clock import SystemClock
+from jupyter_gpushare.node.codec import from_record
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
+from jupyter_gpushare.node.ledger import Ledger, LedgerFull, Record
+from jupyter_gpushare.node.manager import Manager, Outcome
+from jupyter_gpushare.node.processes import ProcessError
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.effects import Signal, TellGranted
+from jupyter_gpushare.policy.lifecycle import InvariantBroken
+from jupyter_gpushare.policy.model import (
+    Bytes,
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+    Quota,
+    RefusalReason,
+    Request,
+    Task,
+    TaskKind,
+)
+from jupyter_gpushare.policy.state import State
+
+CLOCK = SystemClock()
+
+
+class FlakyLedger:
+    """A real ledger on a disk that is full at the instants that the test names."""
+
+    def __init__(self, path: Path) -> None:
+        self.real = Ledger.open(path, history=1e6, wall=CLOCK.wall())
+        self.full: deque[bool] = deque()  # of the next appends; then it is well
+
+    def append(self, records: Sequence[Record]) -> int:
+        if self.full and self.full.popleft():
+            raise LedgerFull("The disk is full.")
+        return self.real.append(records)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+class Obliging:
+    """Processes that live until the test says otherwise."""
+
+    def __init__(self, *_: object) -> None:
+        self.watched: set[ProcessId] = set()
+        self.signalled: list[Signal] = []
+
+    def watch(self, process: ProcessId) -> bool:
+        self.watched.add(process)
+        return True
+
+    def signal(self, effect: Signal) -> None:
+        self.signalled.append(effect)
+
+
+class Forbidding(Obliging):
+    """A system that refuses every favour, as to a node manager that is not root."""
+
+    refusals = 0
+
+    def watch(self, process: ProcessId) -> bool:
+        if self.refusals < 3:
+            self.refusals += 1
+            raise ProcessError("Cannot watch.")
+        return super().watch(process)
+
+    def signal(self, effect: Signal) -> None:
+        raise ProcessError("May not send SIGKILL.")
+
+
+@contextlib.asynccontextmanager
+async def managing(
+    path: Path,
+    *,
+    processes: type[Obliging] = Obliging,
+    config: PolicyConfig | None = None,
+    **more: Any,
+) -> AsyncIterator[Manager]:
+    manager = Manager(
+        config=config or PolicyConfig(max_tasks_per_gpu=1),
+        clock=CLOCK,
+        ledger=FlakyLedger(path),  # type: ignore[arg-type]
+        inventory=SimulatedInventory("2x24GiB"),
+        processes=processes,
+        **more,
+    )
+    try:
+        await manager.start(lambda gpus: cmd.ConfigureQuotas(CLOCK.boot(), Quota(gpus)))
+        yield manager
+    finally:
+        await manager.close()
+
+
+def disk(manager: Manager) -> FlakyLedger:
+    assert isinstance(manager.ledger, FlakyLedger)
+    return manager.ledger
+
+
+def process(pid: int) -> ProcessId:
+    return ProcessId(CLOCK.boot_id(), pid, 1)
+
+
+def ask(number: int, who: str = "alice") -> cmd.RequestLease:
+    return cmd.RequestLease(
+        CLOCK.boot(),
+        LeaseId(f"lease-{number}"),
+        EnvironmentName(who),
+        Task(process(10_000 + number), "t", TaskKind.PROCESS),
+        Request(),
+    )
+
+
+def durable(manager: Manager) -> tuple[State, set[str]]:
+    """The state that a new node manager would find, and all leases ever granted on disk."""
+    snapshot, after = manager.ledger.load()
+    state, granted = State(), set()
+    for record in (*snapshot, *after):
+        state = core.evolve(state, from_record(record))
+        if record.kind == "LeaseGranted":
+            granted.add(str(record.lease))
+    return state, granted
+
+
+def books(state: State) -> object:
+    """What must not be lost, in comparable form."""
+    live = {n: x.phase for n, x in state.leases.items() if x.phase is not LeasePhase.ENDED}
+    order = [item.lease for item in state.queue.service_order(state.grants)]
+    return live, order, dict(state.quotas.overrides), set(state.claims)
+
+
+PEOPLE = ("alice", "bob", "carol")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "release", "gone", "quota", "tick", "observe"]), st.integers(0, 5)
+    ),
+    min_size=3,
+    max_size=14,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS, full=st.lists(st.booleans(), max_size=20))
+def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], full: list[bool]
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+
+    async def story() -> None:
+        async with managing(path, check=True) as manager:
+            disk(manager).full.extend(full)
+            told: set[str] = set()
+
+            def heard(outcome: Outcome, state: State) -> None:
+                told.update(e.lease for e in outcome.effects if isinstance(e, TellGranted))
+                if isinstance(outcome.decision, core.Grant):
+                    told.add(outcome.decision.lease)
+
+            manager.listeners.append(heard)
+            for number, (what, which) in enumerate(steps):
+                asked = command(manager, number, what, which)
+                decision = await manager.submit(asked)
+                state, granted = await manager.in_ledger(lambda: durable(manager))
+                assert told <= granted, "a grant was told that a crash would undo"
+                if isinstance(asked, cmd.SetQuota) and isinstance(decision, core.Done):
+                    assert state.quotas.overrides[asked.environment] == asked.quota
+            for _ in range(len(full) + 3):  # the disk is well again; each command tries it
+                await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
+            assert manager.state.problem is None, "it never grants again"
+            state, _ = await manager.in_ledger(lambda: durable(manager))
+            assert books(state) == books(manager.state)
+            assert not manager.crashed.is_set()
+
+    asyncio.run(story())
+
+
+def command(manager: Manager, number: int, what: str, which: int) -> cmd.Command:
+    at, who = CLOCK.boot(), EnvironmentName(PEOPLE[which % 3])
+    leases = sorted(manager.state.leases)
+    lease = manager.state.leases[leases[which % len(leases)]] if leases else None
+    if what == "ask" or (lease is None and what in ("release", "gone")):
+        return ask(number, who)
+    if what == "release":
+        assert lease is not None
+        return cmd.Release(at, lease.id, lease.environment)
+    if what == "gone":
+        assert lease is not None
+        return cmd.ProcessGone(at, lease.task.process)
+    if what == "quota":
+        return cmd.SetQuota(at, who, Quota(which, Bytes(2**30)), EnvironmentName("root"))
+    if what == "observe":
+        return cmd.Observe(at, manager.inventory.read())
+    return cmd.Tick(at, at)
+
+
+def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+            told = []
+            manager.listeners.append(
+                lambda outcome, _: told.extend(
+                    e.lease for e in outcome.effects if isinstance(e, TellGranted)
+                )
+            )
+            for number, who in enumerate(("alice", "bob", "carol")):
+                await manager.submit(ask(number, who))
+            assert told == ["lease-0", "lease-1"]
+            # The release cannot be written; then it can; then granting cannot go on after all.
+            disk(manager).full.extend([True, False, True])
+            at = CLOCK.boot()
+            await manager.submit(cmd.ProcessGone(at, process(10_000)))
+            assert manager.state.problem == "The disk is full."
+            await manager.submit(cmd.Tick(at, at))
+            async with asyncio.timeout(10):
+                while caplog.text.count("The ledger refused") < 2:
+                    await asyncio.sleep(0)
+            assert told == ["lease-0", "lease-1"]
+            assert manager.state.problem == "The disk is full."
+            async with asyncio.timeout(10):
+                while "lease-2" not in told:  # by itself, at the next tick
+                    await asyncio.sleep(0.01)
+            _, granted = await manager.in_ledger(lambda: durable(manager))
+            assert "lease-2" in granted
+
+    asyncio.run(story())
+
+
+def test_a_broken_invariant_stops_grants_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+            held = await manager.submit(ask(1))
+            assert isinstance(held, core.Grant)
+
+            def broken(state: State) -> None:
+                raise InvariantBroken("memory was promised twice")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(core, "check", broken)
+                refused = await manager.submit(ask(2))
+            for decision in (refused, await manager.submit(ask(3))):
+                assert isinstance(decision, core.Refuse)
+                assert decision.reason is RefusalReason.UNAVAILABLE
+                assert "memory was promised twice" in decision.message
+            assert manager.state.problem
+            beat = cmd.Heartbeat(
+                CLOCK.boot(), held.lease, EnvironmentName("alice"), process(10_001)
+            )
+            assert await manager.submit(beat) == core.Done(held.lease)
+            assert not manager.crashed.is_set()
+
+    asyncio.run(story())
+
+
+def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        made: list[Forbidding] = []
+
+        class Remembered(Forbidding):
+            def __init__(self, *_: object) -> None:
+                super().__init__()
+                made.append(self)
+
+        path = tmp_path / "ledger.sqlite"
+        async with managing(path, processes=Remembered, retry_interval=0.01) as manager:
+            assert isinstance(await manager.submit(ask(1)), core.Grant)
+            async with asyncio.timeout(10):
+                while process(10_001) not in made[0].watched:
+                    await asyncio.sleep(0.01)
+            assert made[0].refusals == 3
+            assert not manager.crashed.is_set()
+
+    asyncio.run(story())
+
+
+def test_a_process_that_may_not_be_signalled_is_only_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = PolicyConfig(
+        heartbeat_timeout=0.1, restart_grace=0.0, stalled_action=HolderAction.KILL
+    )
+
+    async def story() -> None:
+        path = tmp_path / "ledger.sqlite"
+        async with managing(path, processes=Forbidding, config=config) as manager:
+            assert isinstance(await manager.submit(ask(1)), core.Grant)
+            async with asyncio.timeout(10):
+                while "May not send SIGKILL" not in caplog.text:
+                    await asyncio.sleep(0.01)
+            assert isinstance(await manager.submit(ask(2)), core.Grant)
+
+    asyncio.run(story())
+
+
+def test_a_bug_in_the_loop_is_noticed(tmp_path: Path) -> None:
+    def bug(outcome: Outcome, state: State) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite") as manager:
+            manager.listeners.append(bug)
+            manager.ask(ask(1))
+            async with asyncio.timeout(10):
+                await manager.crashed.wait()
+            assert isinstance(manager.crash, ZeroDivisionError)
+
+    asyncio.run(story())
