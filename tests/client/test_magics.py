@@ -45,7 +45,7 @@ def new_kernel(home: Path, node: RunningNode, **env: str) -> Kernel:
 @pytest.fixture(scope="module")
 def one_kernel(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     home = tmp_path_factory.mktemp("home")
-    with new_kernel(home, node, JPY_SESSION_NAME="/work/a <b>book.ipynb") as running:
+    with new_kernel(home, node, JPY_SESSION_NAME="/home/a <b>book.ipynb") as running:
         yield running
 
 
