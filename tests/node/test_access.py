@@ -1,0 +1,207 @@
+"""Every method, tried by another OS user and by an administrator on somebody's lease."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from support.node import (
+    NodeClient,
+    Puppet,
+    RemoteError,
+    RunningNode,
+    needs_root,
+    open_directory,
+)
+
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = needs_root
+
+ALICE, MALLORY = 54321, 54322
+
+
+class Gets(Enum):
+    """What comes of a call that is aimed at alice's lease."""
+
+    UNKNOWN = "unknown_lease"
+    FORBIDDEN = "not_allowed"
+    BLIND = "an answer in which nothing of alice's shows"
+    SEES = "an answer that shows alice's lease"
+    DONE = "carried out; alice's lease goes on"
+    ENDS = "carried out; alice's lease is over"
+
+
+@dataclass(frozen=True)
+class Row:
+    """``LEASE``, ``SECRET`` and ``REQUEST`` in ``params`` stand for alice's own."""
+
+    method: Method
+    params: dict[str, Any]
+    other: Gets
+    admin: Gets
+
+
+TABLE = [
+    Row(
+        Method.HELLO,
+        {"protocol": 1, "client": {"name": "n", "version": "v"}},
+        Gets.FORBIDDEN,
+        Gets.FORBIDDEN,
+    ),
+    Row(
+        Method.REQUEST,
+        {"task": {"name": "n", "kind": "process"}, "request_id": "REQUEST"},
+        Gets.BLIND,
+        Gets.BLIND,
+    ),
+    # Even the right secret opens nothing to another environment.
+    Row(Method.ATTACH, {"lease": "LEASE", "secret": "SECRET"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.HEARTBEAT, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.ACTIVITY, {"lease": "LEASE", "state": "idle"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.RELEASE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.ENDS),
+    Row(Method.RELEASE, {"request_id": "REQUEST"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.STATUS, {}, Gets.BLIND, Gets.SEES),
+    Row(Method.WATCH, {}, Gets.BLIND, Gets.SEES),
+    Row(Method.USAGE, {"environment": f"uid-{ALICE}"}, Gets.BLIND, Gets.SEES),
+    Row(Method.USAGE, {}, Gets.BLIND, Gets.SEES),
+    Row(Method.HISTORY, {"environment": f"uid-{ALICE}", "limit": 1000}, Gets.BLIND, Gets.SEES),
+    Row(Method.HISTORY, {"limit": 1000}, Gets.BLIND, Gets.SEES),
+    Row(Method.TASK_ENDED, {"kernel_id": "alices-kernel"}, Gets.BLIND, Gets.BLIND),
+    Row(Method.QUOTA_LIST, {}, Gets.FORBIDDEN, Gets.SEES),
+    Row(
+        Method.QUOTA_SET,
+        {"environment": f"uid-{ALICE}", "gpus": 2},
+        Gets.FORBIDDEN,
+        Gets.DONE,
+    ),
+    Row(Method.QUOTA_UNSET, {"environment": f"uid-{ALICE}"}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, Gets.FORBIDDEN, Gets.ENDS),
+]
+
+
+@dataclass(frozen=True)
+class Scene:
+    node: RunningNode
+    alice: Puppet
+    mallory: Puppet
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    with (
+        open_directory() as directory,
+        RunningNode(
+            directory,
+            simulate="4x24GiB",
+            shared=True,
+            config="c.Policy.max_tasks_per_gpu = 1\n",
+        ) as node,
+        Puppet(uid=ALICE) as alice,
+        Puppet(uid=MALLORY) as mallory,
+    ):
+        yield Scene(node, alice, mallory)
+
+
+@pytest.fixture
+def alice(scene: Scene) -> Iterator[NodeClient]:
+    with scene.alice.client(scene.node.socket) as client:
+        yield client
+
+
+@pytest.fixture
+def mallory(scene: Scene) -> Iterator[NodeClient]:
+    with scene.mallory.client(scene.node.socket) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(scene: Scene) -> Iterator[NodeClient]:
+    with scene.node.client() as client:
+        yield client
+
+
+@pytest.fixture
+def grant(alice: NodeClient) -> dict[str, Any]:
+    return alice.request(
+        name="alices-diary.ipynb", kernel_id="alices-kernel", request_id="alices-request"
+    )
+
+
+def test_the_table_has_every_method() -> None:
+    assert {row.method for row in TABLE} == set(Method)
+
+
+def ids(row: Row) -> str:
+    return f"{row.method.value}-{'-'.join(row.params)}"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=ids)
+def test_another_user(
+    row: Row, alice: NodeClient, grant: dict[str, Any], mallory: NodeClient
+) -> None:
+    assert not mallory.hello["admin"]
+    act(row, row.other, alice, grant, mallory)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=ids)
+def test_an_administrator(
+    row: Row, alice: NodeClient, grant: dict[str, Any], admin: NodeClient
+) -> None:
+    assert admin.hello["admin"]
+    act(row, row.admin, alice, grant, admin)
+
+
+def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: NodeClient) -> None:
+    words = {"LEASE": grant["lease"], "SECRET": grant["secret"], "REQUEST": "alices-request"}
+    params = {name: words.get(str(value), value) for name, value in row.params.items()}
+    if gets in (Gets.UNKNOWN, Gets.FORBIDDEN):
+        with pytest.raises(RemoteError) as refused:
+            caller.call(row.method, **params)
+        assert refused.value.reason is Reason(gets.value)
+        said = json.dumps([refused.value.message, dict(refused.value.data)])
+        assert "diary" not in said
+    else:
+        answer = caller.call(row.method, **params)
+        said = json.dumps(answer)
+        if row.method is Method.REQUEST:  # it got a lease of its own
+            caller.call(Method.RELEASE, lease=answer["lease"])
+        secrets = (grant["lease"], grant["secret"], "alices", f"uid-{ALICE}")
+        shown = [word for word in secrets if word in said]
+        if gets is Gets.BLIND:
+            assert not shown, "something of alice's is told to another"
+        if gets is Gets.SEES:
+            assert shown, "an administrator must see it"
+        assert grant["secret"] not in said, "nobody but the holder is told the secret"
+    if gets is Gets.ENDS:
+        with pytest.raises(RemoteError) as over:
+            alice.call(Method.HEARTBEAT, lease=grant["lease"])
+        assert over.value.reason is Reason.UNKNOWN_LEASE
+    else:
+        beat = alice.call(Method.HEARTBEAT, lease=grant["lease"])
+        assert beat["state"] == "held"
+        mine = next(x for x in alice.call(Method.STATUS)["leases"] if x["id"] == grant["lease"])
+        assert mine["activity"] == "busy"
+        alice.call(Method.RELEASE, lease=grant["lease"])
+
+
+@pytest.mark.parametrize(
+    "method", [Method.ATTACH, Method.HEARTBEAT, Method.ACTIVITY, Method.RELEASE]
+)
+def test_a_guessed_lease_is_answered_as_one_that_is_not(
+    method: Method, grant: dict[str, Any], mallory: NodeClient
+) -> None:
+    """The answer to a wrong guess is the answer to a right one: nothing can be learnt by trying."""
+    answers = []
+    for lease in (grant["lease"], "0" * 32):
+        params = {"secret": "0" * 64} if method is Method.ATTACH else {}
+        params |= {"state": "busy"} if method is Method.ACTIVITY else {}
+        with pytest.raises(RemoteError) as refused:
+            mallory.call(method, lease=lease, **params)
+        answers.append((refused.value.code, refused.value.message, dict(refused.value.data)))
+    assert answers[0] == answers[1]
