@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from support.policy_histories import Crowd, Histories
+
+# Long on a busy machine, and never hanging: each step is a pure function.
+pytestmark = pytest.mark.timeout(900)
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(

@@ -15,6 +15,8 @@ from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
 
+pytestmark = pytest.mark.timeout(600)
+
 QUICK = settings(
     max_examples=300,
     stateful_step_count=40,
