@@ -1,0 +1,24 @@
+// JupyterLab's packages come as ES modules, which jest has to translate.
+const base = require('@jupyterlab/testutils/lib/jest-config')(__dirname);
+const modules = [
+  '@codemirror',
+  '@jupyter',
+  '@jupyterlab',
+  '@microsoft',
+  'exenv-es6',
+  'lib0',
+  'nanoid',
+  'vscode-ws-jsonrpc',
+  'y-protocols',
+  'y-websocket',
+  'yjs'
+];
+
+module.exports = {
+  ...base,
+  automock: false,
+  collectCoverageFrom: ['src/**/*.{ts,tsx}', '!src/**/__tests__/**'],
+  coverageReporters: ['lcov', 'text-summary'],
+  testRegex: 'src/.*\\.spec\\.tsx?$',
+  transformIgnorePatterns: [`/node_modules/(?!(${modules.join('|')})).+`]
+};
