@@ -1,0 +1,27 @@
+import type { components } from './schema';
+
+type Schemas = components['schemas'];
+
+/** The status document: node, quota, GPUs, leases and queue as this viewer may see them. */
+export type Status = Schemas['Status'];
+export type Quota = NonNullable<Status['quota']>;
+export type Gpu = Schemas['Gpu'];
+export type Lease = Schemas['Lease'];
+export type LeaseState = Lease['state'];
+/** A waiting request. */
+export type Waiting = Schemas['Waiting'];
+/** What the WebSocket sends. */
+export type Live = Schemas['Live'];
+export type Readings = Schemas['Readings'];
+export type Usage = Schemas['Usage'];
+export type UsageRow = Usage['rows'][number];
+export type DailyUsage = Schemas['DailyUsage'];
+export type Day = DailyUsage['days'][number];
+export type History = Schemas['History'];
+export type HistoryEvent = History['events'][number];
+export type Quotas = Schemas['Quotas'];
+/** One environment's quota, as an administrator sees it. */
+export type EnvironmentQuota = Schemas['Quota'];
+/** What an administrator asks for an environment. */
+export type QuotaWish = Schemas['QuotaWish'];
+export type LeaseAnswer = Schemas['LeaseState'];

@@ -1,0 +1,100 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { Lease, LeaseState } from '../api/types';
+import { formatBytes, formatGpus, type Units } from './format';
+
+/** The word for a state, as DESIGN's vocabulary has it. */
+export function stateWord(state: LeaseState, trans: TranslationBundle): string {
+  switch (state) {
+    case 'queued':
+      return trans.__('Queued');
+    case 'active':
+      return trans.__('Active');
+    case 'idle':
+      return trans.__('Idle');
+    case 'parked':
+      return trans.__('Parked');
+    case 'stalled':
+      return trans.__('Stalled');
+    case 'over_limit':
+      return trans.__('Over its limit');
+    case 'draining':
+      return trans.__('Draining');
+    case 'ended':
+      return trans.__('Ended');
+  }
+}
+
+/** What a state means for the one who owns the lease. */
+export function stateHint(state: LeaseState, trans: TranslationBundle): string {
+  switch (state) {
+    case 'queued':
+      return trans.__('Waits for a GPU; the code goes on when it is granted.');
+    case 'active':
+      return trans.__('Holds its GPU and runs code.');
+    case 'idle':
+      return trans.__('Holds its GPU and runs no code.');
+    case 'parked':
+      return trans.__(
+        'Its GPU was given to others and its variables are kept; the next cell takes a GPU again.'
+      );
+    case 'stalled':
+      return trans.__(
+        'Its process gives no sign of life; the GPU stays its own until the process ends.'
+      );
+    case 'over_limit':
+      return trans.__('Uses more GPU memory than its lease reserves.');
+    case 'draining':
+      return trans.__(
+        'The lease has ended, but its process still holds GPU memory. Restart the kernel to free it.'
+      );
+    case 'ended':
+      return trans.__('Over.');
+  }
+}
+
+/** The name by which a person knows a lease's task. */
+export function taskName(lease: Lease, trans: TranslationBundle): string {
+  if (lease.path) {
+    const parts = lease.path.split('/');
+    return parts[parts.length - 1] || lease.path;
+  }
+  if (lease.name) {
+    return lease.name;
+  }
+  return lease.kind === 'process'
+    ? trans.__('A program')
+    : trans.__('A notebook');
+}
+
+/** `GPU 0, GPU 1`: where a lease is; empty while it waits. */
+export function gpuNames(lease: Lease, trans: TranslationBundle): string {
+  return lease.gpus
+    .map(gpu => gpu.index)
+    .sort((a, b) => a - b)
+    .map(index => trans.__('GPU %1', index))
+    .join(', ');
+}
+
+/** A lease in a few words, for the notebook's toolbar. */
+export function leaseSummary(
+  lease: Lease | null,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  if (!lease) {
+    return trans.__('No GPU');
+  }
+  if (lease.state === 'queued') {
+    return trans.__('Waiting: %1', lease.position ?? '?');
+  }
+  const memory = lease.gpus.length ? lease.gpus[0].memory : 0;
+  const what = trans.__(
+    '%1 · %2',
+    formatGpus(lease.gpus.length, trans),
+    formatBytes(memory, units)
+  );
+  return lease.state === 'active'
+    ? what
+    : trans.__('%1 · %2', what, stateWord(lease.state, trans));
+}

@@ -1,0 +1,24 @@
+import { Token } from '@lumino/coreutils';
+import type { ISignal } from '@lumino/signaling';
+
+import type { IGpuShareModel as Model } from './model/model';
+import type { ISettingsValues } from './model/settings';
+
+export type { ISnapshot } from './model/snapshot';
+
+/** What this page knows of the node's GPUs; other extensions may use it too. */
+export type IGpuShareModel = Model;
+export const IGpuShareModel = new Token<IGpuShareModel>(
+  'jupyter-gpushare:IGpuShareModel',
+  'The state of the shared GPUs: quota, leases, queue.'
+);
+
+/** The user's settings, with their defaults where there is no setting registry. */
+export interface IGpuShareSettings {
+  readonly values: ISettingsValues;
+  readonly changed: ISignal<IGpuShareSettings, void>;
+}
+export const IGpuShareSettings = new Token<IGpuShareSettings>(
+  'jupyter-gpushare:IGpuShareSettings',
+  'The settings of the shared GPUs panel.'
+);

@@ -1,0 +1,136 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { Message } from '@lumino/messaging';
+import { type ISignal, Signal } from '@lumino/signaling';
+import React from 'react';
+
+import type { IGpuShareModel } from '../model/model';
+import type { ISettingsValues } from '../model/settings';
+import type { ISnapshot } from '../model/snapshot';
+import type { IGpuShareSettings } from '../tokens';
+
+/** What every view may use. */
+export interface IViewServices {
+  readonly model: IGpuShareModel;
+  readonly settings: IGpuShareSettings;
+  readonly commands: CommandRegistry;
+  readonly trans: TranslationBundle;
+}
+
+interface IViewContext extends IViewServices {
+  readonly host: IHost;
+}
+
+/** Where a view is; nothing is drawn while nobody sees it. */
+export interface IHost {
+  readonly isVisible: boolean;
+  /** Emitted when the host is shown. */
+  readonly shown: ISignal<IHost, void>;
+}
+
+const Context = React.createContext<IViewContext | null>(null);
+
+/** The services of the view this is called in. */
+export function useView(): IViewContext {
+  const context = React.useContext(Context);
+  if (context === null) {
+    throw new Error('This view needs a <ViewRoot> around it.');
+  }
+  return context;
+}
+
+/** Give the views inside their services. */
+export function ViewRoot(
+  props: IViewContext & { children: React.ReactNode }
+): JSX.Element {
+  const { children, ...context } = props;
+  return <Context.Provider value={context}>{children}</Context.Provider>;
+}
+
+/** What is known now. While the host is hidden this stays what was last seen. */
+export function useSnapshot(): ISnapshot {
+  const { model, host } = useView();
+  const seen = React.useRef(model.snapshot);
+  const subscribe = React.useCallback(
+    (changed: () => void) => {
+      model.changed.connect(changed);
+      host.shown.connect(changed);
+      return () => {
+        model.changed.disconnect(changed);
+        host.shown.disconnect(changed);
+      };
+    },
+    [model, host]
+  );
+  return React.useSyncExternalStore(subscribe, () => {
+    if (host.isVisible) {
+      seen.current = model.snapshot;
+    }
+    return seen.current;
+  });
+}
+
+/** The user's settings now. */
+export function useSettings(): ISettingsValues {
+  const { settings } = useView();
+  const subscribe = React.useCallback(
+    (changed: () => void) => {
+      settings.changed.connect(changed);
+      return () => settings.changed.disconnect(changed);
+    },
+    [settings]
+  );
+  return React.useSyncExternalStore(subscribe, () => settings.values);
+}
+
+/** The node's time (Unix seconds), looked at anew each `every` seconds. */
+export function useNow(every: number): number {
+  const { model, host } = useView();
+  const [, tick] = React.useReducer((count: number) => count + 1, 0);
+  React.useEffect(() => {
+    const timer = window.setInterval(() => {
+      if (host.isVisible && document.visibilityState !== 'hidden') {
+        tick();
+      }
+    }, every * 1000);
+    return () => window.clearInterval(timer);
+  }, [host, every]);
+  return model.now();
+}
+
+/** A Lumino widget around one view. */
+export class ViewWidget extends ReactWidget implements IHost {
+  constructor(
+    private readonly _services: IViewServices,
+    private readonly _View: React.ComponentType
+  ) {
+    super();
+    this.addClass('jp-gpushare-view');
+  }
+
+  get shown(): ISignal<this, void> {
+    return this._shown;
+  }
+
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._shown.emit();
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._shown.emit();
+  }
+
+  protected render(): JSX.Element {
+    const View = this._View;
+    return (
+      <ViewRoot {...this._services} host={this}>
+        <View />
+      </ViewRoot>
+    );
+  }
+
+  private readonly _shown = new Signal<this, void>(this);
+}

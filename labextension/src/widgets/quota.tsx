@@ -1,0 +1,144 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+
+import type { Quota } from '../api/types';
+import { gpuUse, type IUse, Level, memoryUse } from '../model/derive';
+import { formatBytes, formatGpus } from '../text/format';
+import { useSettings, useSnapshot, useView } from './host';
+import { Skeleton, UseBar } from './parts';
+
+/** My quota: GPUs used of allowed, memory on each, weight. */
+export function QuotaView(): JSX.Element {
+  const { trans } = useView();
+  const { status } = useSnapshot();
+  const { units } = useSettings();
+  if (!status) {
+    return <Skeleton lines={3} label={trans.__('Loading the quota')} />;
+  }
+  const quota = status.quota;
+  if (!quota) {
+    return (
+      <p className="jp-gpushare-empty">
+        {trans.__('No quota is known for %1.', status.environment)}
+      </p>
+    );
+  }
+  const gpus = gpuUse(quota);
+  const memory = memoryUse(status);
+  return (
+    <div className="jp-gpushare-quota">
+      <Row
+        label={trans.__('GPUs')}
+        text={gpuText(gpus, trans)}
+        use={gpus}
+        advice={gpuAdvice(gpus, trans)}
+      />
+      {memory.map(({ gpu, use, whole }) => (
+        <Row
+          key={gpu.uuid}
+          label={trans.__('Memory on GPU %1', gpu.index)}
+          text={
+            whole
+              ? trans.__(
+                  '%1, no limit but the GPU',
+                  formatBytes(use.used, units)
+                )
+              : trans.__(
+                  '%1 of %2',
+                  formatBytes(use.used, units),
+                  formatBytes(use.limit ?? 0, units)
+                )
+          }
+          use={use}
+          advice={
+            use.level === Level.Over
+              ? trans.__(
+                  'The quota was lowered while this was reserved. Nothing is taken from you; new leases get the new limit.'
+                )
+              : null
+          }
+        />
+      ))}
+      <dl className="jp-gpushare-facts">
+        <dt>{trans.__('Memory per GPU')}</dt>
+        <dd>
+          {quota.memory === null
+            ? trans.__('the whole GPU')
+            : formatBytes(quota.memory, units)}
+        </dd>
+        <dt
+          title={trans.__(
+            'When several wait, GPUs are shared in proportion to the weights.'
+          )}
+        >
+          {trans.__('Weight')}
+        </dt>
+        <dd>{quota.weight}</dd>
+        <dt>{trans.__('Set by')}</dt>
+        <dd>{sourceText(quota.source, trans)}</dd>
+      </dl>
+    </div>
+  );
+}
+
+function Row(props: {
+  label: string;
+  text: string;
+  use: IUse;
+  advice: string | null;
+}): JSX.Element {
+  return (
+    <div className="jp-gpushare-use" data-level={props.use.level}>
+      <div className="jp-gpushare-use-words">
+        <span>{props.label}</span>
+        <strong>{props.text}</strong>
+      </div>
+      <UseBar
+        label={props.label}
+        text={props.text}
+        share={props.use.share}
+        level={props.use.level}
+      />
+      {props.advice && <p className="jp-gpushare-advice">{props.advice}</p>}
+    </div>
+  );
+}
+
+function gpuText(use: IUse, trans: TranslationBundle): string {
+  const text = trans.__('%1 of %2', use.used, use.limit ?? 0);
+  return use.level === Level.Over
+    ? trans.__('%1, %2 over', text, use.used - (use.limit ?? 0))
+    : text;
+}
+
+function gpuAdvice(use: IUse, trans: TranslationBundle): string | null {
+  switch (use.level) {
+    case Level.None:
+      return trans.__(
+        'Your quota has no GPU: code runs on the CPU. Ask your administrator for one.'
+      );
+    case Level.Over:
+      return trans.__(
+        'The quota was lowered while you held more. Nothing is taken from you, but %1 must come back before you get another.',
+        formatGpus(use.used - (use.limit ?? 0) + 1, trans)
+      );
+    default:
+      return null;
+  }
+}
+
+export function sourceText(
+  source: Quota['source'],
+  trans: TranslationBundle
+): string {
+  switch (source) {
+    case 'default':
+      return trans.__('default');
+    case 'group':
+      return trans.__('your group');
+    case 'user':
+      return trans.__('your own entry');
+    case 'override':
+      return trans.__('an administrator');
+  }
+}
