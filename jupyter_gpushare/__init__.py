@@ -34,3 +34,8 @@ def _jupyter_server_extension_points() -> "list[dict[str, Any]]":
     from .server.extension import GpuShareExtension
 
     return [{"module": "jupyter_gpushare", "app": GpuShareExtension}]
+
+
+def _jupyter_labextension_paths() -> "list[dict[str, str]]":
+    """Called by ``jupyter-builder develop``, which links the built UI into an environment."""
+    return [{"src": "labextension", "dest": "jupyter-gpushare"}]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -27,24 +30,55 @@ WHERE_IT_MATTERS = {
 }
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
+LABEXTENSION = "share/jupyter/labextensions/jupyter-gpushare"
+#: Patterns of paths under LABEXTENSION.
+UI = {
+    "install.json",
+    "package.json",
+    "static/remoteEntry.*.js",
+    "static/style.js",
+    "static/third-party-licenses.json",
+    *(
+        f"schemas/jupyter-gpushare/{schema.name}"
+        for schema in (ROOT / "labextension" / "schema").glob("*.json")
+    ),
+}
+
+
+def attempt(
+    *command: str | Path, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")}
-    done = subprocess.run(
+    beside = str(Path(sys.executable).parent)  # where jlpm is, if the UI has to be built
+    return subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={
+            **kept,
+            "PATH": os.pathsep.join((beside, kept.get("PATH", os.defpath))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=110,
     )
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
+    done = attempt(*command, cwd=cwd, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def build(source: Path, target: Path, hook: str) -> Path:
-    """Call a hook of the build backend, as pip does, and nothing from the network."""
+def call_hook(hook: str, target: Path) -> tuple[str | Path, ...]:
+    """Return the command that calls a hook of the build backend, as pip does, but offline."""
     code = f"import hatchling.build, sys; print(hatchling.build.{hook}(sys.argv[1]))"
-    return target / run(sys.executable, "-c", code, target, cwd=source).splitlines()[-1]
+    return (sys.executable, "-c", code, target)
+
+
+def build(source: Path, target: Path, hook: str, **environment: str) -> Path:
+    return target / run(*call_hook(hook, target), cwd=source, **environment).splitlines()[-1]
 
 
 def files_in_wheel(wheel: Path) -> set[str]:
@@ -52,14 +86,34 @@ def files_in_wheel(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
+def lacks(files: set[str], patterns: set[str], below: str) -> set[str]:
+    return {p for p in patterns if not any(fnmatchcase(f, f"{below}/{p}") for f in files)}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with the UI that is in the tree (`make ui`); only without one it is built here."""
     return build(ROOT, tmp_path_factory.mktemp("wheel"), "build_wheel")
+
+
+@pytest.fixture(scope="module")
+def sdist(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("sdist"), "build_sdist")
+
+
+@pytest.fixture
+def unpacked(sdist: Path, tmp_path: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (root,) = (tmp_path / "unpacked").iterdir()
+    return root
 
 
 def test_the_wheel_has_everything(wheel: Path) -> None:
     files = files_in_wheel(wheel)
     assert files >= WHERE_IT_MATTERS
+    assert lacks(files, UI, f"{DATA}/{LABEXTENSION}") == set()
+    assert not any(name.startswith("jupyter_gpushare/labextension") for name in files)
     package = ROOT / "jupyter_gpushare"
     for source in package.rglob("*"):
         if source.suffix in {".py", ".yaml", ".typed"}:
@@ -74,15 +128,67 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
     assert others == set()
 
 
-def test_an_editable_install_has_the_same_beside_the_package(tmp_path: Path) -> None:
-    assert files_in_wheel(build(ROOT, tmp_path, "build_editable")) >= WHERE_IT_MATTERS
+def test_the_ui_in_the_wheel_is_one_build(wheel: Path) -> None:
+    """Two entries would mean that an older build lies beside the newer one."""
+    entries = [name for name in files_in_wheel(wheel) if "/static/remoteEntry." in name]
+    assert len(entries) == 1
+    with zipfile.ZipFile(wheel) as archive:
+        package = json.loads(archive.read(f"{DATA}/{LABEXTENSION}/package.json"))
+    load = package["jupyterlab"]["_build"]["load"]
+    assert entries == [f"{DATA}/{LABEXTENSION}/{load}"]
 
 
-def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    with tarfile.open(build(ROOT, tmp_path, "build_sdist")) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert files_in_wheel(build(unpacked, tmp_path, "build_wheel")) == files_in_wheel(wheel)
+def test_the_ui_has_the_version_of_the_package() -> None:
+    package = json.loads((ROOT / "labextension" / "package.json").read_text())
+    assert package["version"] == __version__
+
+
+def test_an_editable_install_has_the_same_beside_the_package(wheel: Path, tmp_path: Path) -> None:
+    editable = build(ROOT, tmp_path, "build_editable", SKIP_JUPYTER_BUILDER="1")
+    files = files_in_wheel(editable)
+    assert files >= WHERE_IT_MATTERS
+    assert lacks(files, UI, f"{DATA}/{LABEXTENSION}") == set()
+
+
+def test_the_sdist_has_the_ui_and_how_to_build_it(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert lacks(files, UI - {"install.json"}, "jupyter_gpushare/labextension") == set()
+    assert files >= {
+        "hatch_build.py",
+        "labextension/install.json",
+        "labextension/package.json",
+        "labextension/src/index.ts",
+        "labextension/yarn.lock",
+    }
+    made = re.compile(r"labextension/(node_modules|lib|ui-tests|coverage|\.yarn)/")
+    assert not [name for name in files if made.match(name)]
+
+
+def test_the_sdist_makes_the_same_wheel_without_node(
+    wheel: Path, unpacked: Path, tmp_path: Path
+) -> None:
+    again = build(unpacked, tmp_path, "build_wheel", PATH=str(tmp_path))
+    assert files_in_wheel(again) == files_in_wheel(wheel)
+
+
+@pytest.mark.parametrize("hook", ["build_wheel", "build_sdist", "build_editable"])
+def test_nothing_is_built_without_its_ui(unpacked: Path, tmp_path: Path, hook: str) -> None:
+    shutil.rmtree(unpacked / "jupyter_gpushare" / "labextension")
+    done = attempt(*call_hook(hook, tmp_path), cwd=unpacked, SKIP_JUPYTER_BUILDER="1")
+    assert done.returncode != 0
+    assert "jupyter_gpushare/labextension/static/remoteEntry.*.js" in done.stderr
+    assert not list(tmp_path.glob("*.whl")) + list(tmp_path.glob("*.tar.gz"))
+
+
+def test_nothing_is_built_with_half_its_ui(unpacked: Path, tmp_path: Path) -> None:
+    """A schema that was added after the last build would be missing."""
+    (unpacked / "labextension" / "schema").mkdir(exist_ok=True)
+    (unpacked / "labextension" / "schema" / "new.json").write_text("{}")
+    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
+    assert done.returncode != 0
+    assert "schemas/jupyter-gpushare/new.json" in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
 
 
 @dataclass(frozen=True)
@@ -150,6 +256,23 @@ def test_the_server_extension_is_enabled(installed: Environment, tmp_path: Path)
         JUPYTER_CONFIG_DIR=str(tmp_path),
     )
     assert json.loads(told.splitlines()[-1]) == [True, ["jupyter_gpushare"]]
+
+
+def test_jupyterlab_finds_the_ui(installed: Environment, tmp_path: Path) -> None:
+    told = attempt(
+        installed.python,
+        "-c",
+        "from jupyterlab.labextensions import main; main()",
+        "list",
+        "--verbose",
+        cwd=installed.root,
+        JUPYTER_CONFIG_DIR=str(tmp_path),
+        JUPYTER_DATA_DIR=str(tmp_path),
+    )
+    assert told.returncode == 0, told.stderr
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", told.stdout + told.stderr)
+    assert re.search(rf"jupyter-gpushare v{re.escape(__version__)} enabled OK", plain), plain
+    assert "(python, jupyter_gpushare)" in plain
 
 
 def test_the_command_line(installed: Environment) -> None:
