@@ -1,20 +1,24 @@
 # One virtual environment, .venv, for everything here. The targets below make what they need.
 #
 #   make lab         JupyterLab with gpushare, on this machine's GPUs or on simulated ones
-#   make test        everything that CI runs: lint, types, import contracts, tests
-#   make test-fast   the tests without the slow ones
+#   make test        everything that CI runs: lint, types, import contracts, all tests
+#   make test-fast   the tests without the slow ones and without a browser
+#   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make bench       measure, and write docs/benchmarks.md
-#   make lint        ruff, mypy and the import contracts
+#   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
+#   make ui          build the JupyterLab side (the others do so when its sources changed)
+#   make dist        a wheel and an sdist in dist/, with the UI built anew
 #   make clean       remove .venv and what was built
 #
 # make lab ARGS=--no-browser     arguments for JupyterLab
-# make test PYTEST="-k finder"   arguments for pytest
+# make test PYTEST="-k finder"   arguments for pytest; PLAYWRIGHT="-g queue" for Playwright
 # make … PYTHON=python3.12       the Python to make .venv with (3.11 or later)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 ifeq ($(origin PYTHON), undefined)
 PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -28,9 +32,18 @@ TORCH_CPU := --extra-index-url https://download.pytorch.org/whl/cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-INSTALLED_FROM := pyproject.toml jupyter_gpushare/_version.py $(wildcard etc/*/* etc/*/*/*)
+INSTALLED_FROM := pyproject.toml hatch_build.py jupyter_gpushare/_version.py \
+	labextension/install.json $(wildcard etc/*/* etc/*/*/*)
 
-.PHONY: help lab test test-fast demo bench lint clean
+# jlpm is the yarn that comes with jupyter-builder; what its scripts call is in .venv too.
+JLPM := PATH="$(CURDIR)/$(BIN):$$PATH" jlpm
+UI := jupyter_gpushare/labextension/package.json
+UI_SOURCES := $(shell find labextension/src labextension/style labextension/schema -type f \
+	-not -path '*/__tests__/*' 2>/dev/null) labextension/package.json labextension/tsconfig.json
+UI_MODULES := labextension/node_modules/.yarn-state.yml
+UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
+
+.PHONY: help lab test test-fast test-ui demo bench lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -49,39 +62,97 @@ $(VENV)/.torch: $(VENV)/.made
 	else $(PIP) install --no-deps $(TORCH_CPU) '$(TORCH)' && $(PIP) install '$(TORCH)'; fi
 	@touch $@
 
-$(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM)
-	@echo "Installing jupyter_gpushare with JupyterLab …"
-	@$(PIP) install --editable '.[demo]'
+$(VENV)/.builder: $(VENV)/.made
+	@$(PIP) install 'jupyter-builder>=1.2,<2'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.lab $(INSTALLED_FROM)
+# $(call npm_install,FOLDER): what FOLDER/yarn.lock says, no more; its story is told on failure
+define npm_install
+	@node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null \
+	|| { echo "The JupyterLab side is built with Node 20 or later, and there is none here: https://nodejs.org/en/download" >&2; exit 1; }
+	@echo "Installing the npm packages of $(1) …"
+	@cd $(1) && { told="$$(PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 $(JLPM) install --immutable 2>&1)" \
+	|| { echo "$$told" | grep -v YN0013 >&2; exit 1; }; }
+	@touch $@
+endef
+
+$(UI_MODULES): labextension/package.json labextension/yarn.lock labextension/.yarnrc.yml | $(VENV)/.builder
+	$(call npm_install,labextension)
+
+$(UI_TEST_MODULES): $(addprefix labextension/ui-tests/,package.json yarn.lock .yarnrc.yml) | $(VENV)/.builder
+	$(call npm_install,labextension/ui-tests)
+
+$(UI): $(UI_SOURCES) $(UI_MODULES)
+	@echo "Building the JupyterLab side …"
+	@cd labextension && { told="$$($(JLPM) build:prod 2>&1)" || { echo "$$told" >&2; exit 1; }; }
+	@touch $@
+
+# $(call install,EXTRA): editable. pip would copy the built UI; a link shows the newest build.
+define install
+	@if [ -L $(VENV)/share/jupyter/labextensions/jupyter-gpushare ]; then \
+		rm $(VENV)/share/jupyter/labextensions/jupyter-gpushare; fi
+	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --editable '.[$(1)]'
+	@$(BIN)/jupyter-builder develop --overwrite . >/dev/null 2>&1 \
+	|| { echo "The built UI could not be linked: try $(BIN)/jupyter-builder develop --overwrite ." >&2; exit 1; }
+	@touch $@
+endef
+
+$(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM) | $(UI)
+	@echo "Installing jupyter_gpushare with JupyterLab …"
+	$(call install,demo)
+
+$(VENV)/.dev: $(VENV)/.lab $(INSTALLED_FROM) | $(UI)
 	@command -v cc >/dev/null \
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y gcc libc6-dev; } \
 	|| { echo "The tests compile a small C library: install a C compiler (apt install gcc libc6-dev)" >&2; exit 1; }
 	@echo "Installing what the tests need …"
-	@$(PIP) install --editable '.[dev]'
-	@touch $@
+	$(call install,dev)
 
-lab: $(VENV)/.lab
+ui: $(UI)
+
+lab: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/lab.py $(ARGS)
 
-demo: $(VENV)/.lab
+demo: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev $(UI_MODULES) $(UI_TEST_MODULES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd labextension && $(JLPM) lint:check
+	cd labextension && $(JLPM) tsc -p tsconfig.test.json
+	cd labextension/ui-tests && $(JLPM) types
 
-test: lint
-	$(BIN)/python -m pytest $(PYTEST)
+# Debian's chromium: Playwright's own is not downloaded.
+INSTALL_CHROMIUM := apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-liberation
+chromium:
+	@"$${CHROMIUM:-chromium}" --version >/dev/null 2>&1 \
+	|| { [ -z "$${CHROMIUM:-}" ] && { if [ "$$(id -u)" = 0 ]; then bash -c '$(INSTALL_CHROMIUM)'; \
+	else sudo -n bash -c '$(INSTALL_CHROMIUM)'; fi; } >/dev/null 2>&1 && chromium --version >/dev/null 2>&1; } \
+	|| { echo "The tests in a browser need chromium: apt install chromium, or make $(or $(MAKECMDGOALS),test) CHROMIUM=/path/to/it" >&2; exit 1; }
 
-test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST)
+SUITES := $(BIN)/python scripts/suites.py --pytest="$(PYTEST)" --playwright="$(PLAYWRIGHT)"
+test: chromium lint $(UI)
+	@$(SUITES) pytest jest playwright
+
+test-fast: $(VENV)/.dev $(UI)
+	@$(SUITES) --pytest='-m "not slow"' pytest jest
+
+test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
+	@$(SUITES) playwright
+
+dist: $(VENV)/.dev
+	@rm -rf dist jupyter_gpushare/labextension
+	@$(MAKE) --no-print-directory ui
+	@$(BIN)/python -c "import hatchling.build as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))" 2>/dev/null
 
 clean:
 	rm -rf $(VENV) .lab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf jupyter_gpushare/labextension labextension/{lib,tsconfig.tsbuildinfo,coverage,node_modules,.yarn}
+	rm -rf labextension/ui-tests/{node_modules,.yarn,test-results,playwright-report,screenshots}
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 bench: $(VENV)/.lab
