@@ -68,7 +68,7 @@ $(VENV)/.builder: $(VENV)/.made
 
 # $(call npm_install,FOLDER): what FOLDER/yarn.lock says, no more; its story is told on failure
 define npm_install
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null \
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
 	|| { echo "The JupyterLab side is built with Node 20 or later, and there is none here: https://nodejs.org/en/download" >&2; exit 1; }
 	@echo "Installing the npm packages of $(1) …"
 	@cd $(1) && { told="$$(PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 $(JLPM) install --immutable 2>&1)" \
