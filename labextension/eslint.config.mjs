@@ -42,6 +42,8 @@ export default defineConfig([
       ],
       '@typescript-eslint/no-floating-promises': 'error',
       '@typescript-eslint/no-unused-vars': ['error', { args: 'none' }],
+      // What is large and seldom seen loads on demand (widgets/lazy.tsx); the rest is small.
+      'jupyter/prefer-lazy-imports': 'off',
       curly: ['error', 'all'],
       eqeqeq: 'error',
       'prefer-arrow-callback': 'error'

@@ -1,5 +1,27 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
-const plugins: JupyterFrontEndPlugin<unknown>[] = [];
+import { commandsPlugin } from './plugins/commands';
+import { notificationsPlugin } from './plugins/notifications';
+import { pagesPlugin } from './plugins/pages';
+import { panelPlugin } from './plugins/panel';
+import { runningPlugin } from './plugins/running';
+import { modelPlugin, settingsPlugin } from './plugins/services';
+import { statusBarPlugin } from './plugins/statusbar';
+import { toolbarPlugin } from './plugins/toolbar';
+
+export { IGpuShareModel, IGpuShareSettings } from './tokens';
+
+// eslint-disable-next-line @typescript-eslint/no-explicit-any -- what they provide differs
+const plugins: JupyterFrontEndPlugin<any>[] = [
+  settingsPlugin,
+  modelPlugin,
+  pagesPlugin,
+  panelPlugin,
+  commandsPlugin,
+  runningPlugin,
+  toolbarPlugin,
+  statusBarPlugin,
+  notificationsPlugin
+];
 
 export default plugins;

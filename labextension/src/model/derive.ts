@@ -1,5 +1,12 @@
 /** What the views show, computed from a status. Pure. */
-import type { Gpu, Lease, LeaseState, Quota, Status, Waiting } from '../api/types';
+import type {
+  Gpu,
+  Lease,
+  LeaseState,
+  Quota,
+  Status,
+  Waiting
+} from '../api/types';
 
 /** My leases, those that need attention first: queued, then held, oldest first. */
 export function myLeases(status: Status): Lease[] {
@@ -96,7 +103,10 @@ export interface IMemoryParts {
 
 export function memoryParts(gpu: Gpu): IMemoryParts {
   const mine = Math.min(gpu.mine, gpu.memory);
-  const others = Math.min(Math.max(0, gpu.reserved - gpu.mine), gpu.memory - mine);
+  const others = Math.min(
+    Math.max(0, gpu.reserved - gpu.mine),
+    gpu.memory - mine
+  );
   const unleased = Math.min(gpu.unleased, gpu.memory - mine - others);
   return {
     mine,

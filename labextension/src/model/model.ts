@@ -4,7 +4,6 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import { type ILiveWorld, LiveFeed } from '../api/live';
 import { ApiError, Failure, GpuShareApi } from '../api/rest';
 import type { Live } from '../api/types';
-import { BadAnswer } from '../api/validate';
 import {
   EMPTY,
   type IProblem,
@@ -42,7 +41,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
         onMessage: message => this._received(message),
         onLost: () => this._lost(),
         onPaused: () => this._set(withoutConnection(this._snapshot)),
-        onNonsense: error => this._set(withProblem(this._snapshot, ofError(error)))
+        onNonsense: error =>
+          this._set(withProblem(this._snapshot, ofError(error)))
       },
       world
     );
@@ -94,7 +94,10 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
     this._receivedAt = this._clock();
     this._set(withStatus(this._snapshot, message.status));
-    if (!this._asksReadings && this._readingsOf !== message.status.node.started) {
+    if (
+      !this._asksReadings &&
+      this._readingsOf !== message.status.node.started
+    ) {
       void this._askReadings(message.status.node.started);
     }
   }

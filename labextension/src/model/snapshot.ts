@@ -79,10 +79,7 @@ export function withoutConnection(before: ISnapshot): ISnapshot {
 }
 
 /** Put the node manager's record of the last minutes before what was sampled here. */
-export function withReadings(
-  before: ISnapshot,
-  readings: Readings
-): ISnapshot {
+export function withReadings(before: ISnapshot, readings: Readings): ISnapshot {
   const samples = new Map<string, readonly ISample[]>();
   for (const gpu of readings.gpus) {
     const past = readings.times.map((at, place) => ({
@@ -100,11 +97,7 @@ export function withReadings(
   return { ...before, samples };
 }
 
-function appended(
-  before: Samples,
-  gpus: readonly Gpu[],
-  at: number
-): Samples {
+function appended(before: Samples, gpus: readonly Gpu[], at: number): Samples {
   const after = new Map<string, readonly ISample[]>();
   let changed = before.size !== gpus.length;
   for (const gpu of gpus) {

@@ -16,6 +16,9 @@ import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
 import { IconButton, Skeleton, UseBar } from './parts';
 
+/** Code, the same in every language. */
+const EXAMPLE = 'import torch';
+
 /** My leases, one row a task. */
 export function LeasesView(): JSX.Element {
   const { trans } = useView();
@@ -33,7 +36,7 @@ export function LeasesView(): JSX.Element {
           {trans.__('Run this in a notebook or a program, and you get one:')}
         </p>
         <pre>
-          <code>import torch</code>
+          <code>{EXAMPLE}</code>
         </pre>
         <p>
           {trans.__(

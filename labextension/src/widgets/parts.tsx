@@ -60,7 +60,11 @@ export function IconButton(props: {
 /** Grey boxes where text will be, while nothing has come yet. */
 export function Skeleton(props: { lines: number; label: string }): JSX.Element {
   return (
-    <div className="jp-gpushare-skeleton" role="status" aria-label={props.label}>
+    <div
+      className="jp-gpushare-skeleton"
+      role="status"
+      aria-label={props.label}
+    >
       {Array.from({ length: props.lines }, (_, place) => (
         <div key={place} aria-hidden="true" />
       ))}

@@ -1,0 +1,284 @@
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import {
+  Dialog,
+  ICommandPalette,
+  InputDialog,
+  Notification,
+  showDialog
+} from '@jupyterlab/apputils';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator } from '@jupyterlab/translation';
+import { closeIcon, launchIcon, refreshIcon } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+
+import type { Lease } from '../api/types';
+import { CommandIDs } from '../commands';
+import { releaseIcon } from '../icons';
+import { canRelease, leaseOfKernel } from '../model/derive';
+import { taskName } from '../text/words';
+import { IGpuShareModel } from '../tokens';
+import { translations } from './services';
+
+/** Kept to what the server takes as a reason: see its OpenAPI document. */
+const LONGEST_REASON = 1024;
+
+export const commandsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:commands',
+  description: 'What can be done with leases, as commands.',
+  autoStart: true,
+  requires: [IGpuShareModel],
+  optional: [ITranslator, INotebookTracker, ICommandPalette],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    translator: ITranslator | null,
+    notebooks: INotebookTracker | null,
+    palette: ICommandPalette | null
+  ): void => {
+    const trans = translations(translator);
+    const { commands } = app;
+
+    /** The lease a command is about: the one named, else the current notebook's. */
+    const chosen = (args: ReadonlyPartialJSONObject): Lease | null => {
+      const status = model.snapshot.status;
+      if (typeof args.lease === 'string') {
+        return status?.leases.find(lease => lease.id === args.lease) ?? null;
+      }
+      const kernel =
+        notebooks?.currentWidget?.sessionContext.session?.kernel?.id;
+      return leaseOfKernel(status, kernel);
+    };
+    const leaseArgs = {
+      args: {
+        type: 'object',
+        properties: {
+          lease: {
+            type: 'string',
+            description: trans.__(
+              "The lease's id; by default the current notebook's lease."
+            )
+          }
+        }
+      }
+    };
+    /** Do something that may fail, and tell so. */
+    const attempt = async (
+      what: string,
+      action: () => Promise<unknown>
+    ): Promise<void> => {
+      try {
+        await action();
+      } catch (error) {
+        Notification.error(
+          trans.__(
+            '%1 failed: %2',
+            what,
+            error instanceof Error ? error.message : String(error)
+          )
+        );
+      }
+    };
+
+    commands.addCommand(CommandIDs.refresh, {
+      label: trans.__('Refresh GPUs'),
+      caption: trans.__('Ask the node manager for the newest state'),
+      icon: refreshIcon,
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: () => model.refresh()
+    });
+
+    commands.addCommand(CommandIDs.release, {
+      label: trans.__('Release GPU'),
+      caption: trans.__('Give the GPU back; the kernel keeps running'),
+      icon: releaseIcon,
+      describedBy: leaseArgs,
+      isEnabled: args => {
+        const lease = chosen(args);
+        return lease !== null && lease.mine && canRelease(lease.state);
+      },
+      execute: async args => {
+        const lease = chosen(args);
+        const id = lease?.id;
+        if (!lease || !id) {
+          return;
+        }
+        if (lease.state === 'active') {
+          const answer = await showDialog({
+            title: trans.__('Release the GPU of %1?', taskName(lease, trans)),
+            body: trans.__(
+              'It runs code now. The lease ends at once; memory that the code holds on the GPU is only freed when it lets go of it.'
+            ),
+            buttons: [
+              Dialog.cancelButton(),
+              Dialog.warnButton({ label: trans.__('Release') })
+            ]
+          });
+          if (!answer.button.accept) {
+            return;
+          }
+        }
+        await attempt(trans.__('Releasing'), () => model.api.release(id));
+      }
+    });
+
+    commands.addCommand(CommandIDs.cancel, {
+      label: trans.__('Cancel Waiting for a GPU'),
+      caption: trans.__('Leave the queue; the code goes on without a GPU'),
+      icon: closeIcon,
+      describedBy: leaseArgs,
+      isEnabled: args => {
+        const lease = chosen(args);
+        return lease !== null && lease.mine && lease.state === 'queued';
+      },
+      execute: async args => {
+        const id = chosen(args)?.id;
+        if (id) {
+          await attempt(trans.__('Cancelling'), () => model.api.release(id));
+        }
+      }
+    });
+
+    commands.addCommand(CommandIDs.open, {
+      label: trans.__('Open What Holds the GPU'),
+      icon: launchIcon,
+      describedBy: leaseArgs,
+      isEnabled: args => chosen(args) !== null,
+      execute: async args => {
+        const lease = chosen(args);
+        if (!lease) {
+          return;
+        }
+        const path = openPath(app, lease);
+        if (path === null || !commands.hasCommand('docmanager:open')) {
+          Notification.info(
+            trans.__(
+              '%1 does not run under this server, so it cannot be opened here.',
+              taskName(lease, trans)
+            )
+          );
+          return;
+        }
+        await attempt(trans.__('Opening'), () =>
+          commands.execute('docmanager:open', { path })
+        );
+      }
+    });
+
+    commands.addCommand(CommandIDs.restartKernel, {
+      label: trans.__('Restart the Kernel That Holds the GPU'),
+      icon: refreshIcon,
+      describedBy: leaseArgs,
+      isEnabled: args => Boolean(chosen(args)?.kernel_id),
+      execute: async args => {
+        const lease = chosen(args);
+        const id = lease?.kernel_id;
+        if (!lease || !id) {
+          return;
+        }
+        const answer = await showDialog({
+          title: trans.__('Restart the kernel of %1?', taskName(lease, trans)),
+          body: trans.__(
+            'All its variables will be lost. Its GPU memory is freed.'
+          ),
+          buttons: [
+            Dialog.cancelButton(),
+            Dialog.warnButton({ label: trans.__('Restart') })
+          ]
+        });
+        if (answer.button.accept) {
+          await attempt(trans.__('Restarting'), async () => {
+            const model = await app.serviceManager.kernels.findById(id);
+            if (!model) {
+              throw new Error(
+                trans.__('this server does not run that kernel.')
+              );
+            }
+            const kernel = app.serviceManager.kernels.connectTo({ model });
+            try {
+              await kernel.restart();
+            } finally {
+              kernel.dispose();
+            }
+          });
+        }
+      }
+    });
+
+    commands.addCommand(CommandIDs.revoke, {
+      label: trans.__('Revoke Lease…'),
+      caption: trans.__('Take a lease away from its owner'),
+      icon: closeIcon,
+      describedBy: {
+        args: {
+          type: 'object',
+          required: ['lease'],
+          properties: {
+            lease: { type: 'string', description: trans.__("The lease's id.") },
+            reason: {
+              type: 'string',
+              description: trans.__(
+                'Its owner reads this; asked for if absent.'
+              )
+            }
+          }
+        }
+      },
+      isEnabled: args =>
+        (model.snapshot.status?.admin ?? false) && chosen(args) !== null,
+      execute: async args => {
+        const lease = chosen(args);
+        const id = lease?.id;
+        if (!lease || !id) {
+          return;
+        }
+        let reason = typeof args.reason === 'string' ? args.reason : '';
+        if (!reason) {
+          const answer = await InputDialog.getText({
+            title: trans.__(
+              'Revoke the lease of %1 (%2)',
+              lease.environment ?? '?',
+              taskName(lease, trans)
+            ),
+            label: trans.__('Reason; its owner reads this'),
+            okLabel: trans.__('Revoke'),
+            required: true
+          });
+          reason = (answer.button.accept ? (answer.value ?? '') : '').trim();
+        }
+        if (reason) {
+          await attempt(trans.__('Revoking'), () =>
+            model.api.revoke(id, reason.slice(0, LONGEST_REASON))
+          );
+        }
+      }
+    });
+
+    if (palette) {
+      const category = trans.__('GPUs');
+      for (const command of [
+        CommandIDs.showPanel,
+        CommandIDs.refresh,
+        CommandIDs.release,
+        CommandIDs.cancel,
+        CommandIDs.restartKernel,
+        CommandIDs.showHistory,
+        CommandIDs.showAdmin
+      ]) {
+        palette.addItem({ command, category });
+      }
+    }
+  }
+};
+
+/** The path, under this server's root, of what holds a lease; `null` where there is none. */
+function openPath(app: JupyterFrontEnd, lease: Lease): string | null {
+  for (const session of app.serviceManager.sessions.running()) {
+    if (lease.kernel_id && session.kernel?.id === lease.kernel_id) {
+      return session.path;
+    }
+  }
+  return lease.path && !lease.path.startsWith('/') ? lease.path : null;
+}

@@ -1,0 +1,50 @@
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs } from '../commands';
+import { gpuIcon } from '../icons';
+import { IGpuShareModel, IGpuShareSettings } from '../tokens';
+import { GpuSharePanel } from '../widgets/panel';
+import { viewServices } from './services';
+
+/** Within the range that JupyterLab leaves to extensions (501 to 899). */
+const RANK = 610;
+
+export const panelPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:panel',
+  description: 'The sidebar: quota, leases, queue and GPUs.',
+  autoStart: true,
+  requires: [IGpuShareModel, IGpuShareSettings],
+  optional: [ITranslator, ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    settings: IGpuShareSettings,
+    translator: ITranslator | null,
+    restorer: ILayoutRestorer | null
+  ): void => {
+    const services = viewServices(app, model, settings, translator);
+    const panel = new GpuSharePanel(services, translator ?? nullTranslator);
+    let side = settings.values.placement;
+    app.shell.add(panel, side, { rank: RANK, type: 'GPUs' });
+    restorer?.add(panel, panel.id);
+    settings.changed.connect(() => {
+      if (settings.values.placement !== side) {
+        side = settings.values.placement;
+        app.shell.add(panel, side, { rank: RANK, type: 'GPUs' });
+        app.shell.activateById(panel.id);
+      }
+    });
+    app.commands.addCommand(CommandIDs.showPanel, {
+      label: services.trans.__('Show GPUs'),
+      caption: services.trans.__('Show quota, leases, queue and GPUs'),
+      icon: gpuIcon,
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: () => app.shell.activateById(panel.id)
+    });
+  }
+};

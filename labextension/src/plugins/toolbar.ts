@@ -1,0 +1,34 @@
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { IToolbarWidgetRegistry } from '@jupyterlab/apputils';
+import type { NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator } from '@jupyterlab/translation';
+
+import { IGpuShareModel, IGpuShareSettings } from '../tokens';
+import { LeaseToolbarItem } from '../widgets/toolbaritem';
+import { viewServices } from './services';
+
+/** Where it stands, and whether, is said in schema/toolbar.json and the user's settings. */
+export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:toolbar',
+  description: "The open notebook's lease, in its toolbar.",
+  autoStart: true,
+  requires: [IGpuShareModel, IGpuShareSettings],
+  optional: [IToolbarWidgetRegistry, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    settings: IGpuShareSettings,
+    toolbars: IToolbarWidgetRegistry | null,
+    translator: ITranslator | null
+  ): void => {
+    const services = viewServices(app, model, settings, translator);
+    toolbars?.addFactory<NotebookPanel>(
+      'Notebook',
+      'gpushare',
+      notebook => new LeaseToolbarItem(services, notebook)
+    );
+  }
+};

@@ -1,0 +1,41 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { ILeaseEvent } from '../model/news';
+import type { NotificationKind } from '../model/settings';
+import { formatGpus } from './format';
+
+/** What a notification says. */
+export function newsText(
+  kind: NotificationKind,
+  event: ILeaseEvent,
+  trans: TranslationBundle
+): string {
+  const who = event.task ?? trans.__('A task');
+  switch (kind) {
+    case 'granted':
+      return trans.__(
+        '%1 got %2.',
+        who,
+        formatGpus(event.gpus?.length ?? 1, trans)
+      );
+    case 'revoked':
+      return event.detail
+        ? trans.__(
+            'An administrator took the GPU of %1 away: %2',
+            who,
+            event.detail
+          )
+        : trans.__('An administrator took the GPU of %1 away.', who);
+    case 'expired':
+      return trans.__(
+        '%1 no longer has a lease: %2',
+        who,
+        event.message ?? event.reason ?? ''
+      );
+    case 'parking':
+      return trans.__(
+        'The GPU of %1 is about to be given to others; its variables are kept.',
+        who
+      );
+  }
+}

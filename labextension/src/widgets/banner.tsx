@@ -1,0 +1,63 @@
+import { Button } from '@jupyterlab/ui-components';
+import React from 'react';
+
+import { Connection } from '../model/snapshot';
+import { formatMoment } from '../text/format';
+import { explain } from '../text/problems';
+import { useNow, useSnapshot, useView } from './host';
+
+/** What is wrong with what is shown, above it; nothing while all is well. */
+export function BannerView(): JSX.Element {
+  const { trans, model } = useView();
+  const { connection, status, problem } = useSnapshot();
+  const now = useNow(5);
+  // The region stays, so that screen readers hear what comes into it.
+  return (
+    <div role="status" aria-live="polite" className="jp-gpushare-banner-region">
+      {connection === Connection.Stale && status && (
+        <div className="jp-gpushare-banner" data-kind="stale">
+          <strong>
+            {trans.__(
+              'Not up to date: as of %1',
+              formatMoment(status.node.time, now)
+            )}
+          </strong>
+          {problem && <Explained problem={problem} />}
+        </div>
+      )}
+      {connection === Connection.Failed && problem && (
+        <div className="jp-gpushare-banner" data-kind="error">
+          <Explained problem={problem} strong />
+          <Button
+            type="button"
+            className="jp-mod-styled jp-mod-accept"
+            onClick={() => void model.refresh()}
+          >
+            {trans.__('Try again')}
+          </Button>
+        </div>
+      )}
+      {connection === Connection.Live && status?.node.problem && (
+        <div className="jp-gpushare-banner" data-kind="error">
+          <strong>{trans.__('The node manager reports a problem')}</strong>
+          <p>{status.node.problem}</p>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Explained(props: {
+  problem: Parameters<typeof explain>[0];
+  strong?: boolean;
+}): JSX.Element {
+  const { trans } = useView();
+  const { title, advice, detail } = explain(props.problem, trans);
+  return (
+    <>
+      {props.strong ? <strong>{title}</strong> : <div>{title}</div>}
+      {detail && <p>{detail}</p>}
+      {advice && <p>{advice}</p>}
+    </>
+  );
+}

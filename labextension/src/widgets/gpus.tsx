@@ -1,0 +1,259 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+
+import type { Gpu, Lease } from '../api/types';
+import { memoryParts } from '../model/derive';
+import { type ISample, SAMPLES_FOR } from '../model/snapshot';
+import { formatBytes, formatShare, type Units } from '../text/format';
+import { stateWord, taskName } from '../text/words';
+import { useSettings, useSnapshot, useView } from './host';
+import { Skeleton, Sparkline } from './parts';
+
+/** The GPUs of this node, one card a GPU. */
+export function GpusView(): JSX.Element {
+  const { trans } = useView();
+  const { status, samples } = useSnapshot();
+  const { units } = useSettings();
+  if (!status) {
+    return <Skeleton lines={4} label={trans.__('Loading the GPUs')} />;
+  }
+  if (!status.gpus.length) {
+    return (
+      <p className="jp-gpushare-empty">
+        {trans.__(
+          'This node has no GPU. To try with simulated ones, start the server with JUPYTER_GPUSHARE_SIMULATE=2x24GiB.'
+        )}
+      </p>
+    );
+  }
+  const leases = new Map<string, Lease[]>();
+  for (const lease of status.leases) {
+    for (const part of lease.gpus) {
+      leases.set(part.uuid, [...(leases.get(part.uuid) ?? []), lease]);
+    }
+  }
+  return (
+    <>
+      {status.node.simulated && (
+        <p className="jp-gpushare-note">
+          {trans.__(
+            'These GPUs are simulated: they are shared like real ones, and code computes on the CPU.'
+          )}
+        </p>
+      )}
+      <ul
+        className="jp-gpushare-cards"
+        aria-label={trans.__('GPUs of this node')}
+      >
+        {status.gpus.map(gpu => (
+          <GpuCard
+            key={gpu.uuid}
+            gpu={gpu}
+            leases={leases.get(gpu.uuid) ?? NONE}
+            samples={samples.get(gpu.uuid) ?? NONE}
+            until={status.node.time}
+            most={status.node.max_tasks_per_gpu}
+            units={units}
+            trans={trans}
+          />
+        ))}
+      </ul>
+    </>
+  );
+}
+
+const NONE: [] = [];
+
+interface IGpuCard {
+  gpu: Gpu;
+  leases: readonly Lease[];
+  samples: readonly ISample[];
+  /** The newest moment of the curve, Unix seconds. */
+  until: number;
+  /** Tasks that may share one GPU. */
+  most: number;
+  units: Units;
+  trans: TranslationBundle;
+}
+
+function GpuCard(props: IGpuCard): JSX.Element {
+  const { gpu, samples, until, units, trans } = props;
+  const lost = gpu.health !== 'ok';
+  return (
+    <li
+      className="jp-gpushare-card"
+      data-health={gpu.health}
+      data-gpu={gpu.index}
+    >
+      <div className="jp-gpushare-card-title">
+        <strong>{trans.__('GPU %1', gpu.index)}</strong>
+        <span className="jp-gpushare-card-model" title={gpu.uuid}>
+          {gpu.name}
+        </span>
+        {lost && (
+          <span className="jp-gpushare-chip" data-kind="error">
+            {trans.__('Lost')}
+          </span>
+        )}
+        {gpu.squatters.length > 0 && (
+          <span className="jp-gpushare-chip" data-kind="warning">
+            {trans._n('%1 squatter', '%1 squatters', gpu.squatters.length)}
+          </span>
+        )}
+      </div>
+      {gpu.problem && <p className="jp-gpushare-advice">{gpu.problem}</p>}
+      <MemoryBar gpu={gpu} units={units} trans={trans} />
+      <div className="jp-gpushare-card-facts">
+        <span>{trans.__('%1 of %2 tasks', gpu.tasks, props.most)}</span>
+        <span>
+          {gpu.utilisation === null
+            ? trans.__('utilisation unknown')
+            : trans.__('%1 utilised', formatShare(gpu.utilisation))}
+        </span>
+      </div>
+      <Sparkline
+        points={samples.map(({ at, utilisation }) => ({
+          at,
+          value: utilisation
+        }))}
+        from={until - SAMPLES_FOR}
+        until={until}
+        label={sparkLabel(samples, trans)}
+      />
+      {gpu.squatters.map((squatter, place) => (
+        <p key={place} className="jp-gpushare-advice">
+          {squatterText(squatter, units, trans)}
+        </p>
+      ))}
+      {props.leases.length > 0 && (
+        <details>
+          <summary>
+            {trans._n('%1 lease', '%1 leases', props.leases.length)}
+          </summary>
+          <ul>
+            {props.leases.map((lease, place) => (
+              <li key={lease.id ?? `other-${place}`}>
+                {leaseLine(lease, gpu, units, trans)}
+              </li>
+            ))}
+          </ul>
+        </details>
+      )}
+    </li>
+  );
+}
+
+function MemoryBar(props: {
+  gpu: Gpu;
+  units: Units;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { gpu, units, trans } = props;
+  const parts = memoryParts(gpu);
+  const rows = [
+    { kind: 'mine', bytes: parts.mine, word: trans.__('mine') },
+    { kind: 'others', bytes: parts.others, word: trans.__('others') },
+    {
+      kind: 'unleased',
+      bytes: parts.unleased,
+      word: trans.__('not under lease')
+    },
+    { kind: 'free', bytes: parts.free, word: trans.__('free') }
+  ];
+  const words = rows
+    .filter(row => row.bytes > 0)
+    .map(row => trans.__('%1 %2', formatBytes(row.bytes, units), row.word));
+  return (
+    <>
+      <div
+        className="jp-gpushare-memory"
+        role="img"
+        aria-label={trans.__(
+          'Memory of GPU %1, %2: %3',
+          gpu.index,
+          formatBytes(gpu.memory, units),
+          words.join(', ')
+        )}
+      >
+        {rows.map(row => (
+          <div
+            key={row.kind}
+            data-part={row.kind}
+            style={{ width: `${(row.bytes / Math.max(1, gpu.memory)) * 100}%` }}
+          />
+        ))}
+      </div>
+      <ul className="jp-gpushare-legend" aria-hidden="true">
+        {rows
+          .filter(row => row.bytes > 0)
+          .map(row => (
+            <li key={row.kind} data-part={row.kind}>
+              {trans.__('%1 %2', formatBytes(row.bytes, units), row.word)}
+            </li>
+          ))}
+      </ul>
+    </>
+  );
+}
+
+function sparkLabel(
+  samples: readonly ISample[],
+  trans: TranslationBundle
+): string {
+  const known = samples
+    .map(sample => sample.utilisation)
+    .filter((value): value is number => value !== null);
+  return known.length
+    ? trans.__(
+        'Utilisation of the last %1 minutes: %2 at most, %3 now',
+        SAMPLES_FOR / 60,
+        formatShare(Math.max(...known)),
+        formatShare(known[known.length - 1])
+      )
+    : trans.__('Utilisation of the last %1 minutes: unknown', SAMPLES_FOR / 60);
+}
+
+function squatterText(
+  squatter: Gpu['squatters'][number],
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const memory =
+    squatter.memory === null
+      ? trans.__('memory')
+      : formatBytes(squatter.memory, units);
+  const who =
+    squatter.pid === null
+      ? trans.__('A process')
+      : trans.__('Process %1', squatter.pid);
+  return squatter.kind === 'over_limit'
+    ? trans.__('%1 uses more than its lease: %2', who, memory)
+    : trans.__('%1 uses %2 without a lease', who, memory);
+}
+
+/** One lease on one GPU: others' are named only to those who may know. */
+function leaseLine(
+  lease: Lease,
+  gpu: Gpu,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const part = lease.gpus.find(other => other.uuid === gpu.uuid);
+  const memory = part ? formatBytes(part.memory, units) : '';
+  const state = stateWord(lease.state, trans);
+  if (lease.mine) {
+    return trans.__('%1 · %2 · %3', taskName(lease, trans), state, memory);
+  }
+  if (lease.environment !== null) {
+    return trans.__(
+      '%1: %2 · %3 · %4',
+      lease.environment,
+      taskName(lease, trans),
+      state,
+      memory
+    );
+  }
+  return lease.kind === 'process'
+    ? trans.__("Someone else's program · %1 · %2", state, memory)
+    : trans.__("Someone else's notebook · %1 · %2", state, memory);
+}

@@ -1,0 +1,125 @@
+import type { ITranslator } from '@jupyterlab/translation';
+import {
+  CommandToolbarButton,
+  PanelWithToolbar,
+  SidePanel
+} from '@jupyterlab/ui-components';
+import type { AccordionPanel } from '@lumino/widgets';
+import type React from 'react';
+
+import { CommandIDs } from '../commands';
+import { gpuIcon } from '../icons';
+import { Connection } from '../model/snapshot';
+import { BannerView } from './banner';
+import { GpusView } from './gpus';
+import { type IViewServices, ViewWidget } from './host';
+import { AdminView, HistoryView } from './lazy';
+import { LeasesView } from './leases';
+import { QueueView } from './queue';
+import { QuotaView } from './quota';
+
+interface ISection {
+  readonly name: string;
+  readonly title: string;
+  readonly View: React.ComponentType;
+  /** The command of a button in the section's title. */
+  readonly command?: string;
+  readonly collapsed?: boolean;
+}
+
+/** The sidebar: quota, leases, queue, GPUs, history, and the administration for who may. */
+export class GpuSharePanel extends SidePanel {
+  constructor(
+    private readonly _services: IViewServices,
+    translator: ITranslator
+  ) {
+    super({ translator });
+    const { trans, model, commands } = _services;
+    this.id = 'jupyter-gpushare-panel';
+    this.addClass('jp-gpushare-panel');
+    this.title.icon = gpuIcon;
+    this.title.caption = trans.__('GPUs');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', trans.__('GPUs'));
+    this.header.addWidget(new ViewWidget(_services, BannerView));
+    this.toolbar.addItem(
+      'refresh',
+      new CommandToolbarButton({ commands, id: CommandIDs.refresh, label: '' })
+    );
+    const sections: ISection[] = [
+      { name: 'quota', title: trans.__('My quota'), View: QuotaView },
+      { name: 'leases', title: trans.__('My leases'), View: LeasesView },
+      { name: 'queue', title: trans.__('Queue'), View: QueueView },
+      { name: 'gpus', title: trans.__('GPUs of this node'), View: GpusView },
+      {
+        name: 'history',
+        title: trans.__('History'),
+        View: HistoryView,
+        command: CommandIDs.showHistory,
+        collapsed: true
+      }
+    ];
+    for (const section of sections) {
+      this._add(section);
+    }
+    this._sections.setRelativeSizes([3, 4, 2, 6, 4]);
+    model.changed.connect(this._changed, this);
+    this._changed();
+  }
+
+  dispose(): void {
+    if (!this.isDisposed) {
+      this._services.model.changed.disconnect(this._changed, this);
+      super.dispose();
+    }
+  }
+
+  private get _sections(): AccordionPanel {
+    return this.content as AccordionPanel;
+  }
+
+  private _add(section: ISection): PanelWithToolbar {
+    const { trans, commands } = this._services;
+    const panel = new PanelWithToolbar();
+    panel.addClass('jp-gpushare-section');
+    panel.node.dataset.section = section.name;
+    panel.title.label = section.title;
+    if (section.command && commands.hasCommand(section.command)) {
+      panel.toolbar.addItem(
+        'open',
+        new CommandToolbarButton({ commands, id: section.command, label: '' })
+      );
+    }
+    panel.toolbar.node.setAttribute(
+      'aria-label',
+      trans.__('%1: actions', section.title)
+    );
+    panel.addWidget(new ViewWidget(this._services, section.View));
+    this.addWidget(panel);
+    if (section.collapsed) {
+      this._sections.collapse(this.widgets.length - 1);
+    }
+    return panel;
+  }
+
+  private _changed(): void {
+    const { snapshot } = this._services.model;
+    // Nothing is known: only the banner says why. Six empty sections would say nothing.
+    this.content.setHidden(snapshot.connection === Connection.Failed);
+    const admin = snapshot.status?.admin ?? false;
+    if (admin && !this._admin) {
+      this._admin = this._add({
+        name: 'admin',
+        title: this._services.trans.__('Administration'),
+        View: AdminView,
+        command: CommandIDs.showAdmin,
+        collapsed: true
+      });
+    } else if (!admin && snapshot.status && this._admin) {
+      this._admin.dispose();
+      this._admin = null;
+    }
+  }
+
+  private _admin: PanelWithToolbar | null = null;
+}

@@ -1,0 +1,171 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+
+import type { Status, Waiting } from '../api/types';
+import { queueSummary } from '../model/derive';
+import {
+  formatBytes,
+  formatDuration,
+  formatGpus,
+  type Units
+} from '../text/format';
+import { useNow, useSettings, useSnapshot, useView } from './host';
+import { Skeleton } from './parts';
+
+/** Rows of the queue that are shown; who stands further back learns how many are ahead. */
+const MOST_ROWS = 50;
+
+/** The queue: where I stand, who is ahead, how long others waited lately. */
+export function QueueView(): JSX.Element {
+  const { trans } = useView();
+  const { status } = useSnapshot();
+  const { units } = useSettings();
+  const now = useNow(1);
+  if (!status) {
+    return <Skeleton lines={2} label={trans.__('Loading the queue')} />;
+  }
+  const { mine, interactive, batch } = queueSummary(status);
+  const passed = Math.max(0, now - status.node.time);
+  return (
+    <div className="jp-gpushare-queue">
+      {mine.map(entry => (
+        <div key={entry.lease ?? entry.position} className="jp-gpushare-place">
+          <strong>
+            {trans.__('You are number %1 in line', entry.position)}
+          </strong>
+          <div>
+            {aheadText(entry.ahead, trans)}{' '}
+            {trans.__(
+              'You have waited %1.',
+              formatDuration(entry.waiting + passed, trans)
+            )}
+          </div>
+          {entry.message && (
+            <div className="jp-gpushare-why">{entry.message}</div>
+          )}
+        </div>
+      ))}
+      {status.queue.length === 0 ? (
+        <p>{trans.__('Nobody waits.')}</p>
+      ) : (
+        <>
+          <p>
+            {trans.__(
+              '%1 waiting: %2 interactive, %3 batch.',
+              status.queue.length,
+              interactive,
+              batch
+            )}
+          </p>
+          <ol className="jp-gpushare-list" aria-label={trans.__('Queue')}>
+            {status.queue.slice(0, MOST_ROWS).map(entry => (
+              <li key={entry.position} data-mine={entry.mine}>
+                {waitingText(entry, passed, units, trans)}
+              </li>
+            ))}
+          </ol>
+          {status.queue.length > MOST_ROWS && (
+            <p>{trans.__('… and %1 more.', status.queue.length - MOST_ROWS)}</p>
+          )}
+        </>
+      )}
+      <WaitsLately waits={status.waits} trans={trans} />
+    </div>
+  );
+}
+
+/** Who is ahead, by priority class. */
+export function aheadText(
+  ahead: Waiting['ahead'],
+  trans: TranslationBundle
+): string {
+  if (ahead.interactive + ahead.batch === 0) {
+    return trans.__('Nobody is ahead of you.');
+  }
+  if (ahead.batch === 0) {
+    return trans._n(
+      '%1 interactive request is ahead of you.',
+      '%1 interactive requests are ahead of you.',
+      ahead.interactive
+    );
+  }
+  if (ahead.interactive === 0) {
+    return trans._n(
+      '%1 batch request is ahead of you.',
+      '%1 batch requests are ahead of you.',
+      ahead.batch
+    );
+  }
+  return trans.__(
+    'Ahead of you: %1 interactive, %2 batch.',
+    ahead.interactive,
+    ahead.batch
+  );
+}
+
+function waitingText(
+  entry: Waiting,
+  passed: number,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const what =
+    entry.memory === null
+      ? formatGpus(entry.gpus, trans)
+      : trans.__(
+          '%1 with %2',
+          formatGpus(entry.gpus, trans),
+          formatBytes(entry.memory, units)
+        );
+  const who = entry.mine
+    ? trans.__('You')
+    : (entry.environment ?? trans.__('Someone'));
+  const kind =
+    entry.priority_class === 'batch'
+      ? trans.__('batch')
+      : trans.__('interactive');
+  return trans.__(
+    '%1: %2, %3, for %4',
+    who,
+    what,
+    kind,
+    formatDuration(entry.waiting + passed, trans)
+  );
+}
+
+function WaitsLately(props: {
+  waits: Status['waits'];
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { waits, trans } = props;
+  const span = formatDuration(waits.window, trans);
+  const line = (word: string, of: Status['waits']['interactive']): string =>
+    of.waited === 0 || of.median === null || of.longest === null
+      ? trans.__('%1: %2 granted, none had to wait', word, of.granted)
+      : trans.__(
+          '%1: %2 granted, %3 after waiting %4 (median), %5 at most',
+          word,
+          of.granted,
+          of.waited,
+          formatDuration(of.median, trans),
+          formatDuration(of.longest, trans)
+        );
+  const rows = [
+    { word: trans.__('Interactive'), of: waits.interactive },
+    { word: trans.__('Batch'), of: waits.batch }
+  ].filter(row => row.of.granted > 0);
+  return (
+    <div className="jp-gpushare-lately">
+      <h4>{trans.__('In the last %1', span)}</h4>
+      {rows.length === 0 ? (
+        <p>{trans.__('Nothing was granted.')}</p>
+      ) : (
+        <ul>
+          {rows.map(row => (
+            <li key={row.word}>{line(row.word, row.of)}</li>
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
