@@ -1,0 +1,28 @@
+import { defineConfig } from '@playwright/test';
+
+// Debian's chromium: nothing is downloaded. The servers are started by support/servers.ts.
+export default defineConfig({
+  testDir: 'tests',
+  outputDir: 'test-results',
+  reporter: 'list',
+  forbidOnly: true,
+  retries: 0,
+  workers: 1,
+  timeout: 90_000,
+  expect: { timeout: 20_000 },
+  use: {
+    browserName: 'chromium',
+    launchOptions: {
+      executablePath: process.env.CHROMIUM || '/usr/bin/chromium',
+      args: [
+        '--no-sandbox',
+        '--disable-dev-shm-usage',
+        '--disable-background-networking'
+      ]
+    },
+    viewport: { width: 1280, height: 800 },
+    screenshot: 'only-on-failure',
+    trace: 'retain-on-failure',
+    video: 'off'
+  }
+});

@@ -1,0 +1,238 @@
+import { ChildProcess, spawn } from 'child_process';
+import * as path from 'path';
+import * as readline from 'readline';
+import { APIRequest, APIRequestContext, expect } from '@playwright/test';
+
+const FOLDER = path.dirname(__dirname);
+
+/** What servers.py says of one Jupyter server. */
+interface IPlace {
+  url: string;
+  token: string;
+  root: string;
+  pid: number;
+}
+
+/** What servers.py says when all of them answer. */
+interface IPlaces {
+  servers: Record<'alice' | 'bob' | 'carol' | 'notebook', IPlace>;
+  node: { pid: number; socket: string };
+  folder: string;
+  logs: string;
+}
+
+/** The parts of the status document that the harness itself looks at. */
+export interface IStatus {
+  node: { simulated: boolean };
+  environment: string;
+  leases: {
+    id: string;
+    environment: string | null;
+    mine: boolean;
+    name: string | null;
+    state: string;
+  }[];
+}
+
+/** One Jupyter server of one person. */
+export class Server implements IPlace {
+  /** With a slash at the end. */
+  readonly url: string;
+  readonly token: string;
+  /** The folder that its file browser shows. */
+  readonly root: string;
+  readonly pid: number;
+
+  constructor(
+    readonly name: string,
+    place: IPlace,
+    /** Speaks to the server with its token; paths are relative to its url. */
+    readonly api: APIRequestContext
+  ) {
+    this.url = place.url;
+    this.token = place.token;
+    this.root = place.root;
+    this.pid = place.pid;
+  }
+
+  /** The status that this person may see. */
+  async status(): Promise<IStatus> {
+    const answer = await this.api.get('gpushare/api/status');
+    expect(answer.status(), await answer.text()).toBe(200);
+    return answer.json();
+  }
+
+  /** End all kernels, as the person would. */
+  async endKernels(): Promise<void> {
+    for (const kind of ['sessions', 'kernels']) {
+      const answer = await this.api.get(`api/${kind}`);
+      for (const { id } of (await answer.json()) as { id: string }[]) {
+        await this.api.delete(`api/${kind}/${id}`);
+      }
+    }
+  }
+}
+
+/** All servers of one worker. */
+export class GpuShare {
+  private constructor(
+    private readonly process: ChildProcess,
+    private readonly lines: AsyncIterator<string>,
+    private readonly places: IPlaces,
+    private readonly servers: Record<keyof IPlaces['servers'], Server>
+  ) {}
+
+  /** Start them; their logs go into `logs`. */
+  static async start(request: APIRequest, logs: string): Promise<GpuShare> {
+    const child = spawn(
+      process.env.PYTHON || 'python',
+      [path.join(FOLDER, 'servers.py'), '--logs', logs],
+      { stdio: ['pipe', 'pipe', 'inherit'] }
+    );
+    const lines = readline
+      .createInterface({ input: child.stdout! })
+      [Symbol.asyncIterator]();
+    const places = (await answer(lines)) as unknown as IPlaces;
+    const made = await Promise.all(
+      Object.entries(places.servers).map(async ([name, place]) => {
+        const api = await request.newContext({
+          baseURL: place.url,
+          extraHTTPHeaders: { Authorization: `token ${place.token}` }
+        });
+        return [name, new Server(name, place, api)] as const;
+      })
+    );
+    const servers = Object.fromEntries(made) as GpuShare['servers'];
+    const gpushare = new GpuShare(child, lines, places, servers);
+    await gpushare.connected();
+    return gpushare;
+  }
+
+  /** A user: 2 GPUs, 16 GiB on each, weight 2. */
+  get alice(): Server {
+    return this.servers.alice;
+  }
+
+  /** A user: 1 GPU, 8 GiB. */
+  get bob(): Server {
+    return this.servers.bob;
+  }
+
+  /** An administrator: 1 GPU, 8 GiB. */
+  get carol(): Server {
+    return this.servers.carol;
+  }
+
+  /** Alice's Jupyter Notebook, with the folder of her JupyterLab. */
+  get notebook(): Server {
+    return this.servers.notebook;
+  }
+
+  get logs(): string {
+    return this.places.logs;
+  }
+
+  /** `kill -9`. */
+  killNode(): Promise<void> {
+    return this.command('kill-node');
+  }
+
+  /** As a service manager does. */
+  stopNode(): Promise<void> {
+    return this.command('stop-node');
+  }
+
+  /** Return when it serves; the Jupyter servers find it by themselves. */
+  startNode(): Promise<void> {
+    return this.command('start-node');
+  }
+
+  /** It hangs: SIGSTOP. */
+  pauseNode(): Promise<void> {
+    return this.command('pause-node');
+  }
+
+  resumeNode(): Promise<void> {
+    return this.command('resume-node');
+  }
+
+  /** Wait until every Jupyter server is connected to the node manager. */
+  async connected(): Promise<void> {
+    for (const server of Object.values(this.servers)) {
+      await expect
+        .poll(
+          async () => (await server.api.get('gpushare/api/status')).status(),
+          {
+            message: `${server.name}'s connection to the node manager`
+          }
+        )
+        .toBe(200);
+    }
+  }
+
+  /** After a test: no kernels, no leases, the quotas of the configuration. */
+  async calm(): Promise<void> {
+    if (this.nodeIs === 'paused') {
+      await this.resumeNode();
+    }
+    if (this.nodeIs === 'down') {
+      await this.startNode();
+    }
+    await this.connected();
+    for (const server of Object.values(this.servers)) {
+      await server.endKernels();
+    }
+    await expect
+      .poll(async () => (await this.carol.status()).leases, {
+        message: 'leases that are left when all kernels have ended'
+      })
+      .toEqual([]);
+    const quotas = await (
+      await this.carol.api.get('gpushare/api/quotas')
+    ).json();
+    for (const { environment, source } of quotas.quotas) {
+      if (source === 'override') {
+        await this.carol.api.delete(`gpushare/api/quotas/${environment}`);
+      }
+    }
+  }
+
+  /** Stop everything; returns when no process is left. */
+  async stop(): Promise<void> {
+    await Promise.all(Object.values(this.servers).map(s => s.api.dispose()));
+    const ended = new Promise(resolve => this.process.once('exit', resolve));
+    if (this.process.exitCode === null) {
+      this.process.stdin!.end();
+      await ended;
+    }
+  }
+
+  private async command(
+    name: `${'kill' | 'stop' | 'start' | 'pause' | 'resume'}-node`
+  ): Promise<void> {
+    this.process.stdin!.write(`${name}\n`);
+    await answer(this.lines);
+    this.nodeIs =
+      name === 'pause-node'
+        ? 'paused'
+        : name === 'kill-node' || name === 'stop-node'
+          ? 'down'
+          : 'up';
+  }
+
+  private nodeIs: 'up' | 'paused' | 'down' = 'up';
+}
+
+async function answer(
+  lines: AsyncIterator<string>
+): Promise<Record<string, unknown>> {
+  const { value, done } = await lines.next();
+  if (done) {
+    throw new Error('servers.py ended');
+  }
+  const said = JSON.parse(value);
+  if (said.ok === false) {
+    throw new Error(said.error);
+  }
+  return said;
+}
