@@ -1,0 +1,94 @@
+import { nullTranslator } from '@jupyterlab/translation';
+
+import {
+  formatBytes,
+  formatDuration,
+  formatGpuHours,
+  formatShare,
+  parseBytes
+} from '../text/format';
+
+const trans = nullTranslator.load('');
+
+describe('formatBytes', () => {
+  it.each([
+    [0, '0 B'],
+    [1, '1 B'],
+    [1023, '1023 B'],
+    [1024, '1 KiB'],
+    [1536, '1.5 KiB'],
+    [1024 ** 2 - 1, '1 MiB'],
+    [8 * 1024 ** 3, '8 GiB'],
+    [12.4 * 1024 ** 3, '12.4 GiB'],
+    [140.9 * 1024 ** 3, '141 GiB'],
+    [1023.97 * 1024 ** 3, '1 TiB'],
+    [5000 * 1024 ** 4, '5000 TiB'],
+    [-2 * 1024 ** 3, '−2 GiB']
+  ])('writes %d as %s', (bytes, text) => {
+    expect(formatBytes(bytes)).toBe(text);
+  });
+
+  it('writes powers of 1000 where asked', () => {
+    expect(formatBytes(8e9, 'decimal')).toBe('8 GB');
+    expect(formatBytes(999_960, 'decimal')).toBe('1 MB');
+  });
+});
+
+describe('parseBytes', () => {
+  it.each([
+    ['8GiB', 8 * 1024 ** 3],
+    [' 16 GB ', 16e9],
+    ['512 mib', 512 * 1024 ** 2],
+    ['0.5GiB', 1024 ** 3 / 2],
+    ['1,5 GiB', 1.5 * 1024 ** 3]
+  ])('reads %s', (text, bytes) => {
+    expect(parseBytes(text)).toBe(bytes);
+  });
+
+  it.each([
+    '',
+    '8',
+    'GiB',
+    '-8GiB',
+    '0 GiB',
+    '8 XB',
+    '8GiB 3',
+    '9e9 GiB',
+    '1.2.3GiB',
+    '99999999TiB'
+  ])('refuses %j', text => {
+    expect(parseBytes(text)).toBeNull();
+  });
+
+  it('reads back what formatBytes writes', () => {
+    for (const bytes of [1024, 3 * 1024 ** 2, 24 * 1024 ** 3]) {
+      expect(parseBytes(formatBytes(bytes))).toBe(bytes);
+    }
+  });
+});
+
+describe('formatDuration', () => {
+  it.each([
+    [-5, '0 s'],
+    [59.9, '59 s'],
+    [60, '1 min'],
+    [3599, '59 min'],
+    [3600, '1 h'],
+    [7500, '2 h 5 min'],
+    [86400, '1 d'],
+    [100000, '1 d 3 h']
+  ])('writes %d s as %s', (seconds, text) => {
+    expect(formatDuration(seconds, trans)).toBe(text);
+  });
+});
+
+it('writes GPU-hours with the figures that say something', () => {
+  expect([0, 10, 3600, 36000 * 1.234, 3600 * 1234].map(formatGpuHours)).toEqual(
+    ['0', '< 0.01', '1.00', '12.3', '1234']
+  );
+});
+
+it('does not make up a share', () => {
+  expect(formatShare(null)).toBe('?');
+  expect(formatShare(0.374)).toBe('37 %');
+});

@@ -1,0 +1,344 @@
+import { fireEvent, screen, within } from '@testing-library/react';
+
+import { Failure } from '../api/rest';
+import { CommandIDs } from '../commands';
+import { withProblem } from '../model/snapshot';
+import { BannerView } from '../widgets/banner';
+import { GpusView } from '../widgets/gpus';
+import { LeasesView } from '../widgets/leases';
+import { sparkPath } from '../widgets/parts';
+import { QueueView } from '../widgets/queue';
+import { QuotaView } from '../widgets/quota';
+import { StatusItemView } from '../widgets/statusitem';
+import {
+  aGpu,
+  aLease,
+  aQueuedLease,
+  aQuota,
+  aStatus,
+  aWaiting,
+  GIB
+} from './support/builders';
+import { show } from './support/views';
+
+const COMMANDS = Object.values(CommandIDs);
+
+describe('QuotaView', () => {
+  const bar = (name: string): HTMLElement =>
+    screen.getByRole('meter', { name });
+
+  it('waits with grey boxes', () => {
+    show(QuotaView);
+    expect(screen.getByRole('status', { name: /Loading/ })).toBeTruthy();
+  });
+
+  it.each([
+    [0, 2, '0 of 2', '0', 'free'],
+    [1, 2, '1 of 2', '50', 'free'],
+    [2, 2, '2 of 2', '100', 'full'],
+    [3, 2, '3 of 2, 1 over', '100', 'over'],
+    [0, 0, '0 of 0', '0', 'none']
+  ])('%d of %d GPUs', (used, gpus, text, percent, level) => {
+    show(QuotaView, aStatus({ quota: aQuota({ gpus, used_gpus: used }) }));
+    const meter = bar('GPUs');
+    expect(meter.getAttribute('aria-valuetext')).toBe(text);
+    expect(meter.getAttribute('aria-valuenow')).toBe(percent);
+    expect(meter.dataset.level).toBe(level);
+  });
+
+  it('explains what it means to be over', () => {
+    show(QuotaView, aStatus({ quota: aQuota({ gpus: 1, used_gpus: 2 }) }));
+    expect(screen.getByText(/2 GPUs must come back/)).toBeTruthy();
+  });
+
+  it('shows the memory of each GPU that I hold, and where the quota comes from', () => {
+    show(
+      QuotaView,
+      aStatus({
+        gpus: [aGpu(0), aGpu(1, { mine: 2 * GIB })],
+        quota: aQuota({ source: 'override', weight: 2.5 })
+      })
+    );
+    expect(bar('Memory on GPU 1').getAttribute('aria-valuetext')).toBe(
+      '2 GiB of 8 GiB'
+    );
+    expect(screen.queryByRole('meter', { name: 'Memory on GPU 0' })).toBeNull();
+    expect(screen.getByText('an administrator')).toBeTruthy();
+    expect(screen.getByText('2.5')).toBeTruthy();
+  });
+});
+
+describe('LeasesView', () => {
+  it('teaches where there is nothing', () => {
+    show(LeasesView, aStatus());
+    expect(screen.getByText('import torch')).toBeTruthy();
+  });
+
+  it('says state, place and memory in words', () => {
+    const { container } = show(
+      LeasesView,
+      aStatus({
+        leases: [aLease('a', { since: 1820 })],
+        node: { ...aStatus().node, time: 2000 }
+      })
+    );
+    expect(container.textContent).toContain('Active · GPU 0 · for 3 min');
+    expect(container.textContent).toContain('Uses 1 GiB of 8 GiB');
+  });
+
+  it('does not read unknown memory as none', () => {
+    const gpus = [
+      { uuid: 'GPU-00000000', index: 0, memory: GIB, measured: null }
+    ];
+    const { container } = show(
+      LeasesView,
+      aStatus({ leases: [aLease('a', { gpus })] })
+    );
+    expect(container.textContent).toContain('unknown');
+    expect(screen.queryByRole('meter')).toBeNull();
+  });
+
+  it("shows nothing of other people's", () => {
+    const { container } = show(
+      LeasesView,
+      aStatus({ leases: [aLease('x', { mine: false, name: 'secret' })] })
+    );
+    expect(container.textContent).not.toContain('secret');
+  });
+
+  it('releases, cancels, opens and restarts through commands', () => {
+    const { ran } = show(
+      LeasesView,
+      aStatus({
+        leases: [
+          aLease('held'),
+          aQueuedLease('waits', 1, { path: 'work/other.ipynb' }),
+          aLease('stuck', { state: 'stalled', path: 'work/stuck.ipynb' })
+        ],
+        queue: [
+          aWaiting(1, { mine: true, lease: 'waits', message: 'All are taken.' })
+        ]
+      }),
+      COMMANDS
+    );
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Release the GPU of train.ipynb' })
+    );
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Cancel waiting: other.ipynb' })
+    );
+    fireEvent.click(screen.getByRole('button', { name: 'train.ipynb' }));
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Restart the kernel of stuck.ipynb' })
+    );
+    expect(ran).toEqual([
+      { command: CommandIDs.release, args: { lease: 'held' } },
+      { command: CommandIDs.cancel, args: { lease: 'waits' } },
+      { command: CommandIDs.open, args: { lease: 'held' } },
+      { command: CommandIDs.restartKernel, args: { lease: 'stuck' } }
+    ]);
+    expect(screen.getByText('All are taken.')).toBeTruthy();
+  });
+
+  it('offers no release of what drains', () => {
+    show(LeasesView, aStatus({ leases: [aLease('a', { state: 'draining' })] }));
+    expect(screen.queryByRole('button', { name: /Release/ })).toBeNull();
+    expect(screen.getByRole('button', { name: /Restart/ })).toBeTruthy();
+  });
+});
+
+describe('GpusView', () => {
+  it('names the parts of the memory', () => {
+    show(
+      GpusView,
+      aStatus({
+        gpus: [aGpu(0, { mine: 8 * GIB, reserved: 12 * GIB, unleased: GIB })]
+      })
+    );
+    expect(
+      screen
+        .getByRole('img', { name: /Memory of GPU 0/ })
+        .getAttribute('aria-label')
+    ).toBe(
+      'Memory of GPU 0, 24 GiB: 8 GiB mine, 4 GiB others, 1 GiB not under lease, 11 GiB free'
+    );
+  });
+
+  it('says that GPUs are simulated, lost, or used without a lease', () => {
+    show(
+      GpusView,
+      aStatus({
+        gpus: [
+          aGpu(0, { health: 'lost', problem: 'It fell off the bus.' }),
+          aGpu(1, {
+            squatters: [{ pid: 42, memory: 2 * GIB, kind: 'squatter' }],
+            utilisation: null
+          })
+        ]
+      })
+    );
+    expect(screen.getByText(/These GPUs are simulated/)).toBeTruthy();
+    expect(screen.getByText('Lost')).toBeTruthy();
+    expect(screen.getByText('It fell off the bus.')).toBeTruthy();
+    expect(
+      screen.getByText('Process 42 uses 2 GiB without a lease')
+    ).toBeTruthy();
+    expect(screen.getByText('utilisation unknown')).toBeTruthy();
+  });
+
+  it('names others only to those who may know', () => {
+    const gpus = [aGpu(0)];
+    const others = aLease('x', {
+      id: null,
+      mine: false,
+      environment: null,
+      name: null,
+      path: null
+    });
+    const { container, model } = show(
+      GpusView,
+      aStatus({ gpus, leases: [others] })
+    );
+    expect(container.textContent).toContain(
+      "Someone else's notebook · Active · 8 GiB"
+    );
+    model.setStatus(
+      aStatus({
+        gpus,
+        admin: true,
+        leases: [
+          aLease('x', { mine: false, environment: 'bob', path: 'b/x.ipynb' })
+        ]
+      })
+    );
+    expect(container.textContent).toContain('bob: x.ipynb · Active · 8 GiB');
+  });
+});
+
+describe('QueueView', () => {
+  it('says that nobody waits', () => {
+    show(QueueView, aStatus());
+    expect(screen.getByText('Nobody waits.')).toBeTruthy();
+    expect(screen.getByText('Nothing was granted.')).toBeTruthy();
+  });
+
+  it('says where I stand, who is ahead, why, and how long others waited', () => {
+    const { container } = show(
+      QueueView,
+      aStatus({
+        queue: [
+          aWaiting(1),
+          aWaiting(2, {
+            mine: true,
+            lease: 'w',
+            message: 'All GPUs are taken.',
+            waiting: 75
+          })
+        ],
+        waits: {
+          window: 3600,
+          interactive: { granted: 7, waited: 2, median: 40, longest: 130 },
+          batch: { granted: 1, waited: 0, median: null, longest: null }
+        }
+      })
+    );
+    const text = container.textContent ?? '';
+    expect(text).toContain('You are number 2 in line');
+    expect(text).toContain('1 interactive request is ahead of you.');
+    expect(text).toContain('You have waited 1 min.');
+    expect(text).toContain('All GPUs are taken.');
+    expect(text).toContain('2 waiting: 2 interactive, 0 batch.');
+    expect(text).toContain(
+      'Interactive: 7 granted, 2 after waiting 40 s (median), 2 min at most'
+    );
+    expect(text).toContain('Batch: 1 granted, none had to wait');
+  });
+
+  it('stays short however long the queue is', () => {
+    show(
+      QueueView,
+      aStatus({
+        queue: Array.from({ length: 300 }, (_, at) => aWaiting(at + 1))
+      })
+    );
+    const list = screen.getByRole('list', { name: 'Queue' });
+    expect(within(list).getAllByRole('listitem')).toHaveLength(50);
+    expect(screen.getByText('… and 250 more.')).toBeTruthy();
+  });
+});
+
+describe('BannerView', () => {
+  it('is silent while all is well', () => {
+    const { container } = show(BannerView, aStatus());
+    expect(container.textContent).toBe('');
+  });
+
+  it('marks what is old and says why and what to do', () => {
+    const { container, model } = show(BannerView, aStatus());
+    model.set(
+      withProblem(model.snapshot, {
+        failure: Failure.NodeDown,
+        message: 'The node manager closed the connection.'
+      })
+    );
+    expect(container.textContent).toMatch(/Not up to date: as of/);
+    expect(container.textContent).toContain('closed the connection');
+    expect(container.textContent).toContain('jupyter gpushare doctor');
+    model.setStatus(aStatus());
+    expect(container.textContent).toBe('');
+  });
+
+  it.each(Object.values(Failure))(
+    'has words for %s, and tries again',
+    failure => {
+      const { model, container } = show(BannerView);
+      model.set(withProblem(model.snapshot, { failure, message: 'details' }));
+      expect((container.textContent ?? '').length).toBeGreaterThan(20);
+      fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
+      expect(model.refreshed).toBe(1);
+    }
+  );
+
+  it("passes the node manager's own problem on", () => {
+    const node = { ...aStatus().node, problem: 'The disk is full.' };
+    const { container } = show(BannerView, aStatus({ node }));
+    expect(container.textContent).toContain('The disk is full.');
+  });
+});
+
+describe('StatusItemView', () => {
+  it('shows use of quota, and the panel when clicked', () => {
+    const { ran, container } = show(
+      StatusItemView,
+      aStatus({
+        quota: aQuota({ used_gpus: 1 }),
+        queue: [aWaiting(1, { mine: true })]
+      }),
+      COMMANDS
+    );
+    expect(container.textContent).toContain('1/2 (1 waiting)');
+    fireEvent.click(screen.getByRole('button'));
+    expect(ran).toEqual([{ command: CommandIDs.showPanel, args: {} }]);
+  });
+});
+
+it('draws nothing while nobody sees it, and catches up when shown', () => {
+  const { host, model, container } = show(QuotaView, aStatus());
+  host.isVisible = false;
+  model.setStatus(aStatus({ quota: aQuota({ gpus: 7 }) }));
+  expect(container.textContent).toContain('0 of 2');
+  host.show();
+  expect(container.textContent).toContain('0 of 7');
+});
+
+it('draws gaps where a value is unknown', () => {
+  const points = [
+    { at: 0, value: 0 },
+    { at: 5, value: 1 },
+    { at: 10, value: null },
+    { at: 15, value: 0.5 }
+  ];
+  expect(sparkPath(points, 0, 20, 100, 20)).toBe(
+    'M0.0 19.0L25.0 1.0M75.0 10.0'
+  );
+});
