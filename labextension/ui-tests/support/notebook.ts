@@ -50,9 +50,10 @@ export class OpenNotebook {
 
   /** Run a cell as a person does, and do not wait for its end. */
   async run(index: number): Promise<void> {
+    const before = await this.prompt(index).innerText();
     await this.cell(index).locator('.cm-content').click();
     await this.page.keyboard.press('Control+Enter');
-    await expect(this.prompt(index)).not.toHaveText('[ ]:');
+    await expect(this.prompt(index)).not.toHaveText(before);
   }
 
   /** Wait until a cell has run, and return what it printed. */
@@ -68,17 +69,34 @@ export class OpenNotebook {
     return this.done(index, timeout);
   }
 
-  /** Wait until its kernel waits for work. */
-  async ready(): Promise<this> {
-    await expect(
-      this.panel.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
-    ).toBeVisible({ timeout: 60_000 });
-    return this;
-  }
-
   private prompt(index: number): Locator {
     return this.cell(index).locator('.jp-InputArea-prompt');
   }
+}
+
+/**
+ * Wait until a notebook's kernel is connected and waits for work. The page shows "Idle" earlier,
+ * and a cell that is run in between is dropped without a word.
+ */
+async function kernelReady(page: Page, name: string): Promise<void> {
+  await page.waitForFunction(
+    file => {
+      // eslint-disable-next-line @typescript-eslint/no-explicit-any
+      const shell = (window as any).jupyterapp?.shell;
+      for (const widget of shell?.widgets('main') ?? []) {
+        if (widget.context?.path === file) {
+          const session = widget.sessionContext;
+          const kernel = session?.isReady ? session.session?.kernel : null;
+          return (
+            kernel?.connectionStatus === 'connected' && kernel.status === 'idle'
+          );
+        }
+      }
+      return false;
+    },
+    name,
+    { timeout: 60_000 }
+  );
 }
 
 /** Open a notebook in JupyterLab that is in the server's folder, and wait for its kernel. */
@@ -91,11 +109,14 @@ export async function openInLab(
     const app = (window as any).jupyterapp;
     await app.commands.execute('docmanager:open', { path: file });
   }, name);
-  const panel = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden)');
   await expect(
     page.getByRole('main').locator('.lm-TabBar-tab.jp-mod-current')
   ).toContainText(path.basename(name));
-  return new OpenNotebook(page, panel).ready();
+  await kernelReady(page, name);
+  const id = await page
+    .locator('.jp-NotebookPanel:not(.lm-mod-hidden)')
+    .getAttribute('id');
+  return new OpenNotebook(page, page.locator(`[id="${id}"]`));
 }
 
 /** Go to a notebook in Jupyter Notebook, and wait for its kernel. */
@@ -105,5 +126,6 @@ export async function openInNotebook(
   name: string
 ): Promise<OpenNotebook> {
   await page.goto(`${server.url}notebooks/${name}`);
-  return new OpenNotebook(page, page.locator('.jp-NotebookPanel')).ready();
+  await kernelReady(page, name);
+  return new OpenNotebook(page, page.locator('.jp-NotebookPanel'));
 }
