@@ -1,3 +1,4 @@
+/* eslint no-empty-pattern: off -- Playwright reads the names of what a fixture needs from it */
 import { mkdir } from 'fs/promises';
 import * as path from 'path';
 import {
