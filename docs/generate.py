@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -176,6 +177,13 @@ def metrics() -> str:
     )
 
 
+def openapi() -> str:
+    """The REST interface, for programs; the lab extension's types are made from it."""
+    from jupyter_gpushare.server.openapi import document
+
+    return json.dumps(document(), indent=1, sort_keys=True) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "errors.md": errors,
@@ -183,6 +191,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment,
     "configuration.md": configuration,
     "metrics.md": metrics,
+    "openapi.json": openapi,
 }
 
 
@@ -194,7 +203,7 @@ def main() -> int:
     OUT.mkdir(exist_ok=True)
     stale = []
     for name, make in PAGES.items():
-        text = MADE + make()
+        text = (MADE if name.endswith(".md") else "") + make()
         path = OUT / name
         if check:
             if not path.exists() or path.read_text("utf-8") != text:

@@ -333,6 +333,7 @@ class NodeManagerApp(JupyterApp):
             # A driver may hang right here; whoever waits must be able to give up.
             if not await _first(starting, ends):
                 return
+            await service.recall()
             await transport.start()
             service.start()
             if self.metrics_port:

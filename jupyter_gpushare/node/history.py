@@ -12,12 +12,15 @@ from .ledger import Record
 def entry(record: Record) -> dict[str, Any]:
     """One line of history; ``at`` in Unix seconds."""
     describe = _TEXTS.get(record.kind)
+    ended = record.data if record.kind == "LeaseEnded" else {}
     return {
         "at": record.wall,
         "kind": record.kind,
         "environment": record.environment,
         "lease": record.lease,
         "text": describe(record.data) if describe else record.kind,
+        "reason": ended.get("reason"),
+        "detail": ended.get("detail") or None,
     }
 
 

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -24,13 +24,14 @@ from ..policy.config import PolicyConfig
 from ..policy.effects import Effect, Measure, Signal, WatchProcess
 from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
-from ..policy.model import GpuReading, ProcessId, Quota
+from ..policy.model import ProcessId, Quota
 from ..policy.state import State
 from .clock import Clock
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError
 from .processes import ProcessError
+from .readings import Readings, Samples
 
 BATCH = 512
 
@@ -74,15 +75,6 @@ class _Pending:
     answer: Callable[[core.Decision], None] | None = None
 
 
-@dataclass(slots=True)
-class Readings:
-    """The last measurement, for display; ``at`` is boot time."""
-
-    at: float = 0.0
-    by_gpu: dict[str, GpuReading] = field(default_factory=dict)
-    problem: str | None = None
-
-
 class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
@@ -116,6 +108,9 @@ class Manager:
         self.inventory = inventory
         self.state = State()
         self.readings = Readings()
+        self.samples = Samples()
+        #: Called after each measurement, with what it found.
+        self.measured: list[Callable[[Readings], None]] = []
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
@@ -429,9 +424,16 @@ class Manager:
             if self.readings.problem != str(error):
                 self._log.error("The GPUs could not be measured: %s", error)
             self.readings.problem = str(error)
+            self._tell_measured()
             return
         self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
+        self.samples.add(self.clock.wall(), readings)
         await self.submit(cmd.Observe(at, readings))
+        self._tell_measured()
+
+    def _tell_measured(self) -> None:
+        for measured in self.measured:
+            measured(self.readings)
 
     async def _tick_loop(self) -> None:
         while True:

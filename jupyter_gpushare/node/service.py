@@ -22,9 +22,11 @@ from ..protocol.messages import (
     PROTOCOL,
     Call,
     CallId,
+    DailyUsageParams,
     HistoryParams,
     Method,
     Notice,
+    ReadingsParams,
     ReleaseParams,
     UsageParams,
 )
@@ -32,11 +34,16 @@ from . import history, translate
 from .clock import Clock
 from .ledger import LedgerError
 from .manager import Manager, Outcome
+from .readings import Readings, figures
 from .status import NodeFacts, Viewer, quota_document, status_document
 from .translate import Caller
+from .usage import daily_entry, days_until
+from .waits import Waits
 
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
+#: Records read at the start for the waits of the last hour; a busier hour is told in part.
+_RECALLED = 20_000
 
 
 class Principal(Protocol):
@@ -117,7 +124,16 @@ class Service:
         self._queue_changed = asyncio.Event()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waits = Waits()
+        self._figures: object = None
         manager.listeners.append(self._heard)
+        manager.measured.append(self._measured)
+
+    async def recall(self) -> None:
+        """Read from the ledger what only people want to know: the waits of the last hour."""
+        ledger = self._manager.ledger
+        records = await self._manager.in_ledger(lambda: ledger.history(None, _RECALLED))
+        self._waits.refill(reversed(records))
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
@@ -270,6 +286,33 @@ class Service:
 
         self._spawn(self._from_ledger(guest, call, work))
 
+    def _usage_daily(self, guest: _Guest, call: Call) -> None:
+        self._spawn(self._tell_daily(guest, call))
+
+    async def _tell_daily(self, guest: _Guest, call: Call) -> None:
+        params: DailyUsageParams = call.params
+        now = self._clock.wall()
+        whose = self._visible(guest, params.environment) or guest.who.environment
+        gpus = len(self._manager.state.gpus)
+        ledger = self._manager.ledger
+        rows = []
+        try:
+            for start, end in days_until(now, params.days, params.utc_offset):
+                # Day by day, so that a grant never waits for a year of them.
+                used = await self._manager.in_ledger(partial(ledger.usage, start, end, None))
+                rows.append(daily_entry(start, end, used, whose, gpus))
+        except LedgerError as error:
+            self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+        else:
+            guest.conn.reply(call.id, {"environment": whose, "days": rows})
+
+    def _readings(self, guest: _Guest, call: Call) -> None:
+        params: ReadingsParams = call.params
+        state = self._manager.state
+        uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+        since = self._clock.wall() - params.since
+        guest.conn.reply(call.id, self._manager.samples.document(since, uuids))
+
     def _history(self, guest: _Guest, call: Call) -> None:
         params: HistoryParams = call.params
         mine = self._visible(guest, params.environment)
@@ -318,6 +361,8 @@ class Service:
         Method.STATUS: _status,
         Method.WATCH: _watch,
         Method.USAGE: _usage,
+        Method.USAGE_DAILY: _usage_daily,
+        Method.READINGS: _readings,
         Method.HISTORY: _history,
         Method.QUOTA_LIST: _quota_list,
     }
@@ -375,6 +420,7 @@ class Service:
 
     def _heard(self, outcome: Outcome, state: State) -> None:
         """The manager carried something out; tell those whom it concerns."""
+        self._waits.heard(outcome, state, self._clock.wall())
         for effect in outcome.effects:
             if isinstance(effect, TellGranted):
                 self._granted(effect.lease, state)
@@ -384,6 +430,13 @@ class Service:
             self._changed.set()
         if outcome.effects or any(isinstance(e, LeaseQueued) for e in outcome.events):
             self._queue_changed.set()
+
+    def _measured(self, readings: Readings) -> None:
+        """Memory in use and utilisation change without any event: tell those who watch."""
+        now = figures(readings)
+        if now != self._figures:
+            self._figures = now
+            self._changed.set()
 
     def _granted(self, name: LeaseId, state: State) -> None:
         lease = state.leases.get(name)
@@ -476,6 +529,7 @@ class Service:
             facts,
             manager.config,
             manager.readings.by_gpu,
+            self._waits.document(facts.now),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ..policy import core
 from ..policy.config import PolicyConfig
 from ..policy.model import (
     Activity,
@@ -21,6 +22,7 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    PriorityClass,
     ProcessId,
 )
 from ..policy.state import Lease, State
@@ -89,8 +91,12 @@ def status_document(
     facts: NodeFacts,
     config: PolicyConfig,
     readings: Mapping[str, GpuReading],
+    waits: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
+    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds.
+
+    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately.
+    """
     offset = facts.now - facts.boot
     positions = {
         item.lease: place
@@ -120,9 +126,8 @@ def status_document(
             _lease(state, lease, viewer, offset, facts.boot, positions, measured)
             for lease in leases
         ],
-        "queue": [
-            _waiting(state, lease, place, viewer, facts.boot) for lease, place in positions.items()
-        ],
+        "queue": _queue(state, viewer, facts.boot, tuple(positions), config),
+        "waits": dict(waits),
     }
 
 
@@ -257,19 +262,38 @@ def _lease(
     }
 
 
-def _waiting(
-    state: State, name: LeaseId, position: int, viewer: Viewer, boot: float
-) -> dict[str, Any]:
-    lease = state.leases[name]
-    mine = lease.environment == viewer.environment
-    known = mine or viewer.admin
-    return {
-        "position": position,
-        "lease": name if known else None,
-        "mine": mine,
-        "environment": lease.environment if known else None,
-        "priority_class": lease.request.priority_class.value,
-        "gpus": lease.request.gpus,
-        "memory": lease.request.memory,
-        "waiting": max(0.0, boot - lease.requested_at),
-    }
+#: Waiting requests whose reason is worked out anew for one status, first in line first.
+_MOST_EXPLAINED = 64
+
+
+def _queue(
+    state: State, viewer: Viewer, boot: float, order: tuple[LeaseId, ...], config: PolicyConfig
+) -> list[dict[str, Any]]:
+    """Everybody who waits, in the order of service."""
+    rows = []
+    explained = 0
+    ahead = {kind: 0 for kind in PriorityClass}
+    for position, name in enumerate(order, start=1):
+        lease = state.leases[name]
+        mine = lease.environment == viewer.environment
+        known = mine or viewer.admin
+        why = None
+        if known and explained < _MOST_EXPLAINED:
+            explained += 1
+            why = core.why_waiting(state, name, position - 1, config)
+        rows.append(
+            {
+                "position": position,
+                "lease": name if known else None,
+                "mine": mine,
+                "environment": lease.environment if known else None,
+                "priority_class": lease.request.priority_class.value,
+                "gpus": lease.request.gpus,
+                "memory": lease.request.memory,
+                "waiting": max(0.0, boot - lease.requested_at),
+                "ahead": {kind.value: count for kind, count in ahead.items()},
+                "message": why,
+            }
+        )
+        ahead[lease.request.priority_class] += 1
+    return rows

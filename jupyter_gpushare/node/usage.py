@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 #: Spans stay exact for this long (seconds).
@@ -218,6 +218,37 @@ def summarise(
         UsageRow(name, float(held), float(busy), int(spans) + int(buckets))
         for name, held, busy, spans, buckets in rows
     ]
+
+
+def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, float]]:
+    """The last ``count`` local days as (start, end) in unix seconds, oldest first.
+
+    The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now``.
+    """
+    today = math.floor((now + utc_offset) / DAY) * DAY - utc_offset
+    return [(today - DAY * back, today - DAY * (back - 1)) for back in range(count - 1, 0, -1)] + [
+        (today, now)
+    ]
+
+
+def daily_entry(
+    start: float, end: float, rows: Sequence[UsageRow], environment: str, gpus: int
+) -> dict[str, float]:
+    """One day of one environment and, without names, of the node with its ``gpus`` GPUs.
+
+    All but ``leases`` (a count) are GPU-seconds or unix seconds.
+    """
+    own = [row for row in rows if row.environment == environment]
+    return {
+        "start": start,
+        "end": end,
+        "held": sum(row.gpu_seconds_held for row in own),
+        "busy": sum(row.gpu_seconds_busy for row in own),
+        "leases": sum(row.leases for row in own),
+        "node_held": sum(row.gpu_seconds_held for row in rows),
+        "node_busy": sum(row.gpu_seconds_busy for row in rows),
+        "capacity": gpus * (end - start),
+    }
 
 
 def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: int) -> bool:

@@ -15,6 +15,7 @@ from .decide import (
     step,
     unavailable,
     unknown_lease,
+    why_waiting,
 )
 from .effects import Effect, effects, resume
 from .evolve import evolve
@@ -38,4 +39,5 @@ __all__ = [
     "summarise",
     "unavailable",
     "unknown_lease",
+    "why_waiting",
 ]

@@ -324,6 +324,15 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     return Wait(command.lease, explain.no_room_text(room, request.gpus, ahead))
 
 
+def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) -> str:
+    """Say why a waiting request waits; ``ahead`` others are served before it. O(GPUs log GPUs)."""
+    waiting = state.leases[lease]
+    result = _try(Draft(state, config, state.settled_at), waiting.environment, waiting.request)
+    if isinstance(result, NoRoom):
+        return explain.no_room_text(result, waiting.request.gpus, ahead)
+    return explain.behind_text(ahead)
+
+
 def unavailable(problem: str) -> Refuse:
     """The answer when the node manager cannot keep a promise it would make."""
     return Refuse(RefusalReason.UNAVAILABLE, explain.not_granting_text(problem))

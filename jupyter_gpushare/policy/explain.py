@@ -68,6 +68,15 @@ def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
     )
 
 
+def behind_text(ahead: int) -> str:
+    """Why a request waits for which there would be room."""
+    who = "1 request is" if ahead == 1 else f"{ahead} requests are"
+    return (
+        f"There is room, but {who} ahead that waited so long that nobody may pass. "
+        "It is granted after them; interrupt to leave the queue."
+    )
+
+
 def waiting_limit_text(limit: int) -> str:
     """Too many waiting requests of one environment."""
     return (

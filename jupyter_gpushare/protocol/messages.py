@@ -38,6 +38,8 @@ class Method(Enum):
     STATUS = "status"
     WATCH = "watch"
     USAGE = "usage"
+    USAGE_DAILY = "usage.daily"
+    READINGS = "readings"
     HISTORY = "history"
     TASK_ENDED = "task.ended"
     QUOTA_LIST = "quota.list"
@@ -134,6 +136,22 @@ class UsageParams:
 
 
 @dataclass(frozen=True, slots=True)
+class DailyUsageParams:
+    """The last ``days`` days of a place whose clocks are ``utc_offset`` seconds before UTC's."""
+
+    days: int
+    utc_offset: float
+    environment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingsParams:
+    """``since``: seconds back from now."""
+
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryParams:
     """The newest ``limit`` events."""
 
@@ -183,6 +201,8 @@ Params = (
     | ReleaseParams
     | ActivityParams
     | UsageParams
+    | DailyUsageParams
+    | ReadingsParams
     | HistoryParams
     | TaskEndedParams
     | QuotaParams
@@ -350,6 +370,18 @@ def _usage(read: _Reader) -> UsageParams:
     )
 
 
+def _usage_daily(read: _Reader) -> DailyUsageParams:
+    return DailyUsageParams(
+        read.whole_or_none("days", 1, 366) or 30,
+        read.number("utc_offset", 0.0, -14 * 3600.0, 14 * 3600.0),
+        read.text_or_none("environment", NAME),
+    )
+
+
+def _readings(read: _Reader) -> ReadingsParams:
+    return ReadingsParams(read.number("since", 900.0, 0.0, 86400.0))
+
+
 def _history(read: _Reader) -> HistoryParams:
     limit = read.whole_or_none("limit", 1, 1000)
     return HistoryParams(limit or 50, read.text_or_none("environment", NAME))
@@ -386,6 +418,8 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.STATUS: _none,
     Method.WATCH: _none,
     Method.USAGE: _usage,
+    Method.USAGE_DAILY: _usage_daily,
+    Method.READINGS: _readings,
     Method.HISTORY: _history,
     Method.TASK_ENDED: _task_ended,
     Method.QUOTA_LIST: _none,

@@ -317,6 +317,34 @@ class UsageHandler(GpuShareHandler):
         self.answer(await self.ask(Method.USAGE, since=since, environment=environment))
 
 
+class DailyUsageHandler(GpuShareHandler):
+    """GPU-seconds by local day, one's own and the node's."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        days = self.query_count("days", 1, openapi.MOST_DAYS)
+        utc_offset = self.query_number(
+            "utc_offset", -openapi.LARGEST_OFFSET, openapi.LARGEST_OFFSET
+        )
+        environment = self.query_name("environment")
+        self.answer(
+            await self.ask(
+                Method.USAGE_DAILY, days=days, utc_offset=utc_offset, environment=environment
+            )
+        )
+
+
+class ReadingsHandler(GpuShareHandler):
+    """Utilisation and memory used over the last minutes."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        since = self.query_number("since", 0, openapi.MOST_READINGS)
+        self.answer(await self.ask(Method.READINGS, since=since))
+
+
 class HistoryHandler(GpuShareHandler):
     """The ledger's latest events."""
 
@@ -359,8 +387,7 @@ class EnvironmentQuotaHandler(GpuShareHandler):
     async def put(self, environment: str) -> None:
         wish = quota_wish(self.body_object("gpus", "memory", "weight"))
         environment = checked_name(environment)
-        await self.ask(Method.QUOTA_SET, environment=environment, **wish)
-        self.answer({"environment": environment, **wish})
+        self.answer(await self.ask(Method.QUOTA_SET, environment=environment, **wish))
 
     @web.authenticated
     @admin_only
@@ -391,6 +418,8 @@ def rest_routes(link: NodeLink) -> list[Route]:
         (r"gpushare/api/leases/([^/]+)/revoke", RevokeHandler, given),
         (r"gpushare/api/quota", QuotaHandler, given),
         (r"gpushare/api/usage", UsageHandler, given),
+        (r"gpushare/api/usage/daily", DailyUsageHandler, given),
+        (r"gpushare/api/readings", ReadingsHandler, given),
         (r"gpushare/api/history", HistoryHandler, given),
         (r"gpushare/api/quotas", QuotasHandler, given),
         (r"gpushare/api/quotas/(.+)", EnvironmentQuotaHandler, given),

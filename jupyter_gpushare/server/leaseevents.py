@@ -158,7 +158,9 @@ class LeaseEvents:
         for lease_id, lease in ended.items():
             data = describe("ended", lease)
             if lease_id in reasons:
-                data |= {"at": reasons[lease_id]["at"], "message": reasons[lease_id]["text"]}
+                row = reasons[lease_id]
+                data |= {"at": row["at"], "message": row["text"]}
+                data |= {key: row[key] for key in ("reason", "detail") if row.get(key)}
             self._send(data)
 
     def _send(self, data: dict[str, Any]) -> None:

@@ -18,6 +18,9 @@ LONGEST_HISTORY = 1000
 MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+MOST_DAYS = 366
+LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
+MOST_READINGS = 86400  # seconds
 MOST_SECONDS = 10 * 366 * 86400.0
 TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 # No control characters, and no white space at either end.
@@ -59,6 +62,27 @@ _UNIX: Json = {"type": "number", "description": "Unix time, seconds"}
 _FLAG: Json = {"type": "boolean"}
 
 
+_CLASS: Json = {"enum": ["interactive", "batch"]}
+_SOURCE: Json = {"enum": ["default", "group", "user", "override"]}
+_MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
+
+
+def _quota(more: Json) -> Json:
+    return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
+
+
+def _waits_schema() -> Json:
+    one = _object(
+        {
+            "granted": {**_COUNT, "description": "requests granted in the window"},
+            "waited": {**_COUNT, "description": "those of them that had to wait"},
+            "median": _or_null("number", description="seconds, of those that waited"),
+            "longest": _or_null("number", description="seconds"),
+        }
+    )
+    return _object({"window": _SECONDS, "interactive": one, "batch": one})
+
+
 def _schemas() -> Json:
     return {
         "Error": _object(
@@ -88,7 +112,15 @@ def _schemas() -> Json:
                 "tasks": _COUNT,
                 "health": {"enum": ["ok", "lost"]},
                 "problem": _or_null("string"),
-                "squatters": _array({"type": "object"}),
+                "squatters": _array(
+                    _object(
+                        {
+                            "pid": _or_null("integer"),
+                            "memory": _or_null("integer", description="bytes"),
+                            "kind": {"enum": ["squatter", "over_limit"]},
+                        }
+                    )
+                ),
             }
         ),
         "Lease": _object(
@@ -102,20 +134,39 @@ def _schemas() -> Json:
                         *("parked", "over_limit", "ended"),
                     ]
                 },
-                "phase": _TEXT,
-                "activity": _or_null("string"),
+                "phase": {"enum": ["queued", "held", "parked", "ended"]},
+                "activity": {"enum": ["busy", "idle"]},
                 "name": _or_null("string"),
-                "kind": _or_null("string"),
+                "kind": {"enum": ["kernel", "process"]},
                 "kernel_id": _or_null("string"),
-                "path": _or_null("string"),
+                "path": _or_null(
+                    "string",
+                    description=(
+                        "of the notebook or script, as its client gave it: a notebook's is "
+                        "relative to its Jupyter server's root"
+                    ),
+                ),
                 "pid": _or_null("integer"),
-                "gpus": _array({"type": "object"}),
-                "asked": {"type": "object"},
-                "priority_class": _TEXT,
+                "gpus": _array(
+                    _object(
+                        {
+                            "uuid": _TEXT,
+                            "index": {"type": "integer"},
+                            "memory": {**_BYTES, "description": "bytes this lease may use"},
+                            "measured": _or_null(
+                                "integer", description="bytes it uses; null is unknown"
+                            ),
+                        }
+                    )
+                ),
+                "asked": _object({"gpus": _COUNT, "memory": _MEMORY_LIMIT}),
+                "priority_class": _CLASS,
                 "requested": _UNIX,
                 "granted": _or_null("number"),
+                "since": {**_UNIX, "description": "of the present state: Unix time, seconds"},
                 "age": _SECONDS,
                 "position": _or_null("integer"),
+                "reason": _or_null("string", description="why it ended"),
             }
         ),
         "Waiting": _object(
@@ -124,10 +175,12 @@ def _schemas() -> Json:
                 "lease": _or_null("string"),
                 "mine": _FLAG,
                 "environment": _or_null("string"),
-                "priority_class": _TEXT,
+                "priority_class": _CLASS,
                 "gpus": _COUNT,
-                "memory": _or_null("integer"),
+                "memory": _MEMORY_LIMIT,
                 "waiting": _SECONDS,
+                "ahead": _object({"interactive": _COUNT, "batch": _COUNT}),
+                "message": _or_null("string", description="why it waits; null: not yours to know"),
             }
         ),
         "Status": _object(
@@ -138,20 +191,30 @@ def _schemas() -> Json:
                         "version": _TEXT,
                         "simulated": _FLAG,
                         "problem": _or_null("string"),
+                        "time": _UNIX,
+                        "started": _UNIX,
+                        "max_tasks_per_gpu": _COUNT,
+                        "heartbeat_timeout": _SECONDS,
                     }
                 ),
                 "environment": _TEXT,
                 "admin": _FLAG,
-                "quota": {"type": ["object", "null"]},
+                "quota": _ref("HeldQuota"),
                 "gpus": _array(_ref("Gpu")),
                 "leases": _array(_ref("Lease")),
                 "queue": _array(_ref("Waiting")),
+                "waits": _waits_schema(),
             }
         ),
+        "HeldQuota": _object(_quota({"source": _SOURCE, "used_gpus": _COUNT})),
+        "Live": {
+            "oneOf": [
+                _object({"type": {"const": "status"}, "status": _ref("Status")}),
+                _object({"type": {"const": "unavailable"}, "reason": _TEXT, "message": _TEXT}),
+            ]
+        },
         "Leases": _object({"leases": _array(_ref("Lease")), "queue": _array(_ref("Waiting"))}),
-        "OwnQuota": _object(
-            {"environment": _TEXT, "admin": _FLAG, "quota": {"type": ["object", "null"]}}
-        ),
+        "OwnQuota": _object({"environment": _TEXT, "admin": _FLAG, "quota": _ref("HeldQuota")}),
         "Usage": _object(
             {
                 "since": _UNIX,
@@ -168,6 +231,43 @@ def _schemas() -> Json:
                 ),
             }
         ),
+        "DailyUsage": _object(
+            {
+                "environment": _TEXT,
+                "days": _array(
+                    _object(
+                        {
+                            "start": _UNIX,
+                            "end": _UNIX,
+                            "held": {**_SECONDS, "description": "GPU-seconds"},
+                            "busy": {**_SECONDS, "description": "GPU-seconds"},
+                            "leases": _COUNT,
+                            "node_held": {**_SECONDS, "description": "GPU-seconds of all"},
+                            "node_busy": {**_SECONDS, "description": "GPU-seconds of all"},
+                            "capacity": {
+                                **_SECONDS,
+                                "description": "GPU-seconds that the node's GPUs of now could give",
+                            },
+                        }
+                    )
+                ),
+            }
+        ),
+        "Readings": _object(
+            {
+                "step": _SECONDS,
+                "times": _array(_UNIX),
+                "gpus": _array(
+                    _object(
+                        {
+                            "uuid": _TEXT,
+                            "utilisation": _array(_or_null("number", description="0 to 1")),
+                            "used": _array(_or_null("integer", description="bytes")),
+                        }
+                    )
+                ),
+            }
+        ),
         "History": _object(
             {
                 "events": _array(
@@ -178,6 +278,8 @@ def _schemas() -> Json:
                             "environment": _or_null("string"),
                             "lease": _or_null("string"),
                             "text": _TEXT,
+                            "reason": _or_null("string", description="why a lease ended"),
+                            "detail": _or_null("string", description="an administrator's words"),
                         }
                     )
                 )
@@ -215,15 +317,8 @@ def _schemas() -> Json:
             required=["gpus"],
             closed=True,
         ),
-        "Quota": _object(
-            {
-                "environment": _TEXT,
-                "gpus": _COUNT,
-                "memory": _or_null("integer"),
-                "weight": {"type": "number"},
-            }
-        ),
-        "Quotas": _object({"quotas": _array(_ref("Quota")), "default": {"type": "object"}}),
+        "Quota": _object(_quota({"environment": _TEXT, "source": _SOURCE, "used_gpus": _COUNT})),
+        "Quotas": _object({"quotas": _array(_ref("Quota")), "default": _object(_quota({}))}),
     }
 
 
@@ -315,6 +410,45 @@ def _paths() -> Json:
                 "GPU-seconds held and busy by environment.",
                 "Usage",
                 parameters=[_query("since", since, "Seconds back from now."), _ONE_ENVIRONMENT],
+            )
+        },
+        "/gpushare/api/usage/daily": {
+            "get": _operation(
+                "getDailyUsage",
+                "GPU-seconds by local day, oldest first; today ends now.",
+                "DailyUsage",
+                parameters=[
+                    _query(
+                        "days",
+                        {"type": "integer", "minimum": 1, "maximum": MOST_DAYS, "default": 30},
+                        "So many days.",
+                    ),
+                    _query(
+                        "utc_offset",
+                        {
+                            "type": "number",
+                            "minimum": -LARGEST_OFFSET,
+                            "maximum": LARGEST_OFFSET,
+                            "default": 0,
+                        },
+                        "Seconds by which the local clock is ahead of UTC's.",
+                    ),
+                    _ONE_ENVIRONMENT,
+                ],
+            )
+        },
+        "/gpushare/api/readings": {
+            "get": _operation(
+                "getReadings",
+                "The GPUs' utilisation and memory used over the last quarter of an hour.",
+                "Readings",
+                parameters=[
+                    _query(
+                        "since",
+                        {"type": "number", "minimum": 0, "maximum": MOST_READINGS},
+                        "Seconds back from now.",
+                    )
+                ],
             )
         },
         "/gpushare/api/history": {
