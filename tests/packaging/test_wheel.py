@@ -103,8 +103,9 @@ def sdist(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def unpacked(sdist: Path, tmp_path: Path) -> Path:
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from 3.11.4 on
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+        archive.extractall(tmp_path / "unpacked", **safely)
     (root,) = (tmp_path / "unpacked").iterdir()
     return root
 
