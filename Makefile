@@ -66,10 +66,14 @@ $(VENV)/.builder: $(VENV)/.made
 	@$(PIP) install 'jupyter-builder>=1.2,<2'
 	@touch $@
 
-# $(call npm_install,FOLDER): what FOLDER/yarn.lock says, no more; its story is told on failure
-define npm_install
+define need_node
 	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
 	|| { echo "The JupyterLab side is built with Node 20 or later, and there is none here: https://nodejs.org/en/download" >&2; exit 1; }
+endef
+
+# $(call npm_install,FOLDER): what FOLDER/yarn.lock says, no more; its story is told on failure
+define npm_install
+	$(need_node)
 	@echo "Installing the npm packages of $(1) …"
 	@cd $(1) && { told="$$(PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 $(JLPM) install --immutable 2>&1)" \
 	|| { echo "$$told" | grep -v YN0013 >&2; exit 1; }; }
@@ -83,6 +87,7 @@ $(UI_TEST_MODULES): $(addprefix labextension/ui-tests/,package.json yarn.lock .y
 	$(call npm_install,labextension/ui-tests)
 
 $(UI): $(UI_SOURCES) $(UI_MODULES)
+	$(need_node)
 	@echo "Building the JupyterLab side …"
 	@cd labextension && { told="$$($(JLPM) build:prod 2>&1)" || { echo "$$told" >&2; exit 1; }; }
 	@touch $@

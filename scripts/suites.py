@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ SUITES = {
         (str(BIN / "jlpm"), "playwright", "test"),
         LABEXTENSION / "ui-tests",
         re.compile(r" +\d+ (passed|failed|flaky|skipped|interrupted|did not run).*"),
-        {"PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD": "1"},
+        {"CHROMIUM": os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"},
     ),
 }
 
