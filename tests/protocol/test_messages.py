@@ -27,6 +27,7 @@ from jupyter_gpushare.protocol.messages import (
     Answer,
     AttachParams,
     Call,
+    DailyUsageParams,
     ErrorAnswer,
     Hello,
     HistoryParams,
@@ -37,6 +38,7 @@ from jupyter_gpushare.protocol.messages import (
     Notification,
     QuotaName,
     QuotaParams,
+    ReadingsParams,
     ReleaseParams,
     RequestParams,
     RevokeParams,
@@ -112,6 +114,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.STATUS: ({}, NoParams()),
     Method.WATCH: ({}, NoParams()),
     Method.USAGE: ({"since": 60, "environment": "e"}, UsageParams(60.0, "e")),
+    Method.USAGE_DAILY: ({"days": 7, "utc_offset": -3600}, DailyUsageParams(7, -3600.0, None)),
+    Method.READINGS: ({"since": 60}, ReadingsParams(60.0)),
     Method.HISTORY: ({"limit": 7}, HistoryParams(7, None)),
     Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
     Method.QUOTA_LIST: ({}, NoParams()),
@@ -280,6 +284,8 @@ def test_what_a_request_need_not_say() -> None:
         TaskParams("n", "process", None, None), None, 1, None, "interactive", True
     )
     assert parse_call(line_of(Method.USAGE, {})).params == UsageParams(7 * 86400.0, None)
+    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == DailyUsageParams(30, 0.0, None)
+    assert parse_call(line_of(Method.READINGS, {})).params == ReadingsParams(900.0)
     assert parse_call(line_of(Method.HISTORY, {})).params == HistoryParams(50, None)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
     assert parse_call(line_of(Method.HELLO, hello)).params.token is None
@@ -327,6 +333,10 @@ def test_params_may_be_left_out() -> None:
         (Method.USAGE, {"since": 10**400}),
         (Method.USAGE, {"since": True}),
         (Method.USAGE, {"since": None}),
+        (Method.USAGE_DAILY, {"days": 0}),
+        (Method.USAGE_DAILY, {"days": 367}),
+        (Method.USAGE_DAILY, {"utc_offset": 50401}),
+        (Method.READINGS, {"since": -1}),
         (Method.HISTORY, {"limit": 0}),
         (Method.HISTORY, {"limit": 1001}),
         (Method.TASK_ENDED, {"pid": 0}),

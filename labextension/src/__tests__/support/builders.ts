@@ -93,7 +93,6 @@ export function aWaiting(
     gpus: 1,
     memory: null,
     waiting: 30,
-    reason: null,
     message: null,
     ahead: { interactive: position - 1, batch: 0 },
     ...given
