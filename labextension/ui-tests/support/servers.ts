@@ -34,6 +34,13 @@ export interface IStatus {
   }[];
 }
 
+/** Memory in bytes, on each GPU. */
+export interface IQuotaWish {
+  gpus: number;
+  memory?: number | null;
+  weight?: number;
+}
+
 /** One Jupyter server of one person. */
 export class Server implements IPlace {
   /** With a slash at the end. */
@@ -154,6 +161,15 @@ export class GpuShare {
 
   resumeNode(): Promise<void> {
     return this.command('resume-node');
+  }
+
+  /** As the administrator does; undone after the test. */
+  async setQuota(environment: string, quota: IQuotaWish): Promise<void> {
+    const answer = await this.carol.api.put(
+      `gpushare/api/quotas/${environment}`,
+      { data: quota }
+    );
+    expect(answer.status(), await answer.text()).toBe(200);
   }
 
   /** Wait until every Jupyter server is connected to the node manager. */

@@ -87,3 +87,16 @@ test('two people work in two browsers', async ({
     null
   ]);
 });
+
+test('what an administrator changes is undone after a test', async ({
+  gpushare
+}) => {
+  const quota = async () =>
+    (await (await gpushare.alice.api.get('gpushare/api/quota')).json()).quota;
+  const before = await quota();
+  await gpushare.setQuota('alice', { gpus: 1, memory: 2 ** 30 });
+  expect(await quota()).toMatchObject({ gpus: 1, memory: 2 ** 30 });
+  await gpushare.pauseNode();
+  await gpushare.calm();
+  expect(await quota()).toEqual(before);
+});
