@@ -1,1 +1,3 @@
 import './base.css';
+import './history.css';
+import './admin.css';

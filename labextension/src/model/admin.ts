@@ -1,0 +1,200 @@
+/** What an administrator is shown, and what an administrator typed. Pure. */
+import type {
+  EnvironmentQuota,
+  HistoryEvent,
+  Quotas,
+  QuotaWish,
+  Status,
+  UsageRow
+} from '../api/types';
+import { formatBytes, parseBytes } from '../text/format';
+
+/** One environment with everything that is known of it. */
+export interface IEnvironmentRow {
+  readonly environment: string;
+  readonly gpus: number;
+  /** Bytes on each GPU; `null`: whole GPUs. */
+  readonly memory: number | null;
+  readonly weight: number;
+  readonly source: EnvironmentQuota['source'];
+  readonly usedGpus: number;
+  readonly leases: number;
+  readonly waiting: number;
+  /** GPU-seconds in the chosen window. */
+  readonly held: number;
+  readonly busy: number;
+}
+
+/**
+ * Every environment that has a quota of its own, a lease, a waiting request or usage.
+ *
+ * One that is known by its usage alone has the default quota.
+ */
+export function environmentRows(
+  quotas: Quotas,
+  usage: readonly UsageRow[],
+  status: Status
+): IEnvironmentRow[] {
+  const known = new Map(quotas.quotas.map(quota => [quota.environment, quota]));
+  const used = new Map(usage.map(row => [row.environment, row]));
+  const names = new Set([...known.keys(), ...used.keys()]);
+  const leases = new Map<string, number>();
+  const waiting = new Map<string, number>();
+  for (const lease of status.leases) {
+    if (lease.environment === null || lease.state === 'ended') {
+      continue;
+    }
+    names.add(lease.environment);
+    const counts = lease.state === 'queued' ? waiting : leases;
+    counts.set(lease.environment, (counts.get(lease.environment) ?? 0) + 1);
+  }
+  return [...names].sort().map(environment => {
+    const quota = known.get(environment);
+    const row = used.get(environment);
+    return {
+      environment,
+      gpus: quota?.gpus ?? quotas.default.gpus,
+      memory: quota ? quota.memory : quotas.default.memory,
+      weight: quota?.weight ?? quotas.default.weight,
+      source: quota?.source ?? 'default',
+      usedGpus: quota?.used_gpus ?? 0,
+      leases: leases.get(environment) ?? 0,
+      waiting: waiting.get(environment) ?? 0,
+      held: row?.gpu_seconds_held ?? 0,
+      busy: row?.gpu_seconds_busy ?? 0
+    };
+  });
+}
+
+/** A quota as it is typed. */
+export interface IQuotaDraft {
+  readonly environment: string;
+  readonly gpus: string;
+  /** Empty: whole GPUs. */
+  readonly memory: string;
+  readonly weight: string;
+}
+
+export type DraftField = keyof IQuotaDraft;
+
+/** What is wrong with a field; the words are the view's. */
+export enum Mistake {
+  NoName = 'no-name',
+  BadName = 'bad-name',
+  NotWhole = 'not-whole',
+  NoSize = 'no-size',
+  NotPositive = 'not-positive'
+}
+
+/** The bounds that the server's OpenAPI document states. */
+const MOST_GPUS = 4096;
+const LEAST_WEIGHT = 1e-6;
+const MOST_WEIGHT = 1e6;
+const LONGEST_NAME = 256;
+
+export function draftOf(row: {
+  environment: string;
+  gpus: number;
+  memory: number | null;
+  weight: number;
+}): IQuotaDraft {
+  return {
+    environment: row.environment,
+    gpus: String(row.gpus),
+    memory: row.memory === null ? '' : exactSize(row.memory),
+    weight: String(row.weight)
+  };
+}
+
+/** A size that reads back as the same bytes, as short as that allows. */
+function exactSize(bytes: number): string {
+  for (const units of ['binary', 'decimal'] as const) {
+    const text = formatBytes(bytes, units);
+    if (parseBytes(text) === bytes) {
+      return text;
+    }
+  }
+  return `${bytes / 1024} KiB`;
+}
+
+/** Read a draft: either what to ask the server for, or what is wrong with which field. */
+export function readDraft(
+  draft: IQuotaDraft
+):
+  | { wish: QuotaWish; mistakes: null }
+  | { wish: null; mistakes: Partial<Record<DraftField, Mistake>> } {
+  const mistakes: Partial<Record<DraftField, Mistake>> = {};
+  const name = draft.environment;
+  if (!name.trim()) {
+    mistakes.environment = Mistake.NoName;
+  } else if (
+    name !== name.trim() ||
+    name.length > LONGEST_NAME ||
+    /\p{Cc}|\u2028|\u2029/u.test(name)
+  ) {
+    mistakes.environment = Mistake.BadName;
+  }
+  const gpus = /^\s*\d+\s*$/.test(draft.gpus) ? Number(draft.gpus) : NaN;
+  if (!(gpus <= MOST_GPUS)) {
+    mistakes.gpus = Mistake.NotWhole;
+  }
+  const memory = draft.memory.trim() ? parseBytes(draft.memory) : null;
+  if (draft.memory.trim() && memory === null) {
+    mistakes.memory = Mistake.NoSize;
+  }
+  const weight = draft.weight.trim() ? Number(draft.weight) : NaN;
+  if (!(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
+    mistakes.weight = Mistake.NotPositive;
+  }
+  return Object.keys(mistakes).length
+    ? { wish: null, mistakes }
+    : { wish: { gpus, memory, weight }, mistakes: null };
+}
+
+/** How to come back to what was before a quota was set: another wish, or no override at all. */
+export function undoOf(
+  environment: string,
+  before: Quotas | null
+): QuotaWish | null {
+  const quota = before?.quotas.find(row => row.environment === environment);
+  return quota && quota.source === 'override'
+    ? { gpus: quota.gpus, memory: quota.memory, weight: quota.weight }
+    : null;
+}
+
+/** Which events are looked for; empty texts ask for nothing. */
+export interface IEventFilter {
+  readonly text: string;
+  readonly kind: string;
+  readonly environment: string;
+}
+
+export function filteredEvents(
+  events: readonly HistoryEvent[],
+  filter: IEventFilter
+): HistoryEvent[] {
+  const text = filter.text.trim().toLowerCase();
+  return events.filter(
+    event =>
+      (!filter.kind || event.kind === filter.kind) &&
+      (!filter.environment || event.environment === filter.environment) &&
+      (!text ||
+        [event.text, event.environment, event.lease, event.kind].some(part =>
+          part?.toLowerCase().includes(text)
+        ))
+  );
+}
+
+/** The values there are to choose from, sorted. */
+export function choices(
+  events: readonly HistoryEvent[],
+  of: 'kind' | 'environment'
+): string[] {
+  return [
+    ...new Set(
+      events
+        .map(event => event[of])
+        .filter((value): value is string => value !== null)
+    )
+  ].sort();
+}

@@ -1,0 +1,113 @@
+import { closeIcon, Table } from '@jupyterlab/ui-components';
+import React from 'react';
+
+import type { Lease, Status } from '../api/types';
+import { CommandIDs } from '../commands';
+import { stateIcons } from '../icons';
+import { measuredMemory } from '../model/derive';
+import { formatBytes, formatDuration } from '../text/format';
+import { gpuNames, stateWord, taskName } from '../text/words';
+import { useNow, useSettings, useView } from './host';
+import { IconButton } from './parts';
+
+/** Everybody's leases, each of which can be revoked with a reason. */
+export function AdminLeases(props: { status: Status }): JSX.Element {
+  const { trans, commands } = useView();
+  const { units } = useSettings();
+  const now = useNow(5);
+  const leases = props.status.leases.filter(
+    lease => lease.id !== null && lease.state !== 'ended'
+  );
+  const text = (of: (lease: Lease) => string) => (a: Lease, b: Lease) =>
+    of(a).localeCompare(of(b));
+  const columns: Table.IColumn<Lease>[] = [
+    {
+      id: 'environment',
+      label: trans.__('Environment'),
+      renderCell: lease => lease.environment ?? '?',
+      sort: text(lease => lease.environment ?? '')
+    },
+    {
+      id: 'task',
+      label: trans.__('Task'),
+      renderCell: lease => (
+        <span title={lease.path ?? undefined}>{taskName(lease, trans)}</span>
+      ),
+      sort: text(lease => taskName(lease, trans))
+    },
+    {
+      id: 'state',
+      label: trans.__('State'),
+      renderCell: lease => {
+        const Icon = stateIcons[lease.state];
+        return (
+          <span className="jp-gpushare-cell-state" data-state={lease.state}>
+            <span className="jp-gpushare-state">
+              <Icon.react tag="span" aria-hidden="true" />
+            </span>
+            {stateWord(lease.state, trans)}
+          </span>
+        );
+      },
+      sort: text(lease => lease.state)
+    },
+    {
+      id: 'gpus',
+      label: trans.__('GPUs'),
+      renderCell: lease => gpuNames(lease, trans) || '–',
+      sort: (a, b) => a.gpus.length - b.gpus.length
+    },
+    {
+      id: 'memory',
+      label: trans.__('Memory'),
+      renderCell: lease => {
+        const used = measuredMemory(lease);
+        const limit = lease.gpus.reduce((sum, gpu) => sum + gpu.memory, 0);
+        return lease.gpus.length
+          ? trans.__(
+              '%1 of %2',
+              used === null ? '?' : formatBytes(used, units),
+              formatBytes(limit, units)
+            )
+          : '–';
+      },
+      sort: (a, b) => (measuredMemory(a) ?? -1) - (measuredMemory(b) ?? -1)
+    },
+    {
+      id: 'since',
+      label: trans.__('For'),
+      renderCell: lease => formatDuration(now - lease.since, trans),
+      sort: (a, b) => b.since - a.since
+    },
+    {
+      id: 'actions',
+      label: trans.__('Revoke'),
+      renderCell: lease => (
+        <IconButton
+          icon={closeIcon}
+          label={trans.__(
+            'Revoke the lease of %1: %2',
+            lease.environment ?? '?',
+            taskName(lease, trans)
+          )}
+          onClick={() =>
+            void commands.execute(CommandIDs.revoke, { lease: lease.id })
+          }
+        />
+      ),
+      sort: () => 0
+    }
+  ];
+  return (
+    <div className="jp-gpushare-scroll" tabIndex={0} role="group">
+      <Table
+        rows={leases.map(lease => ({ data: lease, key: lease.id ?? '' }))}
+        columns={columns}
+        sortKey="environment"
+        sortDirection={1}
+        blankIndicator={() => trans.__('Nobody holds a GPU.')}
+      />
+      {leases.length === 0 && <p>{trans.__('Nobody holds a GPU.')}</p>}
+    </div>
+  );
+}

@@ -1,0 +1,462 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import {
+  Button,
+  editIcon,
+  HTMLSelect,
+  Table,
+  undoIcon
+} from '@jupyterlab/ui-components';
+import React from 'react';
+
+import type { Quotas, QuotaWish, Status } from '../api/types';
+import {
+  type DraftField,
+  draftOf,
+  environmentRows,
+  type IEnvironmentRow,
+  type IQuotaDraft,
+  Mistake,
+  readDraft,
+  undoOf
+} from '../model/admin';
+import {
+  formatBytes,
+  formatGpuHours,
+  formatGpus,
+  type Units
+} from '../text/format';
+import { useFetched } from './fetched';
+import { useSettings, useView } from './host';
+import { IconButton, Skeleton } from './parts';
+
+const HOUR = 3600;
+const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
+
+/** A change that was made, and how to take it back. */
+interface IDone {
+  readonly environment: string;
+  readonly text: string;
+  /** What to set again; `null`: remove the override. */
+  readonly undo: QuotaWish | null;
+}
+
+/** Every environment with quota and use; quotas are edited in place. */
+export function AdminQuotas(props: { status: Status }): JSX.Element {
+  const { trans, model } = useView();
+  const { units } = useSettings();
+  const [span, setSpan] = React.useState(WINDOWS[1]);
+  const [filter, setFilter] = React.useState('');
+  const [draft, setDraft] = React.useState<IQuotaDraft | null>(null);
+  /** The environment that is edited; `null` while a new one is typed. */
+  const [editing, setEditing] = React.useState<string | null>(null);
+  const [refusal, setRefusal] = React.useState<string | null>(null);
+  const [done, setDone] = React.useState<IDone | null>(null);
+  const fetch = React.useCallback(async () => {
+    const [quotas, usage] = await Promise.all([
+      model.api.quotas(),
+      model.api.usage(span)
+    ]);
+    return { quotas, usage };
+  }, [model, span]);
+  const { data, error, refresh } = useFetched('quotas', fetch);
+  if (!data) {
+    return error === null ? (
+      <Skeleton lines={4} label={trans.__('Loading the quotas')} />
+    ) : (
+      <p className="jp-gpushare-advice" role="alert">
+        {trans.__('The quotas could not be read: %1', error)}
+      </p>
+    );
+  }
+
+  const close = (): void => {
+    setDraft(null);
+    setEditing(null);
+    setRefusal(null);
+  };
+  /** Set a quota, or (`null`) remove the override. What was typed stays until it worked. */
+  const apply = async (
+    environment: string,
+    wish: QuotaWish | null,
+    before: Quotas | null
+  ): Promise<void> => {
+    try {
+      if (wish) {
+        await model.api.setQuota(environment, wish);
+      } else {
+        await model.api.unsetQuota(environment);
+      }
+    } catch (failed) {
+      setRefusal(failed instanceof Error ? failed.message : String(failed));
+      return;
+    }
+    close();
+    setDone(
+      before && {
+        environment,
+        text: wish
+          ? trans.__(
+              'The quota of %1 is now %2.',
+              environment,
+              wishText(wish, units, trans)
+            )
+          : trans.__('%1 has its configured quota again.', environment),
+        undo: undoOf(environment, before)
+      }
+    );
+    refresh();
+  };
+  const read = draft && readDraft(draft);
+  const save = (): void => {
+    if (draft && read?.wish) {
+      void apply(draft.environment, read.wish, data.quotas);
+    }
+  };
+  const field = (
+    name: DraftField,
+    label: string,
+    placeholder?: string
+  ): JSX.Element | null =>
+    draft && (
+      <DraftInput
+        label={label}
+        placeholder={placeholder}
+        value={draft[name]}
+        mistake={
+          read?.mistakes?.[name]
+            ? mistakeText(read.mistakes[name], trans)
+            : null
+        }
+        autoFocus={name === (editing === null ? 'environment' : 'gpus')}
+        onChange={value => setDraft({ ...draft, [name]: value })}
+        onSave={save}
+        onCancel={close}
+      />
+    );
+  const buttons = (
+    <span className="jp-gpushare-controls">
+      <Button
+        type="button"
+        className="jp-mod-styled jp-mod-accept"
+        disabled={!read?.wish}
+        onClick={save}
+      >
+        {trans.__('Save')}
+      </Button>
+      <Button type="button" className="jp-mod-styled" onClick={close}>
+        {trans.__('Cancel')}
+      </Button>
+    </span>
+  );
+
+  const rows = environmentRows(
+    data.quotas,
+    data.usage.rows,
+    props.status
+  ).filter(row => row.environment.toLowerCase().includes(filter.toLowerCase()));
+  const number =
+    (of: (row: IEnvironmentRow) => number) =>
+    (a: IEnvironmentRow, b: IEnvironmentRow) =>
+      of(a) - of(b);
+  const edited = (row: IEnvironmentRow): boolean =>
+    draft !== null && editing === row.environment;
+  const columns: Table.IColumn<IEnvironmentRow>[] = [
+    {
+      id: 'environment',
+      label: trans.__('Environment'),
+      renderCell: row => <strong>{row.environment}</strong>,
+      sort: (a, b) => a.environment.localeCompare(b.environment)
+    },
+    {
+      id: 'gpus',
+      label: trans.__('GPUs'),
+      renderCell: row =>
+        edited(row) ? (
+          field('gpus', trans.__('GPUs of %1', row.environment))
+        ) : (
+          <span data-over={row.usedGpus > row.gpus}>
+            {trans.__('%1 of %2', row.usedGpus, row.gpus)}
+          </span>
+        ),
+      sort: number(row => row.usedGpus)
+    },
+    {
+      id: 'memory',
+      label: trans.__('Memory each'),
+      renderCell: row =>
+        edited(row)
+          ? field(
+              'memory',
+              trans.__('Memory on each GPU of %1', row.environment),
+              trans.__('whole GPU')
+            )
+          : row.memory === null
+            ? trans.__('whole GPU')
+            : formatBytes(row.memory, units),
+      sort: number(row => row.memory ?? Infinity)
+    },
+    {
+      id: 'weight',
+      label: trans.__('Weight'),
+      renderCell: row =>
+        edited(row)
+          ? field('weight', trans.__('Weight of %1', row.environment))
+          : row.weight,
+      sort: number(row => row.weight)
+    },
+    {
+      id: 'leases',
+      label: trans.__('Leases'),
+      renderCell: row =>
+        row.waiting
+          ? trans.__('%1, %2 waiting', row.leases, row.waiting)
+          : row.leases,
+      sort: number(row => row.leases + row.waiting)
+    },
+    {
+      id: 'held',
+      label: trans.__('GPU-hours'),
+      renderCell: row => (
+        <span
+          title={trans.__(
+            '%1 held, %2 busy',
+            formatGpuHours(row.held),
+            formatGpuHours(row.busy)
+          )}
+        >
+          {trans.__(
+            '%1 (%2 busy)',
+            formatGpuHours(row.held),
+            formatGpuHours(row.busy)
+          )}
+        </span>
+      ),
+      sort: number(row => row.held)
+    },
+    {
+      id: 'source',
+      label: trans.__('Set by'),
+      renderCell: row => sourceWord(row.source, trans),
+      sort: (a, b) => a.source.localeCompare(b.source)
+    },
+    {
+      id: 'actions',
+      label: trans.__('Change'),
+      renderCell: row =>
+        edited(row) ? (
+          buttons
+        ) : (
+          <span className="jp-gpushare-actions">
+            <IconButton
+              icon={editIcon}
+              label={trans.__('Edit the quota of %1', row.environment)}
+              onClick={() => {
+                setDone(null);
+                setRefusal(null);
+                setDraft(draftOf(row));
+                setEditing(row.environment);
+              }}
+            />
+            {row.source === 'override' && (
+              <IconButton
+                icon={undoIcon}
+                label={trans.__(
+                  'Give %1 its configured quota again',
+                  row.environment
+                )}
+                onClick={() => void apply(row.environment, null, data.quotas)}
+              />
+            )}
+          </span>
+        ),
+      sort: () => 0
+    }
+  ];
+  return (
+    <>
+      <div className="jp-gpushare-controls">
+        <input
+          type="search"
+          className="jp-mod-styled"
+          placeholder={trans.__('Filter')}
+          aria-label={trans.__('Filter the environments')}
+          value={filter}
+          onChange={event => setFilter(event.target.value)}
+        />
+        <HTMLSelect
+          aria-label={trans.__('Window of the GPU-hours')}
+          value={span}
+          onChange={event => setSpan(Number(event.target.value))}
+          options={WINDOWS.map(seconds => ({
+            value: seconds,
+            label: windowText(seconds, trans)
+          }))}
+        />
+        <Button
+          type="button"
+          className="jp-mod-styled"
+          onClick={() => {
+            setDone(null);
+            setRefusal(null);
+            setEditing(null);
+            setDraft(draftOf({ environment: '', ...data.quotas.default }));
+          }}
+        >
+          {trans.__('Add')}
+        </Button>
+      </div>
+      {error !== null && (
+        <p className="jp-gpushare-advice" role="alert">
+          {trans.__('Not up to date: %1', error)}
+        </p>
+      )}
+      {done && (
+        <p className="jp-gpushare-note" role="status">
+          {done.text}{' '}
+          <Button
+            type="button"
+            className="jp-mod-styled"
+            onClick={() => void apply(done.environment, done.undo, null)}
+          >
+            {trans.__('Undo')}
+          </Button>
+        </p>
+      )}
+      {refusal !== null && (
+        <p className="jp-gpushare-advice" role="alert">
+          {trans.__('Not changed: %1', refusal)}
+        </p>
+      )}
+      {draft && editing === null && (
+        <div className="jp-gpushare-controls">
+          {field(
+            'environment',
+            trans.__('Name of the environment'),
+            trans.__('name')
+          )}
+          {field('gpus', trans.__('GPUs'))}
+          {field(
+            'memory',
+            trans.__('Memory on each GPU'),
+            trans.__('whole GPU')
+          )}
+          {field('weight', trans.__('Weight'))}
+          {buttons}
+        </div>
+      )}
+      <div className="jp-gpushare-scroll" tabIndex={0} role="group">
+        <Table
+          rows={rows.map(row => ({ data: row, key: row.environment }))}
+          columns={columns}
+          sortKey="environment"
+          sortDirection={1}
+          blankIndicator={() => ''}
+        />
+        {rows.length === 0 && (
+          <p>{trans.__('No environment has this in its name.')}</p>
+        )}
+      </div>
+    </>
+  );
+}
+
+function DraftInput(props: {
+  label: string;
+  placeholder?: string;
+  value: string;
+  mistake: string | null;
+  autoFocus: boolean;
+  onChange: (value: string) => void;
+  onSave: () => void;
+  onCancel: () => void;
+}): JSX.Element {
+  const id = React.useId();
+  return (
+    <span className="jp-gpushare-draft">
+      <input
+        type="text"
+        className="jp-mod-styled"
+        aria-label={props.label}
+        title={props.label}
+        placeholder={props.placeholder}
+        value={props.value}
+        autoFocus={props.autoFocus}
+        aria-invalid={props.mistake !== null}
+        aria-describedby={props.mistake === null ? undefined : id}
+        onChange={event => props.onChange(event.target.value)}
+        onKeyDown={event => {
+          if (event.key === 'Enter') {
+            props.onSave();
+          } else if (event.key === 'Escape') {
+            event.stopPropagation();
+            props.onCancel();
+          }
+        }}
+      />
+      {props.mistake !== null && <span id={id}>{props.mistake}</span>}
+    </span>
+  );
+}
+
+function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
+  switch (mistake) {
+    case Mistake.NoName:
+      return trans.__('A name is needed.');
+    case Mistake.BadName:
+      return trans.__(
+        'At most 256 characters, no space around them, no control characters.'
+      );
+    case Mistake.NotWhole:
+      return trans.__('A whole number from 0 to 4096.');
+    case Mistake.NoSize:
+      return trans.__(
+        'A size with its unit, as 8GiB or 16 GB; empty is the whole GPU.'
+      );
+    case Mistake.NotPositive:
+      return trans.__('A number above 0, as 1 or 2.5.');
+  }
+}
+
+function wishText(
+  wish: QuotaWish,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  return typeof wish.memory === 'number'
+    ? trans.__(
+        '%1, %2 on each, weight %3',
+        formatGpus(wish.gpus, trans),
+        formatBytes(wish.memory, units),
+        wish.weight ?? 1
+      )
+    : trans.__(
+        '%1, whole GPUs, weight %2',
+        formatGpus(wish.gpus, trans),
+        wish.weight ?? 1
+      );
+}
+
+function sourceWord(
+  source: IEnvironmentRow['source'],
+  trans: TranslationBundle
+): string {
+  switch (source) {
+    case 'default':
+      return trans.__('default');
+    case 'group':
+      return trans.__('group');
+    case 'user':
+      return trans.__('configuration');
+    case 'override':
+      return trans.__('administrator');
+  }
+}
+
+function windowText(seconds: number, trans: TranslationBundle): string {
+  const hours = seconds / HOUR;
+  return hours < 24
+    ? trans._n('last hour', 'last %1 hours', hours)
+    : hours === 24
+      ? trans.__('last 24 hours')
+      : trans.__('last %1 days', hours / 24);
+}

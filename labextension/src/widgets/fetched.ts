@@ -1,0 +1,61 @@
+import { Poll } from '@lumino/polling';
+import React from 'react';
+
+import { useSettings, useView } from './host';
+
+/** Something that is asked for, not pushed. Old data stays when asking again fails. */
+export interface IFetched<T> {
+  readonly data: T | null;
+  /** What went wrong the last time; `null` when it went well. */
+  readonly error: string | null;
+  /** Ask again now. */
+  refresh(): void;
+}
+
+/**
+ * Ask for something now, whenever the view is shown, and then each `settings.refresh` seconds;
+ * never while nobody sees the view. `fetch` must be a stable function (`useCallback`).
+ */
+export function useFetched<T>(
+  name: string,
+  fetch: () => Promise<T>
+): IFetched<T> {
+  const { host } = useView();
+  const { refresh } = useSettings();
+  const [state, setState] = React.useState<{
+    data: T | null;
+    error: string | null;
+  }>({ data: null, error: null });
+  const poll = React.useRef<Poll | null>(null);
+  React.useEffect(() => {
+    const polling = new Poll({
+      name: `gpushare:${name}`,
+      factory: async () => {
+        try {
+          const data = await fetch();
+          if (!polling.isDisposed) {
+            setState({ data, error: null });
+          }
+        } catch (error) {
+          if (!polling.isDisposed) {
+            const text = error instanceof Error ? error.message : String(error);
+            setState(before => ({ data: before.data, error: text }));
+          }
+          throw error; // so that the poll slows down
+        }
+      },
+      frequency: { interval: refresh * 1000, backoff: true, max: 300_000 },
+      standby: () => (host.isVisible ? 'when-hidden' : true)
+    });
+    const shown = (): void => void polling.refresh();
+    host.shown.connect(shown);
+    poll.current = polling;
+    return () => {
+      host.shown.disconnect(shown);
+      polling.dispose();
+      poll.current = null;
+    };
+  }, [name, fetch, refresh, host]);
+  const again = React.useCallback(() => void poll.current?.refresh(), []);
+  return { ...state, refresh: again };
+}
