@@ -72,6 +72,7 @@ export function show(
   const ran: IShown['ran'] = [];
   for (const command of commands) {
     registry.addCommand(command, {
+      describedBy: { args: { type: 'object' } },
       execute: args => void ran.push({ command, args })
     });
   }

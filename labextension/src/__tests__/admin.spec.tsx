@@ -1,0 +1,333 @@
+import {
+  act,
+  fireEvent,
+  screen,
+  waitFor,
+  within
+} from '@testing-library/react';
+
+import type { HistoryEvent, Quotas } from '../api/types';
+import { CommandIDs } from '../commands';
+import {
+  choices,
+  draftOf,
+  environmentRows,
+  filteredEvents,
+  Mistake,
+  readDraft,
+  undoOf
+} from '../model/admin';
+import { AdminView } from '../widgets/admin';
+import {
+  aLease,
+  anEnvironmentQuota,
+  aQueuedLease,
+  aStatus,
+  GIB
+} from './support/builders';
+import { type IShown, show } from './support/views';
+
+const QUOTAS: Quotas = {
+  quotas: [
+    anEnvironmentQuota('alice', { gpus: 2, used_gpus: 1, source: 'override' }),
+    anEnvironmentQuota('bob', { gpus: 1, memory: null, source: 'group' })
+  ],
+  default: { gpus: 1, memory: 4 * GIB, weight: 1 }
+};
+const USAGE = {
+  since: 0,
+  until: 1,
+  rows: [
+    {
+      environment: 'gone',
+      gpu_seconds_held: 7200,
+      gpu_seconds_busy: 3600,
+      leases: 3
+    }
+  ]
+};
+const EVENT: HistoryEvent = {
+  at: 1990,
+  kind: 'LeaseEnded',
+  environment: 'bob',
+  lease: 'l9',
+  text: 'ended: revoked, maintenance',
+  reason: 'revoked',
+  detail: 'maintenance'
+};
+const EVENTS = [
+  EVENT,
+  { ...EVENT, kind: 'LeaseGranted', environment: 'alice', text: 'got 1 GPU' },
+  { ...EVENT, kind: 'BootSeen', environment: null, text: 'started' }
+];
+
+describe('environmentRows', () => {
+  it('has everybody who has a quota, a lease, or usage', () => {
+    const status = aStatus({
+      leases: [
+        aLease('a'),
+        aQueuedLease('b', 1),
+        aLease('c', { environment: 'carol', mine: false }),
+        aLease('d', { environment: null, mine: false }),
+        aLease('e', { state: 'ended', environment: 'ended-long-ago' })
+      ]
+    });
+    const rows = environmentRows(QUOTAS, USAGE.rows, status);
+    expect(rows.map(row => row.environment)).toEqual([
+      'alice',
+      'bob',
+      'carol',
+      'gone'
+    ]);
+    expect(rows[0]).toMatchObject({ leases: 1, waiting: 1, usedGpus: 1 });
+    expect(rows[2]).toMatchObject({
+      gpus: 1,
+      memory: 4 * GIB,
+      source: 'default'
+    });
+    expect(rows[3]).toMatchObject({ held: 7200, busy: 3600 });
+  });
+
+  it("keeps a quota's missing limit, whatever the default has", () => {
+    const [, bob] = environmentRows(QUOTAS, [], aStatus());
+    expect(bob.memory).toBeNull();
+  });
+});
+
+describe('readDraft', () => {
+  const good = { environment: 'alice', gpus: '2', memory: '8GiB', weight: '1' };
+
+  it('reads what is right', () => {
+    expect(readDraft(good).wish).toEqual({
+      gpus: 2,
+      memory: 8 * GIB,
+      weight: 1
+    });
+    expect(readDraft({ ...good, memory: ' ' }).wish?.memory).toBeNull();
+  });
+
+  it.each([
+    ['environment', '', Mistake.NoName],
+    ['environment', ' alice', Mistake.BadName],
+    ['environment', 'a\nb', Mistake.BadName],
+    ['environment', 'x'.repeat(257), Mistake.BadName],
+    ['gpus', '', Mistake.NotWhole],
+    ['gpus', '1.5', Mistake.NotWhole],
+    ['gpus', '-1', Mistake.NotWhole],
+    ['gpus', '4097', Mistake.NotWhole],
+    ['gpus', '1e3', Mistake.NotWhole],
+    ['memory', '8', Mistake.NoSize],
+    ['memory', '0GiB', Mistake.NoSize],
+    ['memory', 'many', Mistake.NoSize],
+    ['weight', '', Mistake.NotPositive],
+    ['weight', '0', Mistake.NotPositive],
+    ['weight', 'NaN', Mistake.NotPositive],
+    ['weight', 'Infinity', Mistake.NotPositive]
+  ])('refuses %s %j', (field, value, mistake) => {
+    const read = readDraft({ ...good, [field]: value });
+    expect(read.wish).toBeNull();
+    expect(read.mistakes).toEqual({ [field]: mistake });
+  });
+
+  it('reads back every quota that it shows', () => {
+    for (const memory of [null, GIB, 16e9, 24 * GIB + 1024, 7 * 1024]) {
+      const draft = draftOf({ environment: 'a', gpus: 3, memory, weight: 2.5 });
+      expect(readDraft(draft).wish).toEqual({ gpus: 3, memory, weight: 2.5 });
+    }
+  });
+});
+
+it('undoes to the override that was, or to none', () => {
+  expect(undoOf('alice', QUOTAS)).toEqual({
+    gpus: 2,
+    memory: 8 * GIB,
+    weight: 1
+  });
+  expect(undoOf('bob', QUOTAS)).toBeNull();
+  expect(undoOf('new', QUOTAS)).toBeNull();
+});
+
+it('filters events by text, kind and environment', () => {
+  const found = (filter: object): string[] =>
+    filteredEvents(EVENTS, {
+      text: '',
+      kind: '',
+      environment: '',
+      ...filter
+    }).map(event => event.kind);
+  expect(found({})).toHaveLength(3);
+  expect(found({ text: 'MAINT' })).toEqual(['LeaseEnded']);
+  expect(found({ text: 'alice' })).toEqual(['LeaseGranted']);
+  expect(found({ kind: 'BootSeen' })).toEqual(['BootSeen']);
+  expect(found({ environment: 'bob', kind: 'BootSeen' })).toEqual([]);
+  expect(choices(EVENTS, 'environment')).toEqual(['alice', 'bob']);
+});
+
+describe('AdminView', () => {
+  async function open(admin = true): Promise<IShown> {
+    const status = aStatus({
+      admin,
+      leases: [
+        aLease('l1', { environment: 'bob', mine: false, path: 'b/deep.ipynb' })
+      ]
+    });
+    const shown = show(AdminView, status, [CommandIDs.revoke]);
+    const { server } = shown.model;
+    server.on('GET', 'quotas', 200, QUOTAS);
+    server.on('GET', 'usage', 200, USAGE);
+    server.on('GET', 'history', 200, { events: EVENTS });
+    if (admin) {
+      await screen.findByRole('button', { name: 'Edit the quota of alice' });
+      await screen.findByText('got 1 GPU');
+    }
+    return shown;
+  }
+  const put = (shown: IShown): unknown[] =>
+    shown.model.server.asked.filter(({ method }) => method !== 'GET');
+  const input = (name: string): HTMLInputElement =>
+    screen.getByRole('textbox', { name });
+  const type = (name: string, value: string): void =>
+    void fireEvent.change(input(name), { target: { value } });
+
+  it('is for administrators', async () => {
+    const shown = await open(false);
+    expect(shown.container.textContent).toContain('Only an administrator');
+    expect(shown.model.server.asked).toEqual([]);
+  });
+
+  it('edits a quota in place, and undoes it', async () => {
+    const shown = await open();
+    const { server } = shown.model;
+    server.on('PUT', 'quotas/alice', 200, {});
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Edit the quota of alice' })
+    );
+    expect(input('Memory on each GPU of alice').value).toBe('8 GiB');
+    type('GPUs of alice', '4');
+    // A status that comes meanwhile must not take away what was typed.
+    shown.model.setStatus({ ...aStatus(), admin: true });
+    expect(input('GPUs of alice').value).toBe('4');
+    fireEvent.keyDown(input('GPUs of alice'), { key: 'Enter' });
+    await screen.findByText(/The quota of alice is now 4 GPUs, 8 GiB on each/);
+    expect(put(shown)).toEqual([
+      {
+        method: 'PUT',
+        path: 'quotas/alice',
+        body: { gpus: 4, memory: 8 * GIB, weight: 1 }
+      }
+    ]);
+    fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
+    await waitFor(() => expect(put(shown)).toHaveLength(2));
+    expect(put(shown)[1]).toMatchObject({
+      path: 'quotas/alice',
+      body: { gpus: 2, memory: 8 * GIB, weight: 1 }
+    });
+    await waitFor(() =>
+      expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull()
+    );
+  });
+
+  it('undoes by removing the override where there was none', async () => {
+    const shown = await open();
+    const { server } = shown.model;
+    server.on('PUT', 'quotas/bob', 200, {});
+    server.on('DELETE', 'quotas/bob', 200, {});
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Edit the quota of bob' })
+    );
+    type('Memory on each GPU of bob', '16 GB');
+    fireEvent.click(screen.getByRole('button', { name: 'Save' }));
+    fireEvent.click(await screen.findByRole('button', { name: 'Undo' }));
+    await waitFor(() => expect(put(shown)).toHaveLength(2));
+    expect(put(shown)[1]).toMatchObject({
+      method: 'DELETE',
+      path: 'quotas/bob'
+    });
+  });
+
+  it('says what is wrong beside the field, and saves nothing', async () => {
+    const shown = await open();
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Edit the quota of alice' })
+    );
+    type('Memory on each GPU of alice', '8');
+    const field = input('Memory on each GPU of alice');
+    expect(field.getAttribute('aria-invalid')).toBe('true');
+    const id = field.getAttribute('aria-describedby') ?? '';
+    expect(document.getElementById(id)?.textContent).toContain('8GiB');
+    expect(screen.getByRole('button', { name: 'Save' })).toHaveProperty(
+      'disabled',
+      true
+    );
+    fireEvent.keyDown(field, { key: 'Enter' });
+    fireEvent.keyDown(field, { key: 'Escape' });
+    expect(screen.queryByRole('button', { name: 'Save' })).toBeNull();
+    expect(put(shown)).toEqual([]);
+  });
+
+  it("shows the server's refusal and keeps what was typed", async () => {
+    const shown = await open();
+    shown.model.server.on('PUT', 'quotas/alice', 503, {
+      reason: 'unavailable',
+      message: 'The disk is full.'
+    });
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Edit the quota of alice' })
+    );
+    type('GPUs of alice', '3');
+    fireEvent.click(screen.getByRole('button', { name: 'Save' }));
+    await screen.findByText('Not changed: The disk is full.');
+    expect(input('GPUs of alice').value).toBe('3');
+  });
+
+  it('adds an environment with the default quota as a start', async () => {
+    const shown = await open();
+    shown.model.server.on('PUT', 'quotas/dave', 200, {});
+    fireEvent.click(screen.getByRole('button', { name: 'Add' }));
+    expect(input('GPUs').value).toBe('1');
+    type('Name of the environment', 'dave');
+    fireEvent.click(screen.getByRole('button', { name: 'Save' }));
+    await waitFor(() => expect(put(shown)).toHaveLength(1));
+    expect(put(shown)[0]).toMatchObject({ path: 'quotas/dave' });
+  });
+
+  it("revokes through the command that asks for a reason, and finds bob's task", async () => {
+    const { ran } = await open();
+    fireEvent.click(
+      screen.getByRole('button', {
+        name: 'Revoke the lease of bob: deep.ipynb'
+      })
+    );
+    expect(ran).toEqual([
+      { command: CommandIDs.revoke, args: { lease: 'l1' } }
+    ]);
+  });
+
+  it('filters environments and events', async () => {
+    await open();
+    fireEvent.change(
+      screen.getByRole('searchbox', { name: 'Filter the environments' }),
+      { target: { value: 'GON' } }
+    );
+    expect(
+      screen.queryByRole('button', { name: /Edit the quota of alice/ })
+    ).toBeNull();
+    expect(screen.getByText('2.00 (1.00 busy)')).toBeTruthy();
+    fireEvent.change(screen.getByRole('combobox', { name: 'Kind of event' }), {
+      target: { value: 'LeaseEnded' }
+    });
+    const events = screen.getByRole('region', { name: 'Events' });
+    expect(within(events).getAllByRole('row')).toHaveLength(2);
+  });
+
+  it('keeps the old figures, marked, when asking again fails', async () => {
+    const shown = await open();
+    shown.model.server.on('GET', 'quotas', 503, {
+      reason: 'unavailable',
+      message: 'gone'
+    });
+    act(() => shown.host.shown.emit());
+    await screen.findByText('Not up to date: gone');
+    screen.getByRole('button', { name: 'Edit the quota of alice' });
+  });
+});
