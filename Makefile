@@ -43,7 +43,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: help lab test test-fast test-ui demo bench lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo bench lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -86,7 +86,8 @@ $(UI_MODULES): labextension/package.json labextension/yarn.lock labextension/.ya
 $(UI_TEST_MODULES): $(addprefix labextension/ui-tests/,package.json yarn.lock .yarnrc.yml) | $(VENV)/.builder
 	$(call npm_install,labextension/ui-tests)
 
-$(UI): $(UI_SOURCES) $(UI_MODULES)
+# A development build is replaced: hatch_build.py would refuse to pack it.
+$(UI): $(UI_SOURCES) $(UI_MODULES) $(if $(wildcard $(dir $(UI))build_log.json),FORCE)
 	$(need_node)
 	@echo "Building the JupyterLab side …"
 	@cd labextension && { told="$$($(JLPM) build:prod 2>&1)" || { echo "$$told" >&2; exit 1; }; }

@@ -192,6 +192,15 @@ def test_nothing_is_built_with_half_its_ui(unpacked: Path, tmp_path: Path) -> No
     assert not list(tmp_path.glob("*.whl"))
 
 
+def test_a_development_build_goes_to_nobody(unpacked: Path, tmp_path: Path) -> None:
+    (unpacked / "jupyter_gpushare" / "labextension" / "build_log.json").write_text("{}")
+    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
+    assert done.returncode != 0
+    assert "built for development" in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
+    build(unpacked, tmp_path, "build_editable", SKIP_JUPYTER_BUILDER="1")
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment that sees this one's packages, but not its start-up files."""
