@@ -49,13 +49,12 @@ class Waits:
             if record.lease is None:
                 continue
             if record.kind == "LeaseQueued":
-                request = record.data["request"]
-                if isinstance(request, dict):
-                    kind = PriorityClass(request["priority_class"])
+                kind = _kind(record)
+                if kind is not None:
                     asked[record.lease] = (kind, record.at)
             elif record.kind == "LeaseGranted" and record.lease in asked:
-                kind, at = asked.pop(record.lease)
-                self.add(kind, record.wall, record.at - at)
+                wanted, at = asked.pop(record.lease)
+                self.add(wanted, record.wall, record.at - at)
 
     def heard(self, outcome: Outcome, state: State, wall: float) -> None:
         """Note the grants among the manager's events; ``wall`` is Unix seconds."""
@@ -72,6 +71,13 @@ class Waits:
             "window": WINDOW,
             **{kind.value: _summary(self._waits[kind], wall - WINDOW) for kind in PriorityClass},
         }
+
+
+def _kind(record: Record) -> PriorityClass | None:
+    """A request's class; ``None`` where an older or newer release had other words for it."""
+    request = record.data.get("request")
+    word = request.get("priority_class") if isinstance(request, dict) else None
+    return next((kind for kind in PriorityClass if kind.value == word), None)
 
 
 def _summary(waits: Iterable[_Wait], since: float) -> dict[str, Any]:
