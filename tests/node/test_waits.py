@@ -1,0 +1,358 @@
+"""How long requests waited, why they wait, and what a status may cost to make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node import NodeClient, RunningNode, until
+from support.policy_world import GIB, World, gpu, task
+
+from jupyter_gpushare.node.ledger import JSON, Record
+from jupyter_gpushare.node.manager import Outcome
+from jupyter_gpushare.node.status import NodeFacts, Viewer, status_document
+from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core, decide
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import (
+    EnvironmentName,
+    LeaseId,
+    PriorityClass,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+NOW = 1_700_000_000.0
+NOBODY = {"granted": 0, "waited": 0, "median": None, "longest": None}
+
+
+def tell(waits: Waits, kind: PriorityClass = PriorityClass.INTERACTIVE) -> dict[str, Any]:
+    told: dict[str, Any] = waits.document(NOW)[kind.value]
+    return told
+
+
+# -- the figures -----------------------------------------------------------------------------
+
+
+def test_nobody_waited() -> None:
+    assert Waits().document(NOW) == {"window": WINDOW, "interactive": NOBODY, "batch": NOBODY}
+
+
+def test_who_got_GPUs_at_once_is_counted_but_did_not_wait() -> None:
+    waits = Waits()
+    for waited in (0.0, 0.0, 4.0, 10.0, -0.5):
+        waits.add(PriorityClass.INTERACTIVE, NOW - 1, waited)
+    assert tell(waits) == {"granted": 5, "waited": 2, "median": 7.0, "longest": 10.0}
+    assert tell(waits, PriorityClass.BATCH) == NOBODY
+
+
+def test_the_window_ends() -> None:
+    waits = Waits()
+    waits.add(PriorityClass.BATCH, NOW - WINDOW - 0.001, 500.0)
+    waits.add(PriorityClass.BATCH, NOW - WINDOW, 2.0)
+    waits.add(PriorityClass.BATCH, NOW, 1.0)
+    assert tell(waits, PriorityClass.BATCH) == {
+        "granted": 2,
+        "waited": 2,
+        "median": 1.5,
+        "longest": 2.0,
+    }
+
+
+def test_no_more_than_the_newest_are_kept() -> None:
+    waits = Waits()
+    waits.add(PriorityClass.INTERACTIVE, NOW, 9999.0)
+    for _ in range(MOST):
+        waits.add(PriorityClass.INTERACTIVE, NOW, 1.0)
+    assert tell(waits) == {"granted": MOST, "waited": MOST, "median": 1.0, "longest": 1.0}
+
+
+grants = st.lists(
+    st.tuples(
+        st.sampled_from(list(PriorityClass)),
+        st.floats(NOW - 2 * WINDOW, NOW),
+        st.floats(0, 1e6),
+    ),
+    max_size=40,
+)
+
+
+@given(grants)
+def test_the_figures_are_those_of_the_window(
+    given_: list[tuple[PriorityClass, float, float]],
+) -> None:
+    waits = Waits()
+    for kind, granted, waited in given_:
+        waits.add(kind, granted, waited)
+    for kind in PriorityClass:
+        lately = [w for k, at, w in given_ if k is kind and at >= NOW - WINDOW]
+        waited = [w for w in lately if w > 0]
+        assert tell(waits, kind) == {
+            "granted": len(lately),
+            "waited": len(waited),
+            "median": median(waited) if waited else None,
+            "longest": max(waited) if waited else None,
+        }
+
+
+# -- from the ledger's records ---------------------------------------------------------------
+
+
+def record(kind: str, at: float, wall: float, lease: str | None, **data: JSON) -> Record:
+    return Record(kind, at, wall, "alice", lease, data)
+
+
+def queued(lease: str, at: float, wall: float, kind: str = "interactive") -> Record:
+    request: JSON = {"gpus": 1, "memory": None, "priority_class": kind, "request_id": None}
+    return record("LeaseQueued", at, wall, lease, request=request)
+
+
+def granted(lease: str, at: float, wall: float) -> Record:
+    return record("LeaseGranted", at, wall, lease, gpus=[], activity="busy")
+
+
+def test_the_ledger_refills_them() -> None:
+    waits = Waits()
+    waits.refill(
+        [
+            granted("asked before the oldest record", 1.0, NOW - 90),
+            queued("a", 10.0, NOW - 80),
+            queued("b", 11.0, NOW - 79, "batch"),
+            granted("a", 10.0, NOW - 80),
+            queued("gave up", 12.0, NOW - 78),
+            record("LeaseEnded", 13.0, NOW - 77, "gave up", reason="cancelled", detail=""),
+            record("GpuFound", 14.0, NOW - 76, None, gpu={}),
+            granted("b", 41.0, NOW - 49),
+        ]
+    )
+    assert tell(waits) == {"granted": 1, "waited": 0, "median": None, "longest": None}
+    assert tell(waits, PriorityClass.BATCH) == {
+        "granted": 1,
+        "waited": 1,
+        "median": 30.0,
+        "longest": 30.0,
+    }
+
+
+def test_boot_time_that_began_anew_makes_nobodys_wait_negative_or_long() -> None:
+    waits = Waits()
+    waits.refill(
+        [
+            queued("lost in the crash", 50_000.0, NOW - 300),
+            record("BootSeen", 20.0, NOW - 200, None, boot_id="boot-2"),
+            record("LeaseEnded", 20.0, NOW - 200, "lost in the crash", reason="rebooted"),
+            queued("b", 30.0, NOW - 190),
+            granted("b", 33.0, NOW - 187),
+            # Even a ledger that has it so must not make a wait of minus half a day.
+            granted("lost in the crash", 40.0, NOW - 180),
+        ]
+    )
+    assert tell(waits)["longest"] == 3.0
+    assert tell(waits)["waited"] == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"request": None},
+        {"request": "much"},
+        {"request": {}},
+        {"request": {"priority_class": "royal"}},
+        {"request": {"priority_class": ["batch"]}},
+    ],
+    ids=str,
+)
+def test_a_record_that_nobody_understands_keeps_nothing_from_starting(
+    data: dict[str, JSON],
+) -> None:
+    """History may be of a release with other words; the figures are only for people."""
+    waits = Waits()
+    waits.refill(
+        [
+            record("LeaseQueued", 1.0, NOW - 9, "odd", **data),
+            granted("odd", 2.0, NOW - 8),
+            queued("a", 3.0, NOW - 7),
+            granted("a", 5.0, NOW - 5),
+        ]
+    )
+    assert tell(waits) == {"granted": 1, "waited": 1, "median": 2.0, "longest": 2.0}
+
+
+# -- a real node manager ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> list[str]:
+    """Arguments for a node manager that tells alice, bob and an admin apart by tokens."""
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(
+        '{"tokens": [{"token": "alice-token", "environment": "alice"},'
+        ' {"token": "bob-token", "environment": "bob"},'
+        ' {"token": "root-token", "environment": "root", "admin": true}]}'
+    )
+    tokens.chmod(0o600)
+    return [f"--token-file={tokens}"]
+
+
+def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: list[str]) -> None:
+    config = "c.Policy.max_tasks_per_gpu = 1\n"
+    with RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=people) as node:
+        with node.client("alice-token") as alice, node.client("bob-token") as bob:
+            held = alice.request(name="first")
+            waiting = bob.ask(name="second")
+            place = bob.wait_notice(Notice.QUEUED)
+            assert place["position"] == 1
+            mine, theirs, all_ = queues(node)
+            assert [row["ahead"] for row in mine] == [{"interactive": 0, "batch": 0}]
+            assert mine[0]["message"].startswith("1 GPU asked, 0 free for you now.")
+            assert theirs[0]["message"] is None
+            assert all_[0]["message"] == mine[0]["message"]
+            # Time passes, for a person and for the clock of the node manager.
+            until(lambda: queues(node)[0][0]["waiting"] > 0.2, "bob has waited a little")
+            alice.call(Method.RELEASE, lease=held["lease"])
+            bob.wait(waiting)
+            before = waits(node)
+            assert before["interactive"]["granted"] == 2
+            assert before["interactive"]["waited"] == 1
+            waited = before["interactive"]["longest"]
+            assert waited == before["interactive"]["median"]
+            assert 0.2 < waited < 60
+            assert before["batch"] == NOBODY
+        node.restart()
+        after = waits(node)
+        assert after["interactive"].pop("longest") == pytest.approx(waited)
+        assert after["interactive"].pop("median") == pytest.approx(waited)
+        assert after["interactive"] == {"granted": 2, "waited": 1}
+
+
+def waits(node: RunningNode) -> dict[str, Any]:
+    with node.client("root-token") as client:
+        told: dict[str, Any] = client.call(Method.STATUS)["waits"]
+    with node.client("alice-token") as client:
+        assert client.call(Method.STATUS)["waits"] == told, "it is the same for everybody"
+    return told
+
+
+def queues(node: RunningNode) -> tuple[list[Any], list[Any], list[Any]]:
+    """The queue as bob, alice and an administrator see it."""
+    seen = []
+    for name in ("bob", "alice", "root"):
+        with NodeClient(node.socket, f"{name}-token") as client:
+            seen.append(client.call(Method.STATUS)["queue"])
+    return seen[0], seen[1], seen[2]
+
+
+# -- the queue in a status ---------------------------------------------------------------------
+
+FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=NOW)
+
+
+def crowded(waiting: int) -> World:
+    """One GPU, held, and ``waiting`` requests of six people, batch and interactive by turns."""
+    world = World(config=PolicyConfig(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
+    for number in range(waiting + 1):
+        who = f"person-{number % 6}" if number else "holder"
+        world.run(
+            cmd.RequestLease(
+                world.at,
+                LeaseId(f"lease-{number}"),
+                EnvironmentName(who),
+                task(number + 1),
+                Request(1, None, kinds[number % 2]),
+            )
+        )
+    assert len(world.state.queue.waiting) == waiting
+    return world
+
+
+def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
+    viewer = Viewer(EnvironmentName(name), admin)
+    document = status_document(world.state, viewer, FACTS, world.config, {}, {})
+    queue: list[dict[str, Any]] = document["queue"]
+    return queue
+
+
+def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
+    world = crowded(24)
+    everything = queue_of(world, "root", admin=True)
+    for name in ("person-0", "person-1", "person-2"):
+        queue = queue_of(world, name)
+        assert len(queue) == 24
+        assert any(row["mine"] for row in queue)
+        for row, full in zip(queue, everything, strict=True):
+            assert row["mine"] == (full["environment"] == name)
+            known = full if row["mine"] else {**full, "environment": None, "lease": None}
+            known = {**known, "mine": row["mine"]}
+            assert row == known | {"message": full["message"] if row["mine"] else None}
+    ahead = {"interactive": 0, "batch": 0}
+    for position, row in enumerate(everything, start=1):
+        assert row["position"] == position
+        assert row["ahead"] == ahead
+        assert sum(ahead.values()) == position - 1
+        assert row["message"]
+        if position > 2:
+            assert f" {position - 1} requests are ahead." in row["message"]
+        ahead[row["priority_class"]] += 1
+    # Interactive requests are served first: a batch one has all of them ahead.
+    assert everything[-1]["ahead"] == {"interactive": 12, "batch": 11}
+
+
+def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = crowded(300)
+    calls = 0
+    real = decide.place
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(decide, "place", counted)
+    queue = queue_of(world, "root", admin=True)
+    assert 0 < calls <= 64
+    assert len(queue) == 300
+    # Those who are served next are the ones whose reason is told.
+    told = [row["position"] for row in queue if row["message"]]
+    assert told == list(range(1, calls + 1))
+    calls = 0
+    mine = [row for row in queue_of(world, "person-3") if row["mine"]]
+    assert calls == len(mine) == 50, "one look each at the own ones, none at the others'"
+    assert all(row["message"] for row in mine)
+    calls = 0
+    queue_of(world, "stranger")
+    assert calls == 0
+
+
+def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
+    """The listener's way to the same figures as the ledger's."""
+    world = World(config=PolicyConfig(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    waits = Waits()
+
+    def run(command: cmd.Command) -> None:
+        step = core.step(world.state, command, world.config)
+        world.run(command)
+        waits.heard(Outcome(command, step.decision, step.events, ()), world.state, NOW)
+
+    for number, name in enumerate(("alice", "bob"), start=1):
+        run(
+            cmd.RequestLease(
+                world.at,
+                LeaseId(f"lease-{number}"),
+                EnvironmentName(name),
+                task(number),
+                Request(1, GIB * 4),  # type: ignore[arg-type]
+            )
+        )
+    assert tell(waits) == {"granted": 1, "waited": 0, "median": None, "longest": None}
+    world.at += 12.5
+    run(cmd.Release(world.at, LeaseId("lease-1"), EnvironmentName("alice")))
+    run(cmd.Observe(world.at, world.readings()))  # nothing of it is left on the GPU
+    assert tell(waits) == {"granted": 2, "waited": 1, "median": 12.5, "longest": 12.5}
