@@ -56,7 +56,6 @@ describe('memoryUse', () => {
 
   it('is of the whole GPU where there is no limit', () => {
     const [row] = memoryUse(aStatus({ gpus, quota: aQuota({ memory: null }) }));
-    expect(row.whole).toBe(true);
     expect(row.use.limit).toBe(24 * GIB);
   });
 });

@@ -92,7 +92,10 @@ describe('LeasesView', () => {
     ];
     const { container } = show(
       LeasesView,
-      aStatus({ leases: [aLease('a', { gpus })] })
+      aStatus({
+        leases: [aLease('a', { gpus })],
+        node: { ...aStatus().node, simulated: false }
+      })
     );
     expect(container.textContent).toContain('unknown');
     expect(screen.queryByRole('meter')).toBeNull();

@@ -79,16 +79,13 @@ export function gpuUse(quota: Quota): IUse {
 }
 
 /** What I have reserved on each GPU I hold, of what I may; the whole GPU where no limit is set. */
-export function memoryUse(
-  status: Status
-): { gpu: Gpu; use: IUse; whole: boolean }[] {
+export function memoryUse(status: Status): { gpu: Gpu; use: IUse }[] {
   const limit = status.quota?.memory ?? null;
   return status.gpus
     .filter(gpu => gpu.mine > 0)
     .map(gpu => ({
       gpu,
-      use: use(gpu.mine, limit ?? gpu.memory),
-      whole: limit === null
+      use: use(gpu.mine, limit ?? gpu.memory)
     }));
 }
 

@@ -1,6 +1,8 @@
 import { HTMLSelect } from '@jupyterlab/ui-components';
 import React from 'react';
 
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Gpu } from '../api/types';
 import { choices, filteredEvents } from '../model/admin';
 import { formatMoment } from '../text/format';
 import { useFetched } from './fetched';
@@ -29,6 +31,7 @@ export function AdminEvents(): JSX.Element {
   }
   const events = filteredEvents(data.events, { text, kind, environment });
   const now = model.now();
+  const gpus = model.snapshot.status?.gpus ?? [];
   return (
     <>
       <div className="jp-gpushare-controls">
@@ -85,12 +88,24 @@ export function AdminEvents(): JSX.Element {
               <tr key={`${event.at}-${place}`} title={event.kind}>
                 <td>{formatMoment(event.at, now)}</td>
                 <td>{event.environment ?? '–'}</td>
-                <td>{event.text}</td>
+                <td>{withNames(event.text, gpus, trans)}</td>
               </tr>
             ))}
           </tbody>
         </table>
       </div>
     </>
+  );
+}
+
+/** The ledger names GPUs by their UUIDs, people by their numbers. */
+function withNames(
+  text: string,
+  gpus: readonly Gpu[],
+  trans: TranslationBundle
+): string {
+  return gpus.reduce(
+    (named, gpu) => named.replaceAll(gpu.uuid, trans.__('GPU %1', gpu.index)),
+    text
   );
 }

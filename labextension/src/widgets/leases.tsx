@@ -54,6 +54,7 @@ export function LeasesView(): JSX.Element {
           key={lease.id}
           lease={lease}
           waiting={waiting.get(lease.id) ?? null}
+          simulated={status.node.simulated}
           since={formatDuration(
             now - (lease.state === 'queued' ? lease.requested : lease.since),
             trans
@@ -67,12 +68,15 @@ export function LeasesView(): JSX.Element {
 interface ILeaseRow {
   lease: Lease;
   waiting: Waiting | null;
+  /** Nothing is measured on simulated GPUs, and nobody has to wonder why. */
+  simulated: boolean;
   since: string;
 }
 
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
-  function LeaseRow({ lease, waiting, since }: ILeaseRow): JSX.Element {
+  function LeaseRow(props: ILeaseRow): JSX.Element {
+    const { lease, waiting, simulated, since } = props;
     const { trans, commands } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
@@ -130,16 +134,18 @@ const LeaseRow = React.memo(
           {lease.gpus.length > 0 && (
             <>
               <div>
-                {measured === null
-                  ? trans.__(
-                      'May use %1; how much it does is unknown',
-                      formatBytes(limit, units)
-                    )
-                  : trans.__(
-                      'Uses %1 of %2',
-                      formatBytes(measured, units),
-                      formatBytes(limit, units)
-                    )}
+                {measured === null && simulated
+                  ? trans.__('May use %1', formatBytes(limit, units))
+                  : measured === null
+                    ? trans.__(
+                        'May use %1; how much it does is unknown',
+                        formatBytes(limit, units)
+                      )
+                    : trans.__(
+                        'Uses %1 of %2',
+                        formatBytes(measured, units),
+                        formatBytes(limit, units)
+                      )}
               </div>
               {measured !== null && (
                 <UseBar

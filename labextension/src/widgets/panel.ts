@@ -4,6 +4,7 @@ import {
   PanelWithToolbar,
   SidePanel
 } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
 import type { AccordionPanel } from '@lumino/widgets';
 import type React from 'react';
 
@@ -26,6 +27,16 @@ interface ISection {
   readonly command?: string;
   readonly collapsed?: boolean;
 }
+
+/** How the height is shared among the sections that are open. */
+const PARTS: Record<string, number> = {
+  quota: 22,
+  leases: 25,
+  queue: 13,
+  gpus: 40,
+  history: 30,
+  admin: 30
+};
 
 /** The sidebar: quota, leases, queue, GPUs, history, and the administration for who may. */
 export class GpuSharePanel extends SidePanel {
@@ -62,7 +73,6 @@ export class GpuSharePanel extends SidePanel {
     for (const section of sections) {
       this._add(section);
     }
-    this._sections.setRelativeSizes([3, 4, 2, 6, 4]);
     model.changed.connect(this._changed, this);
     this._changed();
   }
@@ -72,6 +82,21 @@ export class GpuSharePanel extends SidePanel {
       this._services.model.changed.disconnect(this._changed, this);
       super.dispose();
     }
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    // Sizes hold for the sections there are, once they have a height.
+    this._share();
+  }
+
+  /** Give each open section its part of the height. */
+  private _share(): void {
+    this._sections.setRelativeSizes(
+      this.widgets.map(
+        section => PARTS[section.node.dataset.section ?? ''] ?? 1
+      )
+    );
   }
 
   private get _sections(): AccordionPanel {
@@ -115,6 +140,7 @@ export class GpuSharePanel extends SidePanel {
         command: CommandIDs.showAdmin,
         collapsed: true
       });
+      this._share();
     } else if (!admin && snapshot.status && this._admin) {
       this._admin.dispose();
       this._admin = null;

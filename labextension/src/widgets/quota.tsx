@@ -33,22 +33,15 @@ export function QuotaView(): JSX.Element {
         use={gpus}
         advice={gpuAdvice(gpus, trans)}
       />
-      {memory.map(({ gpu, use, whole }) => (
+      {memory.map(({ gpu, use }) => (
         <Row
           key={gpu.uuid}
           label={trans.__('Memory on GPU %1', gpu.index)}
-          text={
-            whole
-              ? trans.__(
-                  '%1, no limit but the GPU',
-                  formatBytes(use.used, units)
-                )
-              : trans.__(
-                  '%1 of %2',
-                  formatBytes(use.used, units),
-                  formatBytes(use.limit ?? 0, units)
-                )
-          }
+          text={trans.__(
+            '%1 of %2',
+            formatBytes(use.used, units),
+            formatBytes(use.limit ?? gpu.memory, units)
+          )}
           use={use}
           advice={
             use.level === Level.Over
