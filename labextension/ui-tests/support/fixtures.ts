@@ -32,7 +32,7 @@ interface IForATest {
   /** A page in a browser of that person's own, who is logged in there and nowhere yet. */
   pageOf: (person: Server) => Promise<Page>;
 
-  /** Write a notebook with these cells into this test's folder and open it on alice's page. */
+  /** Write a notebook with these cells into alice's folder and open it on her page. */
   open: (
     name: string,
     cells: string[],
@@ -69,7 +69,7 @@ async function newContext(
   return context;
 }
 
-/** Galata's test; `page` is alice's JupyterLab in the folder `tmpPath` of this test. */
+/** Galata's test; `page` is alice's JupyterLab in the folder `tmpPath`. */
 export const test = base.extend<IForATest, IForAWorker>({
   gpushare: [
     async ({ playwright }, use, info) => {
@@ -106,12 +106,12 @@ export const test = base.extend<IForATest, IForAWorker>({
   terminals: async ({}, use) => use(null),
   mockUser: false,
 
-  tmpPath: async ({ gpushare }, use, info) => {
-    const folder = `test-${info.testId}`;
+  // Like a person's folder (it is in pictures); `calm` removes it.
+  tmpPath: async ({ gpushare }, use) => {
     for (const { root } of [gpushare.alice, gpushare.bob, gpushare.carol]) {
-      await mkdir(path.join(root, folder), { recursive: true });
+      await mkdir(path.join(root, 'project'), { recursive: true });
     }
-    await use(folder);
+    await use('project');
   },
 
   labOf: async (

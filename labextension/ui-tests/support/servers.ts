@@ -1,4 +1,5 @@
 import { ChildProcess, spawn } from 'child_process';
+import { readdir, rm } from 'fs/promises';
 import * as path from 'path';
 import * as readline from 'readline';
 import { APIRequest, APIRequestContext, expect } from '@playwright/test';
@@ -186,7 +187,7 @@ export class GpuShare {
     }
   }
 
-  /** After a test: no kernels, no leases, the quotas of the configuration. */
+  /** After a test: no kernels, no leases, no files, the quotas of the configuration. */
   async calm(): Promise<void> {
     if (this.nodeIs === 'paused') {
       await this.resumeNode();
@@ -203,6 +204,11 @@ export class GpuShare {
         message: 'leases that are left when all kernels have ended'
       })
       .toEqual([]);
+    for (const { root } of Object.values(this.servers)) {
+      for (const name of await readdir(root)) {
+        await rm(path.join(root, name), { recursive: true, force: true });
+      }
+    }
     const quotas = await (
       await this.carol.api.get('gpushare/api/quotas')
     ).json();
