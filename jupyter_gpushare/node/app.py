@@ -34,6 +34,7 @@ from .codec import command_to_json, event_to_json
 from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
 from .inventory import open_inventory
 from .inventory.base import InventoryError
+from .inventory.simulated import BusyGpus, SimulatedInventory
 from .ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
 from .processes import ProcessError, ProcessWatch, identify, send
@@ -279,7 +280,7 @@ class NodeManagerApp(JupyterApp):
         if ledger.notice:
             self.log.warning(ledger.notice)
         policy = Policy(parent=self)
-        inventory = open_inventory(self.simulate or None)
+        inventory = open_inventory(self.simulate or None, now=clock.boot)
         manager = Manager(
             config=policy.frozen(),
             clock=clock,
@@ -293,6 +294,8 @@ class NodeManagerApp(JupyterApp):
             recorder=recorder_to(self.record) if self.record else None,
             log=self.log,
         )
+        if isinstance(inventory, SimulatedInventory):
+            manager.listeners.append(BusyGpus(inventory.set_busy).heard)
         service = Service(
             manager,
             clock,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jupyter_gpushare.node.inventory.base import Inventory, InventoryError
 
 __all__ = ["Inventory", "InventoryError", "open_inventory"]
 
 
-def open_inventory(spec: str | None, boot_id: str | None = None) -> Inventory:
+def open_inventory(
+    spec: str | None, boot_id: str | None = None, now: Callable[[], float] | None = None
+) -> Inventory:
     """The inventory for a ``--simulate`` spec, or NVML's when ``spec`` is ``None``.
 
     Cheap: no driver is touched before the first ``discover`` or ``read``.
     ``boot_id`` is stamped on the processes found (``None``: the kernel's own).
+    ``now`` gives the simulated GPUs seconds that never go back.
     Raises :class:`InventoryError` for a spec that cannot be read, or when
     the Python package for NVML is missing.
     """
@@ -19,7 +24,7 @@ def open_inventory(spec: str | None, boot_id: str | None = None) -> Inventory:
     if spec is not None:
         from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 
-        return SimulatedInventory(spec)
+        return SimulatedInventory(spec, now)
     try:
         from jupyter_gpushare.node.inventory.nvml import NvmlInventory
     except ImportError as error:

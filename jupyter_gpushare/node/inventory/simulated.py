@@ -1,18 +1,36 @@
 """Simulated GPUs: pretend devices for demos, tests and planning.
 
 Nobody gets them by accident: they exist only where a spec was given, and each
-says ``simulated`` about itself. They hold no memory, so nothing is ever
-measured on them.
+says ``simulated`` about itself. They hold no memory, so none is ever in use on
+them. No kernel runs on them either; what they tell as utilisation is how long
+the leases that hold them said that they were busy.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from jupyter_gpushare.node.inventory.base import InventoryError
-from jupyter_gpushare.policy.model import Bytes, Gpu, GpuReading, GpuUuid
+from jupyter_gpushare.policy.events import ActivityChanged, LeaseEnded, LeaseGranted
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    Gpu,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+)
 from jupyter_gpushare.protocol.sizes import format_size, parse_size
+
+if TYPE_CHECKING:
+    from jupyter_gpushare.node.manager import Outcome
+    from jupyter_gpushare.policy.state import State
 
 _PART = re.compile(r"(?:(?P<count>[0-9]{1,9})\s*[x×*]\s*)?(?P<memory>[0-9.]+\s*[A-Za-z]+)")  # noqa: RUF001
 _MOST_GPUS = 1024
@@ -59,26 +77,123 @@ def _unreadable(spec: str, why: str) -> InventoryError:
 
 
 class SimulatedInventory:
-    """Pretend GPUs that are always well and never used by anyone."""
+    """Pretend GPUs that are always well and hold nothing.
+
+    NVML defines utilisation as the share of the last sample period in which a
+    kernel ran. Here the period is the time since the last :meth:`read`, and a
+    lease that is busy stands for a kernel that runs.
+    """
 
     simulated = True
 
-    def __init__(self, spec: str) -> None:
-        """Raises :class:`InventoryError` when the spec cannot be read."""
+    def __init__(self, spec: str, now: Callable[[], float] | None = None) -> None:
+        """``now`` gives seconds that never go back; without it utilisation is unknown.
+
+        Raises :class:`InventoryError` when the spec cannot be read.
+        """
         self._gpus = parse_spec(spec)
         self._closed = False
+        self._now = now
+        # set_busy() is the event loop's, read() the inventory thread's.
+        self._lock = threading.Lock()
+        self._busy_since: dict[GpuUuid, float] = {}
+        self._busy_for: dict[GpuUuid, float] = {}
+        self._read_at: float | None = None
+        self._shares: dict[GpuUuid, float] = {}
 
     def discover(self) -> tuple[Gpu, ...]:
         self._check_open()
         return self._gpus
 
+    def set_busy(self, gpu: GpuUuid, busy: bool) -> None:
+        """From now on a lease computes on ``gpu``, or none does."""
+        if self._now is None:
+            return
+        with self._lock:
+            now = self._now()
+            if busy:
+                self._busy_since.setdefault(gpu, now)
+            else:
+                self._settle(gpu, now)
+                self._busy_since.pop(gpu, None)
+
     def read(self) -> tuple[GpuReading, ...]:
         self._check_open()
-        return tuple(GpuReading(uuid=gpu.uuid, problem=None, used=Bytes(0)) for gpu in self._gpus)
+        with self._lock:
+            if self._now is not None:
+                self._sample(self._now())
+            return tuple(
+                GpuReading(
+                    uuid=gpu.uuid,
+                    problem=None,
+                    used=Bytes(0),
+                    utilisation=self._shares.get(gpu.uuid),
+                )
+                for gpu in self._gpus
+            )
 
     def close(self) -> None:
         self._closed = True
 
+    def _sample(self, now: float) -> None:
+        """Begin a new period; two reads at one instant tell the same."""
+        for gpu in self._busy_since:
+            self._settle(gpu, now)
+        if self._read_at is not None and now <= self._read_at:
+            return
+        if self._read_at is not None:
+            period = now - self._read_at
+            self._shares = {
+                gpu.uuid: min(1.0, self._busy_for.get(gpu.uuid, 0.0) / period) for gpu in self._gpus
+            }
+        self._busy_for.clear()
+        self._read_at = now
+
+    def _settle(self, gpu: GpuUuid, now: float) -> None:
+        since = self._busy_since.get(gpu)
+        if since is not None:
+            self._busy_for[gpu] = self._busy_for.get(gpu, 0.0) + max(0.0, now - since)
+            self._busy_since[gpu] = now
+
     def _check_open(self) -> None:
         if self._closed:
             raise InventoryError("The inventory is closed.")
+
+
+class BusyGpus:
+    """Tells which GPUs have a busy lease; its :meth:`heard` listens to the manager."""
+
+    def __init__(self, tell: Callable[[GpuUuid, bool], None]) -> None:
+        self._tell = tell
+        self._held: dict[LeaseId, frozenset[GpuUuid]] = {}
+        self._count: Counter[GpuUuid] = Counter()
+        self._has_begun = False
+
+    def heard(self, outcome: Outcome, state: State) -> None:
+        """Look again at the leases whose events came: a step costs what happened in it."""
+        if not self._has_begun:
+            # What the ledger had of the time before was told to nobody.
+            self._has_begun = True
+            for lease in state.leases:
+                self._look(lease, state)
+        for event in outcome.events:
+            if isinstance(event, LeaseGranted | ActivityChanged | LeaseEnded):
+                self._look(event.lease, state)
+
+    def _look(self, name: LeaseId, state: State) -> None:
+        lease = state.leases.get(name)
+        now: frozenset[GpuUuid] = frozenset()
+        if lease is not None and lease.phase is LeasePhase.HELD and lease.activity is Activity.BUSY:
+            now = frozenset(part.gpu for part in lease.allocations)
+        before = self._held.pop(name, frozenset())
+        if now:
+            self._held[name] = now
+        for gpu in now - before:
+            self._count[gpu] += 1
+            if self._count[gpu] == 1:
+                self._tell(gpu, True)
+        for gpu in before - now:
+            self._count[gpu] -= 1
+            if self._count[gpu] == 0:
+                del self._count[gpu]
+                self._tell(gpu, False)
