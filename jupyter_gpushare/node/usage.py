@@ -225,7 +225,8 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
 
     The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now``.
     """
-    today = math.floor((now + utc_offset) / DAY) * DAY - utc_offset
+    # The sum may be rounded up to a midnight that is not quite there yet.
+    today = min(now, math.floor((now + utc_offset) / DAY) * DAY - utc_offset)
     return [(today - DAY * back, today - DAY * (back - 1)) for back in range(count - 1, 0, -1)] + [
         (today, now)
     ]
