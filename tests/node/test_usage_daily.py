@@ -1,0 +1,288 @@
+"""GPU-seconds by local day: the days themselves, and the sums against the ledger's usage."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.node import RemoteError, RunningNode, until
+
+from jupyter_gpushare.node.ledger import JSON, Ledger, Record, UsageRow
+from jupyter_gpushare.node.usage import DAY, HOUR, daily_entry, days_until
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+
+MIDNIGHT = 1_699_920_000.0  # 2023-11-14 00:00 UTC
+NOON = MIDNIGHT + DAY / 2
+
+# -- days ------------------------------------------------------------------------------------
+
+
+def test_today_ends_now_and_begins_at_midnight() -> None:
+    assert days_until(NOON, 1, 0.0) == [(MIDNIGHT, NOON)]
+    assert days_until(NOON, 3, 0.0) == [
+        (MIDNIGHT - 2 * DAY, MIDNIGHT - DAY),
+        (MIDNIGHT - DAY, MIDNIGHT),
+        (MIDNIGHT, NOON),
+    ]
+
+
+@pytest.mark.parametrize("hours", [-12.0, -3.5, 0.0, 1.0, 5.75, 14.0])
+@pytest.mark.parametrize("of_day", [0.0, 1.0, 43_200.0, 86_399.5])
+def test_days_begin_at_the_midnight_of_the_clocks_there(hours: float, of_day: float) -> None:
+    """Python's own calendar agrees."""
+    there = timezone(timedelta(hours=hours))
+    now = MIDNIGHT + of_day
+    local = datetime.fromtimestamp(now, UTC).astimezone(there)
+    today = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    starts = [(today - timedelta(days=back)).timestamp() for back in range(6, -1, -1)]
+    assert [start for start, _ in days_until(now, 7, hours * 3600)] == starts
+
+
+def test_at_midnight_a_new_day_begins_that_has_lasted_for_no_time() -> None:
+    assert days_until(MIDNIGHT, 2, 0.0) == [(MIDNIGHT - DAY, MIDNIGHT), (MIDNIGHT, MIDNIGHT)]
+    assert days_until(MIDNIGHT - 0.5, 1, 0.0) == [(MIDNIGHT - DAY, MIDNIGHT - 0.5)]
+
+
+@given(
+    now=st.floats(0, 4e9),
+    count=st.integers(1, 366),
+    offset=st.floats(-14 * 3600, 14 * 3600),
+)
+@example(now=MIDNIGHT - 0.1, count=2, offset=0.1)
+@example(now=1699886968.2119544, count=2, offset=33031.78804552555)  # rounded up to midnight
+def test_days_are_whole_and_without_gaps(now: float, count: int, offset: float) -> None:
+    days = days_until(now, count, offset)
+    assert len(days) == count
+    assert days[-1][1] == now
+    for (_, end), (start, _) in pairwise(days):
+        assert end == start
+    for start, end in days[:-1]:
+        assert math.isclose(end - start, DAY, abs_tol=1e-3)
+    assert 0 <= days[-1][1] - days[-1][0] <= DAY + 1e-3
+
+
+# -- one day's entry -------------------------------------------------------------------------
+
+rows = st.lists(
+    st.builds(
+        UsageRow,
+        st.sampled_from(["alice", "bob", "carol", "dave"]),
+        st.floats(0, 1e6),
+        st.floats(0, 1e6),
+        st.integers(0, 50),
+    ),
+    unique_by=lambda row: row.environment,
+    max_size=4,
+)
+
+
+@given(rows, st.integers(0, 16))
+def test_an_entry_tells_ones_own_and_everybodys_sum(used: list[UsageRow], gpus: int) -> None:
+    entries = {
+        name: daily_entry(MIDNIGHT, MIDNIGHT + 100, used, name, gpus)
+        for name in ("alice", "bob", "nobody")
+    }
+    nobody = entries["nobody"]
+    assert (nobody["held"], nobody["busy"], nobody["leases"]) == (0, 0, 0)
+    for name, entry in entries.items():
+        own = [row for row in used if row.environment == name]
+        assert entry["held"] == (own[0].gpu_seconds_held if own else 0)
+        assert entry["busy"] == (own[0].gpu_seconds_busy if own else 0)
+        assert entry["leases"] == (own[0].leases if own else 0)
+        assert entry["capacity"] == gpus * 100
+        assert (entry["start"], entry["end"]) == (MIDNIGHT, MIDNIGHT + 100)
+        for key in ("node_held", "node_busy"):
+            assert entry[key] == nobody[key], "it is the same for everybody"
+    assert math.isclose(nobody["node_held"], sum(row.gpu_seconds_held for row in used))
+
+
+# -- on a real ledger --------------------------------------------------------------------------
+
+
+def granted(at: float, lease: str, who: str, gpus: int) -> Record:
+    chosen: JSON = [{"gpu": f"GPU-{number}", "memory": 2**30} for number in range(gpus)]
+    data: dict[str, JSON] = {"gpus": chosen, "activity": "busy"}
+    return Record("LeaseGranted", at, MIDNIGHT + at, who, lease, data)
+
+
+def active(at: float, lease: str, who: str, activity: str) -> Record:
+    return Record("ActivityChanged", at, MIDNIGHT + at, who, lease, {"activity": activity})
+
+
+def ended(at: float, lease: str, who: str) -> Record:
+    data: dict[str, JSON] = {"reason": "released", "detail": ""}
+    return Record("LeaseEnded", at, MIDNIGHT + at, who, lease, data)
+
+
+def daily(
+    ledger: Ledger, now: float, count: int, whose: str, offset: float = 0.0
+) -> list[dict[str, float]]:
+    return [
+        daily_entry(start, end, ledger.usage(start, end, None), whose, 2)
+        for start, end in days_until(now, count, offset)
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Any:
+    opened = Ledger.open(tmp_path / "ledger.sqlite", history=30 * DAY, wall=MIDNIGHT)
+    yield opened
+    opened.close()
+
+
+def test_a_night_job_is_divided_at_midnight(ledger: Ledger) -> None:
+    # Two GPUs from 22:00 until 03:00, busy until 01:00; `at` counts from the first midnight.
+    ledger.append(
+        [
+            granted(22 * HOUR, "night", "alice", 2),
+            active(25 * HOUR, "night", "alice", "idle"),
+            ended(27 * HOUR, "night", "alice"),
+        ]
+    )
+    now = MIDNIGHT + DAY + 12 * HOUR
+    first, second = daily(ledger, now, 2, "alice")
+    assert (first["held"], first["busy"], first["leases"]) == (4 * HOUR, 4 * HOUR, 1)
+    assert (second["held"], second["busy"], second["leases"]) == (6 * HOUR, 2 * HOUR, 1)
+    assert (first["capacity"], second["capacity"]) == (2 * DAY, 24 * HOUR)
+    # Where it is two hours later the job was one day's work.
+    first, second = daily(ledger, now, 2, "alice", offset=2 * HOUR)
+    assert (first["held"], second["held"]) == (0, 10 * HOUR)
+    # Others see that the node was used, and nothing else.
+    for mine, theirs in zip(
+        daily(ledger, now, 2, "alice"), daily(ledger, now, 2, "bob"), strict=True
+    ):
+        assert theirs["held"] == theirs["busy"] == theirs["leases"] == 0
+        assert theirs["node_held"] == mine["node_held"] == mine["held"]
+
+
+def test_a_lease_that_still_runs_is_counted_until_now(ledger: Ledger) -> None:
+    ledger.append([granted(20 * HOUR, "open", "alice", 1)])
+    now = MIDNIGHT + DAY + 6 * HOUR
+    first, second = daily(ledger, now, 2, "alice")
+    assert (first["held"], second["held"]) == (4 * HOUR, 6 * HOUR)
+    assert second["busy"] == 6 * HOUR
+    assert daily(ledger, now + HOUR, 1, "alice")[0]["held"] == 7 * HOUR
+
+
+lives = st.lists(
+    st.tuples(
+        st.sampled_from(["alice", "bob"]),
+        st.integers(1, 3),  # GPUs
+        st.floats(0, 9 * DAY),  # granted
+        st.floats(0, 2 * DAY),  # busy for
+        st.floats(0, 2 * DAY),  # then idle for
+        st.booleans(),  # still running at the end
+    ),
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(lives=lives, hours=st.integers(-12, 14), tidied=st.integers(0, 10))
+def test_the_days_sum_up_to_the_usage(
+    tmp_path_factory: pytest.TempPathFactory,
+    lives: list[tuple[str, int, float, float, float, bool]],
+    hours: int,
+    tidied: int,
+) -> None:
+    """Over midnights, after roll-ups into hours, and with leases that still run."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    records: list[Record] = []
+    now = 14 * DAY  # since the first midnight
+    expected: dict[str, dict[str, float]] = {
+        name: {"held": 0.0, "busy": 0.0} for name in ("alice", "bob")
+    }
+    for number, (who, gpus, at, busy, idle, runs) in enumerate(lives):
+        lease = f"lease-{number}"
+        records += [granted(at, lease, who, gpus), active(at + busy, lease, who, "idle")]
+        if not runs:
+            records.append(ended(at + busy + idle, lease, who))
+        expected[who]["busy"] += gpus * busy
+        expected[who]["held"] += gpus * ((now - at) if runs else busy + idle)
+    try:
+        ledger.append(sorted(records, key=lambda record: record.at))
+        while ledger.prune(MIDNIGHT + tidied * DAY):
+            pass
+        offset = hours * HOUR
+        wall = MIDNIGHT + now
+        days = days_until(wall, 20, offset)
+        assert days[0][0] < MIDNIGHT
+        sums = {row.environment: row for row in ledger.usage(days[0][0], wall, None)}
+        for who in ("alice", "bob"):
+            entries = daily(ledger, wall, 20, who, offset)
+            for key in ("held", "busy"):
+                total = sum(entry[key] for entry in entries)
+                assert total == pytest.approx(expected[who][key], abs=0.01)
+                row = sums.get(who, UsageRow(who, 0, 0, 0))
+                assert total == pytest.approx(getattr(row, f"gpu_seconds_{key}"), abs=0.01)
+            for entry, (start, end) in zip(entries, days, strict=True):
+                used = ledger.usage(start, end, who)
+                held = sum(row.gpu_seconds_held for row in used)
+                assert entry["held"] == pytest.approx(held, abs=0.001)
+                assert 0 <= entry["busy"] <= entry["held"] + 0.001
+                assert entry["held"] <= entry["node_held"] + 0.001
+    finally:
+        ledger.close()
+
+
+# -- a real node manager -----------------------------------------------------------------------
+
+
+def test_whose_days_are_told(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
+    people.append({"token": "root-token", "environment": "root", "admin": True})  # type: ignore[dict-item]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    with (
+        RunningNode(tmp_path, arguments=[f"--token-file={tokens}"]) as node,
+        node.client("alice-token") as alice,
+        node.client("bob-token") as bob,
+        node.client("root-token") as root,
+    ):
+        lease = alice.request(gpus=2, memory=2**30)["lease"]
+        held = until(
+            lambda: alice.call(Method.USAGE_DAILY, days=2)["days"][-1]["held"],
+            "some GPU-seconds are told",
+        )
+        alice.call(Method.RELEASE, lease=lease)
+        told = {
+            who: client.call(Method.USAGE_DAILY, days=2, environment="alice")
+            for who, client in {"alice": alice, "bob": bob, "root": root}.items()
+        }
+        # A user who asks for another's gets his own; an administrator gets what he asks for.
+        assert {who: answer["environment"] for who, answer in told.items()} == {
+            "alice": "alice",
+            "bob": "bob",
+            "root": "alice",
+        }
+        assert root.call(Method.USAGE_DAILY)["environment"] == "root"
+        mine, bobs, roots = (told[who]["days"] for who in ("alice", "bob", "root"))
+        assert sum(day["held"] for day in mine) >= held > 0
+        assert sum(day["leases"] for day in mine) >= 1
+        assert [(day["held"], day["busy"], day["leases"]) for day in bobs] == [(0, 0, 0)] * 2
+        for other in (bobs, roots):
+            for key in ("node_held", "node_busy"):
+                assert sum(day[key] for day in other) == pytest.approx(
+                    sum(day[key] for day in mine)
+                )
+        assert sum(day["held"] for day in roots) == pytest.approx(sum(day["held"] for day in mine))
+        year = alice.call(Method.USAGE_DAILY, days=366, utc_offset=-43200)
+        assert len(year["days"]) == 366
+        assert year["days"][0]["capacity"] == 2 * DAY
+        for wrong in ({"days": 0}, {"days": 367}, {"days": 1.5}, {"utc_offset": 1e9}):
+            with pytest.raises(RemoteError) as refused:
+                alice.call(Method.USAGE_DAILY, **wrong)
+            assert refused.value.reason is Reason.BAD_REQUEST, wrong
+        assert len(alice.call(Method.USAGE_DAILY)["days"]) == 30
