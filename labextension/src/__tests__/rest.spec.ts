@@ -30,7 +30,7 @@ it('sends what it asks for', async () => {
   const server = new FakeServer();
   server.on('DELETE', 'leases/l1', 200, { lease: 'l1', state: 'ended' });
   server.on('POST', 'leases/l1/revoke', 200, { lease: 'l1', state: 'ended' });
-  server.on('GET', 'usage/daily', 200, { days: [] });
+  server.on('GET', 'usage/daily', 200, { environment: 'a', days: [] });
   await server.api.release('l1');
   await server.api.revoke('l1', 'maintenance');
   await server.api.dailyUsage(7, -3600);
