@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures are found by name
 from support.jupyter import Home
+from support.nvml_fixtures import nvml_stub, nvml_world  # noqa: F401 - found by name
 
 
 @pytest.fixture

@@ -1,0 +1,310 @@
+"""What servers really send against the OpenAPI document: no key too few, none undescribed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from support.jupyter import Home, Server, wait_for
+from support.node import GIB, Puppet, RunningNode, until
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.server import openapi
+
+DOCUMENT = openapi.document()
+SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+# The numbers of a refusal differ by its reason.
+OPEN = {"Error"}
+
+
+def closed(schema: Any) -> Any:
+    """``schema`` with every object in it describing all of its keys."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items()}
+    if schema.get("type") == "object":
+        result.setdefault("additionalProperties", False)
+    return result
+
+
+def validator(name: str) -> Draft202012Validator:
+    """Checks documents that must be exactly what the component ``name`` describes."""
+    schemas = {
+        key: copy.deepcopy(schema) if key in OPEN else closed(schema)
+        for key, schema in SCHEMAS.items()
+    }
+    return Draft202012Validator(
+        {"components": {"schemas": schemas}, "$ref": f"#/components/schemas/{name}"}
+    )
+
+
+VALIDATORS = {name: validator(name) for name in SCHEMAS}
+
+
+def hold(name: str, document: object) -> Any:
+    """Fail unless ``document`` is what the component ``name`` describes; returns it."""
+    errors = sorted(VALIDATORS[name].iter_errors(document), key=str)
+    assert not errors, f"{name}: " + "; ".join(f"{e.json_path}: {e.message}" for e in errors)
+    return document
+
+
+def operation_of(path: str, verb: str) -> tuple[str, str]:
+    """The template of ``path`` (as it is sent) and the component of its 200."""
+    plain = "/gpushare/api/" + path.split("?")[0]
+    for template, operations in DOCUMENT["paths"].items():
+        if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", template), plain) and verb in operations:
+            content = operations[verb]["responses"]["200"]["content"]
+            reference: str = content["application/json"]["schema"]["$ref"]
+            return template, reference.rsplit("/", 1)[1]
+    raise AssertionError(f"{verb} {path} is not described")
+
+
+# -- the checking itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_component_is_a_schema_and_every_required_key_is_described(name: str) -> None:
+    Draft202012Validator.check_schema(SCHEMAS[name])
+    for schema in objects(SCHEMAS[name]):
+        assert set(schema["required"]) <= set(schema["properties"]), schema
+
+
+def objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every object's schema in ``schema``."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from objects(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for part in schema.values():
+            yield from objects(part)
+
+
+def test_the_check_would_find_what_is_wrong() -> None:
+    good = {"lease": "an-id", "state": "ended"}
+    hold("LeaseState", good)
+    for bad in ({"lease": "an-id"}, {**good, "more": 1}, {**good, "state": None}):
+        with pytest.raises(AssertionError, match="LeaseState"):
+            hold("LeaseState", bad)
+    with pytest.raises(AssertionError):
+        hold("Live", {"type": "status", "reason": "unavailable", "message": "x"})
+    with pytest.raises(ValidationError):
+        VALIDATORS["Error"].validate({"reason": "unavailable"})
+
+
+# -- what is sent ------------------------------------------------------------------------------
+
+
+@dataclass
+class Crowd:
+    """A node manager over the NVML stub, with a server of alice's and one of an admin's."""
+
+    node: RunningNode
+    world: NvmlWorld
+    gpus: list[str]
+    alice: Server
+    root: Server
+
+
+@pytest.fixture
+def crowd(home: Home, nvml_world: NvmlWorld) -> Iterator[Crowd]:
+    """Two GPUs, three people, and a person's kinds of trouble."""
+    tokens = home.path / "tokens.json"
+    people: list[dict[str, Any]] = [
+        {"token": f"{name}-token", "environment": name, "admin": name == "root"}
+        for name in ("alice", "bob", "root")
+    ]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    gpus = [nvml_world.add_gpu(memory=24 * GIB) for _ in range(2)]
+    nvml_world.set_utilisation(gpus[0], 41)
+    config = "c.Policy.max_tasks_per_gpu = 2\nc.NodeManagerApp.measure_interval = 0.1\n"
+    config += "c.Policy.heartbeat_timeout = 600.0\n"
+    with RunningNode(
+        home.path,
+        simulate="",
+        config=config,
+        arguments=[f"--token-file={tokens}"],
+        environ=nvml_world.environ(),
+    ) as node:
+        alice, root = (
+            home.serve(
+                f"--GpuShareExtension.socket={node.socket}",
+                environ=home.environ(JUPYTER_GPUSHARE_TOKEN=f"{name}-token"),
+                simulate=None,
+            )
+            for name in ("alice", "root")
+        )
+        alice.wait_connected()
+        root.wait_connected()
+        yield Crowd(node, nvml_world, gpus, alice, root)
+
+
+@contextmanager
+def busy(crowd: Crowd) -> Iterator[dict[str, str]]:
+    """Leases in several states, a queue, a squatter and one over its limit; lease ids by name."""
+    node, (first, second) = crowd.node, crowd.gpus
+    with (
+        node.client("alice-token") as alice,
+        Puppet() as puppet,
+        puppet.client(node.socket, token="bob-token") as bob,
+        node.client("root-token") as root,
+    ):
+        kernel = alice.request(kernel_id="kernel-1", name="n.ipynb", memory=4 * GIB)
+        batch = alice.request(name="train.py", priority_class="batch", memory=4 * GIB)
+        alice.call(Method.ACTIVITY, lease=batch["lease"], state="idle")
+        whole = bob.request(name="secret", gpus=1, memory=18 * GIB)
+        waiting = alice.ask(name="late", gpus=2, priority_class="batch", memory=23 * GIB)
+        bob.ask(name="later", gpus=2, memory=22 * GIB)
+        with crowd.world.together():
+            # This very process is alice's tasks: far over what their leases allow.
+            crowd.world.add_process(kernel["gpus"][0]["uuid"], os.getpid(), 12 * GIB)
+            other = second if kernel["gpus"][0]["uuid"] == first else first
+            crowd.world.add_process(other, os.getppid(), 2 * GIB)  # no task's child
+        root.call(Method.QUOTA_SET, environment="carol", gpus=1, memory=8 * GIB, weight=2.0)
+
+        def trouble() -> bool:
+            status = root.call(Method.STATUS)
+            kinds = {flag["kind"] for gpu in status["gpus"] for flag in gpu["squatters"]}
+            return kinds == {"squatter", "over_limit"} and len(status["queue"]) == 2
+
+        until(trouble, "a squatter, one over its limit, and two who wait")
+        assert not alice.answered(waiting)
+        yield {
+            "kernel": kernel["lease"],
+            "batch": batch["lease"],
+            "bobs": whole["lease"],
+        }
+
+
+def test_rest_answers_are_described(crowd: Crowd) -> None:
+    asked: set[tuple[str, str]] = set()
+
+    def ask(server: Server, verb: str, path: str, body: object = None, code: int = 200) -> Any:
+        answer = server.api.request(verb, f"gpushare/api/{path}", json=body)
+        assert answer.status_code == code, (path, answer.text)
+        if code != 200:
+            return hold("Error", answer.json())
+        template, name = operation_of(path, verb.lower())
+        asked.add((template, verb.lower()))
+        return hold(name, answer.json())
+
+    with busy(crowd) as leases:
+        for server in (crowd.alice, crowd.root):
+            for path in (
+                *("status", "leases", "quota", "usage", "usage?since=60", "readings"),
+                *("usage/daily?days=3&utc_offset=-3600", "readings?since=60"),
+                *("history?limit=1000", "history?environment=bob", "usage?environment=bob"),
+                "usage/daily?environment=bob",
+            ):
+                ask(server, "GET", path)
+        for path in ("quotas", "quotas/alice"):
+            ask(crowd.alice, "GET", path, code=403)
+        listed = ask(crowd.root, "GET", "quotas")["quotas"]
+        assert {"alice", "bob", "carol"} <= {row["environment"] for row in listed}
+        for wish in ({"gpus": 1}, {"gpus": 2, "memory": "8GiB", "weight": 3}):
+            put = ask(crowd.root, "PUT", "quotas/dave", wish)
+            assert put == ask(crowd.root, "GET", "quotas/dave")
+            assert put["source"] == "override"
+        ask(crowd.root, "DELETE", "quotas/dave")
+        ask(crowd.root, "PUT", "quotas/dave", {"gpus": -1}, code=400)
+        ask(crowd.alice, "DELETE", "leases/no-such", code=404)
+        ask(crowd.alice, "DELETE", f"leases/{leases['batch']}")
+        ask(crowd.root, "POST", f"leases/{leases['bobs']}/revoke", {"reason": "A demo."})
+        kinds = {row["kind"] for row in ask(crowd.root, "GET", "history?limit=1000")["events"]}
+        assert {"LeaseQueued", "LeaseGranted", "LeaseEnded", "QuotaOverridden"} <= kinds
+        # The lease that ended drains while its process keeps memory.
+        for server in (crowd.alice, crowd.root):
+            ask(server, "GET", "status")
+    every = {
+        (template, verb)
+        for template, operations in DOCUMENT["paths"].items()
+        for verb in operations
+        if verb != "parameters"
+    }
+    assert asked == every, "an operation was not tried"
+    crowd.node.terminate()
+    for server in (crowd.alice, crowd.root):
+        wait_for(lambda s=server: s.api.get("gpushare/api/status").status_code == 503, 10, "503")
+        for path in ("status", "readings", "usage/daily"):
+            ask(server, "GET", path, code=503)
+
+
+def listen(server: Server, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Check live messages until one is ``enough``; returns it."""
+    socket = server.websocket("gpushare/api/live")
+    try:
+        while True:
+            message: dict[str, Any] = hold("Live", json.loads(socket.recv()))
+            if enough(message):
+                return message
+    finally:
+        socket.close()
+
+
+def test_live_messages_are_described(crowd: Crowd) -> None:
+    watched = [server.websocket("gpushare/api/live") for server in (crowd.alice, crowd.root)]
+    raw = [socket.sock for socket in watched]  # websocket-client forgets to close them
+    try:
+        with busy(crowd) as leases:
+            user = listen(crowd.alice, full)["status"]
+            admin = listen(crowd.root, full)["status"]
+        assert (user["admin"], admin["admin"]) == (False, True)
+        assert {row["id"] for row in admin["leases"]} >= set(leases.values())
+        assert {row["mine"] for row in user["leases"]} == {True, False}
+        for status in (user, admin):
+            assert {flag["kind"] for gpu in status["gpus"] for flag in gpu["squatters"]} == {
+                "squatter",
+                "over_limit",
+            }
+            assert len(status["queue"]) == 2
+            assert status["gpus"][0]["utilisation"] == 0.41
+            for gpu in status["gpus"]:
+                for flag in gpu["squatters"]:
+                    assert (flag["pid"] is None) == (not status["admin"])
+        hidden = [row for row in user["leases"] if not row["mine"]]
+        private = ("id", "environment", "name", "kernel_id", "path", "pid")
+        assert all(row[key] is None for row in hidden for key in private)
+        assert [row["message"] is None for row in user["queue"]] == [
+            not row["mine"] for row in user["queue"]
+        ]
+        assert all(row["message"] for row in admin["queue"])
+        crowd.world.lose(crowd.gpus[1])
+        lost = listen(
+            crowd.alice,
+            lambda message: message["status"]["gpus"][1]["health"] == "lost",
+        )["status"]
+        assert lost["gpus"][1]["problem"]
+        crowd.node.terminate()
+        # Whoever listened all the time heard each of it, and in the end that nobody is there.
+        for socket in watched:
+            kinds = []
+            while kinds[-1:] != ["unavailable"]:
+                message = hold("Live", json.loads(socket.recv()))
+                kinds.append(message["type"])
+            assert kinds.count("status") > 1
+        gone = listen(crowd.alice, lambda message: message["type"] == "unavailable")
+        assert gone["message"]
+    finally:
+        for socket in watched:
+            socket.close()
+        for each in raw:
+            each.close()
+
+
+def full(message: dict[str, Any]) -> bool:
+    status = message.get("status", {"queue": [], "gpus": []})
+    return len(status["queue"]) == 2 and sum(len(gpu["squatters"]) for gpu in status["gpus"]) > 1
