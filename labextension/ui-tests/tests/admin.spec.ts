@@ -1,0 +1,102 @@
+import { expect, test } from '../support/fixtures';
+import { execute, GpuPanel } from '../support/panel';
+
+const IMPORT = 'import torch';
+
+test("an administrator edits a quota, and its user's bar follows; undo takes it back", async ({
+  gpushare,
+  labOf,
+  open,
+  page,
+  shoot
+}) => {
+  const alices = await GpuPanel.open(page);
+  const notebook = await open('hold.ipynb', [IMPORT]);
+  await notebook.result(0);
+  await alices.expectGpus('1 of 2');
+
+  const carols = await labOf(gpushare.carol);
+  await execute(carols, 'gpushare:show-admin');
+  const admin = carols.locator('.jp-gpushare-page');
+  const edit = admin.getByRole('button', { name: 'Edit the quota of alice' });
+  await edit.click();
+  await admin.getByRole('textbox', { name: 'GPUs of alice' }).fill('many');
+  await expect(admin).toContainText('A whole number from 0 to 4096.');
+  await expect(admin.getByRole('button', { name: 'Save' })).toBeDisabled();
+  await shoot(carols, 'admin-edit');
+  await admin.getByRole('textbox', { name: 'GPUs of alice' }).fill('5');
+  await admin
+    .getByRole('textbox', { name: 'Memory on each GPU of alice' })
+    .fill('12 GiB');
+  await carols.keyboard.press('Enter');
+  await expect(admin).toContainText(
+    'The quota of alice is now 5 GPUs, 12 GiB on each'
+  );
+  await alices.expectGpus('1 of 5');
+  await expect(alices.section('quota')).toContainText('an administrator');
+
+  await admin.getByRole('button', { name: 'Undo' }).click();
+  await alices.expectGpus('1 of 2');
+  await expect(alices.section('quota')).toContainText('your own entry');
+
+  // Below what is held: nothing is taken away, and the bar says so.
+  await edit.click();
+  await admin.getByRole('textbox', { name: 'GPUs of alice' }).fill('0');
+  await carols.keyboard.press('Enter');
+  await alices.expectGpus('1 of 0, 1 over');
+  await expect(alices.gpuBar).toHaveAttribute('data-level', 'over');
+  await expect(alices.leases).toHaveCount(1);
+  await shoot(page, 'over-quota');
+  await shoot(carols, 'admin');
+});
+
+test('an administrator revokes a lease, and its owner reads why', async ({
+  gpushare,
+  labOf,
+  open,
+  page,
+  shoot
+}) => {
+  const notebook = await open('long.ipynb', [IMPORT]);
+  await notebook.result(0);
+  const alices = await GpuPanel.open(page);
+  await expect(alices.leases).toHaveCount(1);
+
+  const carols = await labOf(gpushare.carol);
+  const panel = await GpuPanel.open(carols);
+  await panel.expand('Administration');
+  await panel
+    .section('admin')
+    .getByRole('button', { name: 'Revoke the lease of alice: long.ipynb' })
+    .click();
+  const dialog = carols.getByRole('dialog');
+  await dialog.getByRole('textbox').fill('maintenance at six');
+  await dialog.getByRole('button', { name: 'Revoke' }).click();
+
+  await expect(alices.leases).toHaveCount(0);
+  await expect(
+    page.locator('.Toastify__toast').filter({ hasText: 'maintenance at six' })
+  ).toBeVisible();
+  await shoot(page, 'revoked');
+
+  await execute(carols, 'gpushare:show-admin');
+  const events = carols
+    .locator('.jp-gpushare-page')
+    .getByRole('region', { name: 'Events' });
+  await events
+    .getByRole('searchbox', { name: 'Filter the events by text' })
+    .fill('maintenance');
+  await expect(events.locator('tbody tr')).toHaveCount(1);
+  await expect(events.locator('tbody')).toContainText('maintenance at six');
+});
+
+test('who is no administrator has no such section', async ({ page }) => {
+  const panel = await GpuPanel.open(page);
+  await panel.expectGpus('0 of 2');
+  await expect(panel.section('admin')).toHaveCount(0);
+  const enabled = await page.evaluate(() =>
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    (window as any).jupyterapp.commands.isEnabled('gpushare:show-admin')
+  );
+  expect(enabled).toBe(false);
+});

@@ -1,0 +1,74 @@
+import { expect, test } from '../support/fixtures';
+import { GpuPanel, statusItem } from '../support/panel';
+
+test('what is shown is marked as old while the node manager is away', async ({
+  gpushare,
+  open,
+  page,
+  shoot
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('outlive.ipynb', ['import torch']);
+  await notebook.result(0);
+  await expect(panel.leases).toHaveCount(1);
+
+  await gpushare.killNode();
+  await expect(panel.banner).toContainText('Not up to date');
+  await expect(panel.banner).toContainText(
+    'The node manager cannot be reached'
+  );
+  await expect(panel.leases).toHaveCount(1);
+  await expect(statusItem(page)).toContainText('?');
+  await shoot(page, 'stale');
+
+  await gpushare.startNode();
+  await expect(panel.banner).toHaveCount(0);
+  await expect(panel.lease('outlive.ipynb')).toContainText('Idle');
+  await expect(statusItem(page)).not.toContainText('?');
+});
+
+test('a server without the extension is told apart, and what to do is said', async ({
+  page,
+  shoot
+}) => {
+  await page.route('**/gpushare/api/**', route =>
+    route.fulfill({ status: 404, body: '<html>Not found</html>' })
+  );
+  await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
+  await page.reload();
+  const panel = await GpuPanel.open(page);
+  await expect(panel.banner).toContainText(
+    'The server extension is not enabled'
+  );
+  await expect(panel.banner).toContainText(
+    'jupyter server extension enable jupyter_gpushare'
+  );
+  await expect(panel.section('quota')).toBeHidden();
+  await shoot(page, 'not-enabled');
+  await page.unrouteAll();
+  await panel.root.getByRole('button', { name: 'Try again' }).click();
+  await panel.expectGpus('0 of 2');
+});
+
+test('what HTTP gives is shown where WebSockets do not get through', async ({
+  page
+}) => {
+  await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
+  await page.reload();
+  const panel = await GpuPanel.open(page);
+  await panel.expectGpus('0 of 2');
+  await expect(panel.banner).toContainText('Changes do not come by themselves');
+});
+
+test('who may not look is told so', async ({ page }) => {
+  await page.route('**/gpushare/api/**', route =>
+    route.fulfill({
+      status: 403,
+      json: { reason: 'not_allowed', message: 'You may not do this here.' }
+    })
+  );
+  await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
+  await page.reload();
+  const panel = await GpuPanel.open(page);
+  await expect(panel.banner).toContainText('You may not see the GPUs here');
+});

@@ -1,0 +1,91 @@
+import { expectAccessible } from '../support/axe';
+import { expect, test } from '../support/fixtures';
+import { execute, GpuPanel, toolbarItem, useTheme } from '../support/panel';
+
+const THEMES = [
+  ['JupyterLab Light', 'light'],
+  ['JupyterLab Dark', 'dark'],
+  ['JupyterLab Dark High Contrast', 'high-contrast']
+];
+
+for (const [theme, name] of THEMES) {
+  test(`everything can be read and reached in ${theme}`, async ({
+    gpushare,
+    labOf,
+    openOf,
+    shoot
+  }) => {
+    const page = await labOf(gpushare.carol);
+    await useTheme(page, theme);
+    const panel = await GpuPanel.open(page);
+    const notebook = await openOf(gpushare.carol, page, 'looks.ipynb', [
+      'import torch'
+    ]);
+    await notebook.result(0);
+    await expect(panel.leases).toHaveCount(1);
+    await expectAccessible(page, '.jp-gpushare-panel');
+    await expectAccessible(page, '.jp-gpushare-toolbar-item');
+    await expectAccessible(page, '.jp-gpushare-status-item');
+    await shoot(page, `panel-${name}`);
+
+    await execute(page, 'gpushare:show-history');
+    const shown = page.locator('.jp-gpushare-page:visible');
+    await expect(shown).toContainText('GPU-hours in these');
+    await expectAccessible(page, '.jp-gpushare-page:not(.lm-mod-hidden)');
+    await shoot(page, `history-${name}`);
+
+    await execute(page, 'gpushare:show-admin');
+    await shown.getByRole('button', { name: 'Edit the quota of bob' }).click();
+    await expect(shown).toContainText('of the last');
+    await expectAccessible(page, '.jp-gpushare-admin');
+    await shoot(page, `admin-${name}`);
+    await useTheme(page, THEMES[0][0]);
+  });
+}
+
+test('a lease is released by the keyboard alone', async ({ open, page }) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('keys.ipynb', ['import torch']);
+  await notebook.result(0);
+  const release = panel
+    .lease('keys.ipynb')
+    .getByRole('button', { name: /^Release/ });
+  await panel
+    .lease('keys.ipynb')
+    .getByRole('button', { name: 'keys.ipynb' })
+    .focus();
+  await page.keyboard.press('Tab');
+  await expect(release).toBeFocused();
+  await page.keyboard.press('Enter');
+  await expect(panel.leases).toHaveCount(0);
+
+  await toolbarItem(page).focus();
+  await page.keyboard.press('Enter');
+  await expect(page.getByRole('menuitem', { name: 'Show GPUs' })).toBeVisible();
+  await page.keyboard.press('Escape');
+});
+
+test('the toolbar item is moved and hidden as the user says', async ({
+  open,
+  page
+}) => {
+  await page.evaluate(async () => {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    const app = (window as any).jupyterapp;
+    await app.serviceManager.settings.save(
+      '@jupyterlab/notebook-extension:panel',
+      '{"toolbar": [{"name": "gpushare", "disabled": true}]}'
+    );
+  });
+  await page.reload();
+  await open('plain.ipynb', ['1']);
+  await expect(toolbarItem(page)).toHaveCount(0);
+  await page.evaluate(async () => {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    const app = (window as any).jupyterapp;
+    await app.serviceManager.settings.save(
+      '@jupyterlab/notebook-extension:panel',
+      '{}'
+    );
+  });
+});

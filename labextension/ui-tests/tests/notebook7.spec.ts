@@ -1,0 +1,35 @@
+import { expect, test } from '../support/fixtures';
+import { GpuPanel, toolbarItem } from '../support/panel';
+
+test('Jupyter Notebook has the toolbar item and the panel', async ({
+  gpushare,
+  openOf,
+  pageOf,
+  shoot
+}) => {
+  const page = await pageOf(gpushare.notebook);
+  const complaints: string[] = [];
+  page.on('console', message => {
+    if (message.type() === 'error' && /gpushare/.test(message.text())) {
+      complaints.push(message.text());
+    }
+  });
+  const notebook = await openOf(gpushare.notebook, page, 'seven.ipynb', [
+    'import torch'
+  ]);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await notebook.result(0);
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Show GPUs' }).click();
+  const panel = await GpuPanel.open(page);
+  await panel.expectGpus('1 of 2');
+  await expect(panel.lease('seven.ipynb')).toContainText('GPU 0');
+  await shoot(page, 'notebook7');
+
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Release GPU' }).click();
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  expect(complaints).toEqual([]);
+});

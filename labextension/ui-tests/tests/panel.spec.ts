@@ -1,0 +1,181 @@
+import { expect, test } from '../support/fixtures';
+import { execute, GpuPanel, statusItem, toolbarItem } from '../support/panel';
+
+const IMPORT = 'import torch';
+
+test('the panel shows the quota, and teaches where nothing is held', async ({
+  page,
+  shoot
+}) => {
+  const panel = await GpuPanel.open(page);
+  await panel.expectGpus('0 of 2');
+  const quota = panel.section('quota');
+  await expect(quota).toContainText('Memory per GPU');
+  await expect(quota).toContainText('16 GiB');
+  await expect(quota).toContainText('your own entry');
+  await expect(panel.section('leases')).toContainText('import torch');
+  await expect(panel.section('queue')).toContainText('Nobody waits.');
+  await expect(panel.section('gpus')).toContainText('simulated');
+  await expect(panel.gpu(0)).toContainText('24 GiB free');
+  await expect(panel.section('admin')).toHaveCount(0);
+  await expect(statusItem(page)).toContainText('0/2');
+  await expect(panel.banner).toHaveCount(0);
+  await shoot(page, 'empty');
+});
+
+test('import torch makes a lease appear everywhere without reload; Release gives it back', async ({
+  gpushare,
+  open,
+  page,
+  shoot
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('train.ipynb', [IMPORT, '6 * 7']);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await notebook.result(0);
+
+  await expect(panel.lease('train.ipynb')).toContainText('Idle · GPU 0');
+  await panel.expectGpus('1 of 2');
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(statusItem(page)).toContainText('1/2');
+  await expect(panel.gpu(0)).toContainText('16 GiB mine');
+  await expect(panel.gpu(0)).toContainText('1 of 4 tasks');
+  await shoot(page, 'lease');
+
+  await panel
+    .lease('train.ipynb')
+    .getByRole('button', { name: 'Release the GPU of train.ipynb' })
+    .click();
+  await expect(panel.leases).toHaveCount(0);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await panel.expectGpus('0 of 2');
+  expect((await gpushare.alice.status()).leases).toEqual([]);
+  // The kernel and its variables are as before.
+  expect(await notebook.result(1)).toContain('42');
+});
+
+test('a busy cell shows as active, and asks before it is released', async ({
+  gpushare,
+  open,
+  page
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('busy.ipynb', [
+    IMPORT,
+    'input("until something is typed")'
+  ]);
+  await notebook.result(0);
+  await notebook.run(1);
+  await expect(panel.lease('busy.ipynb')).toContainText('Active');
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB');
+  await panel
+    .lease('busy.ipynb')
+    .getByRole('button', { name: /^Release/ })
+    .click();
+  const dialog = page.getByRole('dialog');
+  await expect(dialog).toContainText('It runs code now');
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await expect(panel.lease('busy.ipynb')).toContainText('Active');
+  await panel
+    .lease('busy.ipynb')
+    .getByRole('button', { name: /^Release/ })
+    .click();
+  await dialog.getByRole('button', { name: 'Release' }).click();
+  await expect(panel.leases).toHaveCount(0);
+  expect((await gpushare.alice.status()).leases).toEqual([]);
+});
+
+test('shutting the kernel down frees its GPU', async ({ open, page }) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('ends.ipynb', [IMPORT]);
+  await notebook.result(0);
+  await expect(panel.leases).toHaveCount(1);
+  await execute(page, 'kernelmenu:shutdown');
+  await expect(panel.leases).toHaveCount(0);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await panel.expectGpus('0 of 2');
+});
+
+test("a lease's name opens its notebook", async ({ open, page }) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('folder/one.ipynb', [IMPORT]);
+  await notebook.result(0);
+  await execute(page, 'docmanager:save');
+  await execute(page, 'application:close-all');
+  await expect(page.locator('.jp-NotebookPanel')).toHaveCount(0);
+  await panel
+    .lease('one.ipynb')
+    .getByRole('button', { name: 'one.ipynb' })
+    .click();
+  await expect(page.locator('.jp-NotebookPanel')).toBeVisible();
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+});
+
+test('a script in a terminal has a row, and its program ends without a trace', async ({
+  gpushare,
+  open,
+  page
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('starts.ipynb', [
+    [
+      'import pathlib, subprocess, sys',
+      'pathlib.Path("script.py").write_text("import torch; input()")',
+      'child = subprocess.Popen([sys.executable, "script.py"], stdin=subprocess.PIPE)'
+    ].join('\n'),
+    'child.communicate(b"\\n")'
+  ]);
+  await notebook.result(0);
+  await expect(panel.lease('script.py')).toContainText('GPU 0');
+  await notebook.result(1);
+  await expect(panel.leases).toHaveCount(0);
+  expect((await gpushare.alice.status()).leases).toEqual([]);
+});
+
+test('the leases are among the running sessions; shutting down there releases', async ({
+  open,
+  page,
+  shoot
+}) => {
+  const notebook = await open('running.ipynb', [IMPORT]);
+  await notebook.result(0);
+  await execute(page, 'running:show-panel');
+  const sessions = page.locator('#jp-running-sessions');
+  const section = sessions.locator('.jp-RunningSessions-section').filter({
+    has: page.locator('[data-icon^="jupyter-gpushare"]')
+  });
+  await expect(section).toContainText('running.ipynb');
+  await expect(section).toContainText('GPU 0 · Idle');
+  await shoot(page, 'running');
+  await section.getByText('running.ipynb').hover();
+  await section.locator('.jp-RunningSessions-itemShutdown').click();
+  await expect(section).toHaveCount(0);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+});
+
+test('the panel is there again after a reload, and moves to the side of the setting', async ({
+  gpushare,
+  pageOf
+}) => {
+  // Without Galata's stand-ins for settings and workspaces.
+  const page = await pageOf(gpushare.alice);
+  await page.goto(`${gpushare.alice.url}lab`);
+  const right = page.locator('#jp-right-stack .jp-gpushare-panel');
+  const left = page.locator('#jp-left-stack .jp-gpushare-panel');
+  await page.getByRole('tab', { name: 'GPUs' }).click();
+  await expect(right).toBeVisible();
+  await page.waitForResponse(
+    response =>
+      response.url().includes('/api/workspaces/') &&
+      (response.request().postData() ?? '').includes('jupyter-gpushare-panel')
+  );
+  await page.reload();
+  await expect(right).toBeVisible();
+
+  await execute(page, 'settingeditor:open', { query: 'Shared GPUs' });
+  await page.getByLabel('Side', { exact: true }).selectOption('Left');
+  await expect(left).toBeVisible();
+  await expect(right).toHaveCount(0);
+  await page.getByLabel('Side', { exact: true }).selectOption('Right');
+  await expect(right).toBeVisible();
+});

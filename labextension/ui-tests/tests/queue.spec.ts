@@ -1,0 +1,64 @@
+import { expect, test } from '../support/fixtures';
+import { GpuPanel, toolbarItem } from '../support/panel';
+
+const ALL = '%gpushare request --gpus 2 --memory 24GiB';
+const IMPORT = 'import torch';
+
+test('who waits sees why, counts down, and is told when it is granted', async ({
+  gpushare,
+  labOf,
+  open,
+  openOf,
+  page,
+  shoot
+}) => {
+  test.setTimeout(180_000);
+  await gpushare.setQuota('alice', { gpus: 2, memory: 24 * 2 ** 30 });
+  const alices = await open('everything.ipynb', [ALL]);
+  await alices.result(0);
+
+  const bobs = await labOf(gpushare.bob);
+  const his = await openOf(gpushare.bob, bobs, 'first.ipynb', [IMPORT]);
+  await his.run(0);
+  await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
+
+  const carols = await labOf(gpushare.carol);
+  const panel = await GpuPanel.open(carols);
+  const hers = await openOf(gpushare.carol, carols, 'second.ipynb', [IMPORT]);
+  await hers.run(0);
+  await expect(toolbarItem(carols)).toHaveText('Waiting: 2');
+  await expect(panel.lease('second.ipynb')).toContainText(
+    'Queued: place 2 in line'
+  );
+  const queue = panel.section('queue');
+  await expect(queue).toContainText('You are number 2 in line');
+  await expect(queue).toContainText('1 interactive request is ahead of you.');
+  await expect(queue).toContainText('1 GPU asked, 0 free for you now');
+  await shoot(carols, 'waiting');
+
+  // Bob leaves the queue through his panel; his cell goes on without a GPU.
+  const bobsPanel = await GpuPanel.open(bobs);
+  await bobsPanel
+    .lease('first.ipynb')
+    .getByRole('button', { name: 'Cancel waiting: first.ipynb' })
+    .click();
+  await expect(toolbarItem(bobs)).toHaveText('No GPU');
+  await his.done(0);
+  await expect(toolbarItem(carols)).toHaveText('Waiting: 1');
+  await expect(queue).toContainText('Nobody is ahead of you.');
+
+  // Alice gives everything back through the menu in her toolbar.
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Release GPU' }).click();
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+
+  await expect(toolbarItem(carols)).toHaveText(/^1 GPU · 8 GiB/);
+  await hers.done(0);
+  await expect(
+    carols.locator('.Toastify__toast').filter({ hasText: 'got 1 GPU' })
+  ).toBeVisible();
+  await expect(queue).toContainText(/1 after waiting/);
+  await expect(
+    bobs.locator('.Toastify__toast').filter({ hasText: 'got' })
+  ).toHaveCount(0);
+});
