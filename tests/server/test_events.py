@@ -36,9 +36,12 @@ class Subscriber:
 
 @pytest.fixture
 def shared_node(home: Home) -> Iterator[RunningNode]:
-    """A node manager of one GPU, with two people who are told apart by their tokens."""
+    """A node manager of one GPU, with two people and an administrator, told apart by tokens."""
     tokens = home.path / "tokens.json"
-    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
+    people = [
+        {"token": f"{name}-token", "environment": name, "admin": name == "root"}
+        for name in ("alice", "bob", "root")
+    ]
     tokens.write_text(json.dumps({"tokens": people}))
     tokens.chmod(0o600)
     config = "c.Policy.max_tasks_per_gpu = 1\n"
@@ -111,6 +114,68 @@ def test_what_is_not_yours_is_not_yours(home: Home, shared_node: RunningNode) ->
             assert bobs["lease"] not in answer.text
             assert "bob" not in answer.text or answer.status_code == 403, answer.text
         assert bob.call(Method.HEARTBEAT, lease=bobs["lease"])["state"] in ("held", "active")
+
+
+def test_a_revoked_lease_says_why_to_its_owner_and_to_nobody_else(
+    home: Home, shared_node: RunningNode
+) -> None:
+    servers = {
+        name: home.serve(
+            f"--GpuShareExtension.socket={shared_node.socket}",
+            environ=home.environ(JUPYTER_GPUSHARE_TOKEN=f"{name}-token"),
+            simulate=None,
+        )
+        for name in ("alice", "bob", "root")
+    }
+    for name, server in servers.items():
+        assert server.wait_connected()["environment"] == name
+    heard = {
+        name: Subscriber(server.websocket("api/events/subscribe"))
+        for name, server in servers.items()
+    }
+    words = "Needed for the \u00abdemo\u00bb at 3 pm."
+    try:
+        with shared_node.client("alice-token") as alice:
+            lease = alice.request(name="long run")["lease"]
+            heard["alice"].until("granted", lease=lease)
+            answer = servers["root"].api.post(
+                f"gpushare/api/leases/{lease}/revoke", json={"reason": words}
+            )
+            assert answer.status_code == 200, answer.text
+            ended = heard["alice"].until("ended", lease=lease)
+            assert (ended["reason"], ended["detail"]) == ("revoked", words)
+            assert words in ended["message"]
+            assert ended["task"] == "long run"
+            # A lease that its owner gives back has a reason too, and nobody's words.
+            second = alice.request(name="short run")["lease"]
+            alice.call(Method.RELEASE, lease=second)
+            released = heard["alice"].until("ended", lease=second)
+            assert released["reason"] == "released"
+            assert "detail" not in released
+        for name in ("alice", "root"):
+            rows = servers[name].gpushare("history?limit=100&environment=alice")["events"]
+            told = {
+                row["lease"]: (row["reason"], row["detail"])
+                for row in rows
+                if row["kind"] == "LeaseEnded"
+            }
+            assert told == {lease: ("revoked", words), second: ("released", None)}
+            others = [row for row in rows if row["kind"] != "LeaseEnded"]
+            assert others
+            assert {(row["reason"], row["detail"]) for row in others} == {(None, None)}
+        # What the others' servers tell next is their own: nothing came before it.
+        for name in ("bob", "root"):
+            with shared_node.client(f"{name}-token") as client:
+                own = client.request(name="own")["lease"]
+                heard[name].until("granted", lease=own)
+                client.call(Method.RELEASE, lease=own)
+                heard[name].until("ended", lease=own)
+            assert {event["environment"] for event in heard[name].events} == {name}
+            assert {event.get("lease") for event in heard[name].events} == {own}
+            assert words not in json.dumps(heard[name].events)
+    finally:
+        for subscriber in heard.values():
+            subscriber.socket.close()
 
 
 def metrics(server: Any) -> str:
