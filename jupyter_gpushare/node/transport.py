@@ -31,7 +31,7 @@ from ..protocol.errors import (
     Reason,
     RemoteProtocolError,
 )
-from ..protocol.framing import MAX_LINE, encode
+from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
 from ..protocol.messages import Call, CallId, Method, Notice
 from .identity import Identity, IdentityRefused, Peer, Principal
 
@@ -47,9 +47,9 @@ class SocketInUse(Exception):
 class Limits:
     """What one client may take. Sizes in bytes, times in seconds.
 
-    ``soft_buffer``: beyond it status changes are dropped; ``hard_buffer``:
-    beyond it the connection is closed. ``calls_per_second`` and ``burst``
-    bound calls of one connection.
+    Of what a client has not read: beyond ``soft_buffer`` status changes are
+    dropped; beyond ``hard_buffer`` the next message closes the connection.
+    ``calls_per_second`` and ``burst`` bound calls of one connection.
     """
 
     line: int = MAX_LINE
@@ -199,21 +199,25 @@ class Connection(asyncio.Protocol):
         if self._wire is None or self._wire.is_closing():
             return
         try:
-            line = encode(message)
+            line = encode(message, MAX_LINE_FROM_NODE)
         except LocalProtocolError as error:
-            self._home.log.error("An answer could not be sent: %s", error)
+            self._home.log.error("A message could not be sent: %s", error)
+            if "id" not in message:
+                return  # a notification: an error without an id would end the connection
             line = encode(
                 messages.error_answer(
-                    message.get("id"),
+                    message["id"],
                     Reason.UNAVAILABLE,
                     "The node manager made an answer it cannot send; tell the developers.",
                     code=INTERNAL_ERROR,
                 )
             )
-        self._wire.write(line)
+        # What was not read before counts: one long message is not the client's fault.
         if self._buffered() > self._limits.hard_buffer:
             self._home.log.warning("Connection %d does not read and is closed", self.id)
             self._wire.abort()
+        else:
+            self._wire.write(line)
 
     def _line(self, line: bytes) -> None:
         try:

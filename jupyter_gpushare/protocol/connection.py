@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from .errors import INVALID_REQUEST, LocalProtocolError, Reason, RemoteProtocolError
-from .framing import MAX_LINE, LineFramer, encode
+from .framing import MAX_LINE, MAX_LINE_FROM_NODE, LineFramer, encode
 from .messages import (
     Answer,
     Call,
@@ -79,8 +79,7 @@ class ClientConnection:
 
     __slots__ = ("_framer", "_last", "_open")
 
-    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
-        # A status document of a large node is longer than what a client may send.
+    def __init__(self, limit: int = MAX_LINE_FROM_NODE) -> None:
         self._framer = LineFramer(limit)
         self._last = 0
         self._open: set[CallId] = set()

@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from .errors import PARSE_ERROR, LocalProtocolError, RemoteProtocolError
 
+#: Bytes of a line that a client may send, the newline included.
 MAX_LINE: Final = 65536
+#: Bytes of a line that a node manager may send: the status of a large node is long.
+MAX_LINE_FROM_NODE: Final = 16 * 1024 * 1024
 
 
 class LineFramer:
@@ -15,7 +18,7 @@ class LineFramer:
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that ``data`` completes, without their newlines; blank ones are dropped.
@@ -23,12 +26,26 @@ class LineFramer:
         Raises :class:`RemoteProtocolError` on a line over the limit; the
         stream cannot be resynchronised after that.
         """
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest += data
+        lines: list[bytes] = []
+        # Only what is new can end a line: a long one is not searched again and again.
+        if b"\n" in data:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
         if len(self._rest) >= self._limit or any(len(line) >= self._limit for line in lines):
             raise RemoteProtocolError(
                 f"A line is longer than {self._limit} bytes.", code=PARSE_ERROR
             )
         return [line for line in lines if line.strip()]
+
+
+def _dump(message: Any) -> bytes:
+    try:
+        text = json.dumps(message, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        # Not escaped: that would make a third of the world's paths two or three times as long.
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can only be escaped
+        return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
 
 
 def encode(message: Any, limit: int | None = None) -> bytes:
@@ -37,10 +54,9 @@ def encode(message: Any, limit: int | None = None) -> bytes:
     Raises :class:`LocalProtocolError` for what is no JSON or too long.
     """
     try:
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+        line = _dump(message) + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"This cannot be sent: {error}") from error
-    line = text.encode() + b"\n"
     if limit is not None and len(line) > limit:
         raise LocalProtocolError(f"This message has {len(line)} bytes; at most {limit} may go.")
     return line

@@ -24,7 +24,7 @@ from jupyter_gpushare.node.processes import read_boot_id
 from jupyter_gpushare.node.transport import Connection, Limits, SocketInUse, Transport
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
-from jupyter_gpushare.protocol.framing import MAX_LINE
+from jupyter_gpushare.protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE
 from jupyter_gpushare.protocol.messages import (
     Answer,
     Call,
@@ -590,6 +590,35 @@ def test_a_client_that_does_not_read_delays_nobody(place: Path) -> None:
 
     limits = Limits(soft_buffer=100_000, hard_buffer=1_000_000)
     play(story, place / "s", limits=limits)
+
+
+def test_one_long_message_cuts_nobody_off(place: Path) -> None:
+    """Longer than the hard bound: it was not the client who let it pile up."""
+
+    async def story(house: House) -> None:
+        house.host.answer = "x" * 2_000_000
+        guest = await house.guest()
+        for _ in range(3):
+            assert await guest.call(Method.STATUS) is not None
+        assert house.host.closed == []
+
+    play(story, place / "s", limits=Limits(soft_buffer=100_000, hard_buffer=500_000))
+
+
+def test_what_no_client_could_read_is_not_sent(place: Path) -> None:
+    async def story(house: House) -> None:
+        guest = await house.guest()
+        conn = house.host.opened[0]
+        conn.notify("changed", {"status": "x" * MAX_LINE_FROM_NODE})
+        house.host.answer = "x" * MAX_LINE_FROM_NODE
+        call_id = await guest.send(Method.STATUS)
+        refused = await guest.error()
+        assert (refused.id, refused.error.reason) == (call_id, Reason.UNAVAILABLE)
+        assert "cannot send" in refused.error.message
+        house.host.answer = "short"
+        await guest.call(Method.STATUS)  # it is connected still
+
+    play(story, place / "s")
 
 
 def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> None:

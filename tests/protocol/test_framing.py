@@ -74,12 +74,23 @@ def test_any_line_gives_an_object_or_the_one_error(extra: bytes, line: bytes) ->
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
-def test_what_is_encoded_is_one_ascii_line_and_decodes_to_the_same(message: dict[str, Any]) -> None:
+def test_what_is_encoded_is_one_line_of_utf8_and_decodes_to_the_same(
+    message: dict[str, Any],
+) -> None:
     line = encode(message)
     assert line.endswith(b"\n")
     assert b"\n" not in line[:-1]
-    assert line.isascii()
+    assert line.decode("utf-8")
+    assert LineFramer().feed(line) == [line[:-1]]
     assert decode(line) == message
+
+
+def test_what_is_not_ascii_is_no_longer_than_utf8_has_it() -> None:
+    assert encode({"path": "\u8def/\U0001d11e"}) == '{"path":"\u8def/\U0001d11e"}\n'.encode()
+
+
+def test_half_of_a_surrogate_pair_travels_escaped() -> None:
+    assert encode({"path": "\udce9"}) == b'{"path":"\\udce9"}\n'
 
 
 @given(st.lists(st.binary(max_size=40)), st.lists(st.integers(0), max_size=20))
