@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import websocket
 from support.jupyter import TOKEN, Home, Server
-from support.node import NodeClient
+from support.node import GIB, NodeClient, RunningNode
+
+from jupyter_gpushare.protocol.framing import MAX_LINE
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 LIVE = "gpushare/api/live"
 
@@ -45,6 +48,78 @@ def test_each_change_is_told(home: Home) -> None:
     finally:
         socket.close()
         raw.close()
+
+
+@pytest.mark.parametrize(
+    "letter", ["x", "\u00e9", "\U0001d11e"], ids=["1 byte", "2 bytes", "4 bytes"]
+)
+def test_a_large_status_reaches_an_administrators_browser(home: Home, letter: str) -> None:
+    """16 GPUs and 200 tasks of one person with the longest paths: many times a client's line."""
+    tokens = home.path / "tokens.json"
+    people = [
+        {"token": f"{name}-token", "environment": name, "admin": name == "root"}
+        for name in ("alice", "bob", "root")
+    ]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    paths = [f"{number:04}/{letter * 3995}" for number in range(200)]
+    with RunningNode(
+        home.path,
+        simulate="16x80GiB",
+        config="c.Policy.heartbeat_timeout = 600.0\n",
+        arguments=[f"--token-file={tokens}"],
+    ) as node:
+        server = home.serve(
+            f"--GpuShareExtension.socket={node.socket}",
+            environ=home.environ(JUPYTER_GPUSHARE_TOKEN="root-token"),
+            simulate=None,
+        )
+        assert server.wait_connected()["admin"]
+        live = server.websocket(LIVE)
+        try:
+            with (
+                node.client("root-token") as watcher,
+                node.client("bob-token") as bob,
+                node.client("alice-token") as alice,
+            ):
+                watcher.call(Method.WATCH)
+                bob.request()  # so that nobody else can have all the GPUs
+                asked = [
+                    alice.send(
+                        Method.REQUEST,
+                        task={"name": "t", "kind": "process", "path": path},
+                        gpus=1 if number < 140 else 16,
+                        memory=GIB if number < 140 else 80 * GIB,
+                    )
+                    for number, path in enumerate(paths)
+                ]
+                for call in asked[:140]:
+                    alice.wait(call)
+
+                def seen(status: Any) -> list[str]:
+                    return sorted(row["path"] for row in status["leases"] if row["path"])
+
+                told = watcher.wait_notice(
+                    Notice.CHANGED, where=lambda params: seen(params["status"]) == paths
+                )["status"]
+                assert len(json.dumps(told, ensure_ascii=False).encode()) > 10 * MAX_LINE
+                assert len(told["gpus"]) == 16
+                assert len(told["queue"]) == 60
+                assert seen(watcher.call(Method.STATUS)) == paths
+                status = next_status(live)
+                while seen(status) != paths:
+                    status = next_status(live)
+                assert len(status["queue"]) == 60
+                assert seen(server.gpushare("status")) == paths
+                # Nobody was cut off in between, and news still come through.
+                alice.call(Method.RELEASE, lease=status["leases"][1]["id"])
+                while seen(status) != paths[1:]:
+                    status = next_status(live)
+                assert seen(watcher.call(Method.STATUS)) == paths[1:]
+            assert "does not read" not in node.story()
+            assert "failed" not in server.tail()
+        finally:
+            live.close()
 
 
 def listen_until_closed(socket: Any) -> None:
