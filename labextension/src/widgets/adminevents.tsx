@@ -74,7 +74,12 @@ export function AdminEvents(): JSX.Element {
           data.events.length
         )}
       </p>
-      <div className="jp-gpushare-scroll" tabIndex={0} role="group">
+      <div
+        className="jp-gpushare-scroll"
+        tabIndex={0}
+        role="group"
+        aria-label={trans.__('Table of events')}
+      >
         <table className="jp-gpushare-figures">
           <thead>
             <tr>

@@ -99,7 +99,12 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
     }
   ];
   return (
-    <div className="jp-gpushare-scroll" tabIndex={0} role="group">
+    <div
+      className="jp-gpushare-scroll"
+      tabIndex={0}
+      role="group"
+      aria-label={trans.__('Table of leases')}
+    >
       <Table
         rows={leases.map(lease => ({ data: lease, key: lease.id ?? '' }))}
         columns={columns}

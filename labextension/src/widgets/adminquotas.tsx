@@ -344,7 +344,12 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
           {buttons}
         </div>
       )}
-      <div className="jp-gpushare-scroll" tabIndex={0} role="group">
+      <div
+        className="jp-gpushare-scroll"
+        tabIndex={0}
+        role="group"
+        aria-label={trans.__('Table of environments')}
+      >
         <Table
           rows={rows.map(row => ({ data: row, key: row.environment }))}
           columns={columns}

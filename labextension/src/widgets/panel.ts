@@ -108,6 +108,8 @@ export class GpuSharePanel extends SidePanel {
     const panel = new PanelWithToolbar();
     panel.addClass('jp-gpushare-section');
     panel.node.dataset.section = section.name;
+    // It scrolls; the arrow keys must be able to do that where nothing in it takes the focus.
+    panel.node.tabIndex = 0;
     panel.title.label = section.title;
     if (section.command && commands.hasCommand(section.command)) {
       panel.toolbar.addItem(

@@ -52,7 +52,7 @@ test('a lease is released by the keyboard alone', async ({ open, page }) => {
     .getByRole('button', { name: /^Release/ });
   await panel
     .lease('keys.ipynb')
-    .getByRole('button', { name: 'keys.ipynb' })
+    .getByRole('button', { name: 'keys.ipynb', exact: true })
     .focus();
   await page.keyboard.press('Tab');
   await expect(release).toBeFocused();

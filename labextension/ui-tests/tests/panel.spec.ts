@@ -105,7 +105,7 @@ test("a lease's name opens its notebook", async ({ open, page }) => {
   await expect(page.locator('.jp-NotebookPanel')).toHaveCount(0);
   await panel
     .lease('one.ipynb')
-    .getByRole('button', { name: 'one.ipynb' })
+    .getByRole('button', { name: 'one.ipynb', exact: true })
     .click();
   await expect(page.locator('.jp-NotebookPanel')).toBeVisible();
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
@@ -173,9 +173,13 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await expect(right).toBeVisible();
 
   await execute(page, 'settingeditor:open', { query: 'Shared GPUs' });
-  await page.getByLabel('Side', { exact: true }).selectOption('Left');
+  const side = page
+    .getByRole('group', { name: 'Shared GPUs' })
+    .getByRole('combobox')
+    .first();
+  await side.selectOption('Left');
   await expect(left).toBeVisible();
   await expect(right).toHaveCount(0);
-  await page.getByLabel('Side', { exact: true }).selectOption('Right');
+  await side.selectOption('Right');
   await expect(right).toBeVisible();
 });
