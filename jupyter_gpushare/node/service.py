@@ -130,10 +130,17 @@ class Service:
         manager.measured.append(self._measured)
 
     async def recall(self) -> None:
-        """Read from the ledger what only people want to know: the waits of the last hour."""
+        """Read from the ledger what only people want to know: the waits of the last hour.
+
+        Where that cannot be read they are told from now on: nobody's GPUs hang on it.
+        """
         ledger = self._manager.ledger
-        records = await self._manager.in_ledger(lambda: ledger.history(None, _RECALLED))
-        self._waits.refill(reversed(records))
+        try:
+            records = await self._manager.in_ledger(lambda: ledger.history(None, _RECALLED))
+        except (LedgerError, ValueError) as error:
+            self._log.error("The waits of the last hour could not be read: %s", error)
+        else:
+            self._waits.refill(reversed(records))
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
