@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, until
 from support.policy_world import GIB, World, gpu, task
 
-from jupyter_gpushare.node.ledger import JSON, Record
+from jupyter_gpushare.node.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.node.status import NodeFacts, Viewer, status_document
 from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
@@ -247,6 +249,22 @@ def queues(node: RunningNode) -> tuple[list[Any], list[Any], list[Any]]:
         with NodeClient(node.socket, f"{name}-token") as client:
             seen.append(client.call(Method.STATUS)["queue"])
     return seen[0], seen[1], seen[2]
+
+
+def test_damaged_history_costs_the_figures_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger.open(path, history=1e9, wall=NOW)
+    ledger.append([queued("a", 1.0, NOW)])
+    ledger.write_snapshot([])
+    ledger.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        # Rot that no check of SQLite's sees, in what the snapshot stands for.
+        assert connection.execute("UPDATE records SET data = '{\"request\": '").rowcount == 1
+    with RunningNode(tmp_path, ledger=path) as node, node.client() as client:
+        assert "could not be read" in node.story()
+        client.request()
+        told = client.call(Method.STATUS)["waits"]["interactive"]
+        assert told == {"granted": 1, "waited": 0, "median": None, "longest": None}
 
 
 # -- the queue in a status ---------------------------------------------------------------------
