@@ -140,7 +140,7 @@ describe('LeasesView', () => {
       { command: CommandIDs.open, args: { lease: 'held' } },
       { command: CommandIDs.restartKernel, args: { lease: 'stuck' } }
     ]);
-    expect(screen.getByText('All are taken.')).toBeTruthy();
+    expect(screen.getByTitle('All are taken.')).toBeTruthy();
   });
 
   it('offers no release of what drains', () => {

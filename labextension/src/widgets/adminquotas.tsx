@@ -1,6 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   Button,
+  checkIcon,
+  closeIcon,
   editIcon,
   HTMLSelect,
   Table,
@@ -134,18 +136,14 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       />
     );
   const buttons = (
-    <span className="jp-gpushare-controls">
-      <Button
-        type="button"
-        className="jp-mod-styled jp-mod-accept"
+    <span className="jp-gpushare-actions">
+      <IconButton
+        icon={checkIcon}
+        label={trans.__('Save')}
         disabled={!read?.wish}
         onClick={save}
-      >
-        {trans.__('Save')}
-      </Button>
-      <Button type="button" className="jp-mod-styled" onClick={close}>
-        {trans.__('Cancel')}
-      </Button>
+      />
+      <IconButton icon={closeIcon} label={trans.__('Cancel')} onClick={close} />
     </span>
   );
 

@@ -22,12 +22,12 @@ export function BannerView(): JSX.Element {
               formatMoment(status.node.time, now)
             )}
           </strong>
-          {problem && <Explained problem={problem} />}
+          {problem && <Explained problem={problem} folded />}
         </div>
       )}
       {connection === Connection.Failed && problem && (
         <div className="jp-gpushare-banner" data-kind="error">
-          <Explained problem={problem} strong />
+          <Explained problem={problem} />
           <Button
             type="button"
             className="jp-mod-styled jp-mod-accept"
@@ -49,15 +49,29 @@ export function BannerView(): JSX.Element {
 
 function Explained(props: {
   problem: Parameters<typeof explain>[0];
-  strong?: boolean;
+  /** What to do is said when it is asked for: the rest still needs the room. */
+  folded?: boolean;
 }): JSX.Element {
   const { trans } = useView();
   const { title, advice, detail } = explain(props.problem, trans);
-  return (
+  const more = (
     <>
-      {props.strong ? <strong>{title}</strong> : <div>{title}</div>}
       {detail && <p>{detail}</p>}
       {advice && <p>{advice}</p>}
+    </>
+  );
+  return props.folded ? (
+    <>
+      <div>{title}</div>
+      <details>
+        <summary>{trans.__('Why, and what to do')}</summary>
+        {more}
+      </details>
+    </>
+  ) : (
+    <>
+      <strong>{title}</strong>
+      {more}
     </>
   );
 }

@@ -113,7 +113,7 @@ const LeaseRow = React.memo(
               <span title={lease.name ?? undefined}>{name}</span>
             )}
           </div>
-          <div>
+          <div title={waiting?.message ?? undefined}>
             {lease.state === 'queued'
               ? trans.__(
                   '%1: place %2 in line, for %3',
@@ -128,9 +128,6 @@ const LeaseRow = React.memo(
                   since
                 )}
           </div>
-          {waiting?.message && (
-            <div className="jp-gpushare-why">{waiting.message}</div>
-          )}
           {lease.gpus.length > 0 && (
             <>
               <div>

@@ -111,6 +111,11 @@ function gpuAdvice(use: IUse, trans: TranslationBundle): string | null {
         'Your quota has no GPU: code runs on the CPU. Ask your administrator for one.'
       );
     case Level.Over:
+      if (use.limit === 0) {
+        return trans.__(
+          'The quota was lowered while you held a GPU. Nothing is taken from you, but you get no other.'
+        );
+      }
       return trans.__(
         'The quota was lowered while you held more. Nothing is taken from you, but %1 must come back before you get another.',
         formatGpus(use.used - (use.limit ?? 0) + 1, trans)
