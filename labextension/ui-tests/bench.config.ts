@@ -1,0 +1,11 @@
+import { defineConfig } from '@playwright/test';
+import base from './playwright.config';
+
+/** Measuring, not testing: `make bench-ui`. */
+export default defineConfig({
+  ...base,
+  testDir: 'bench',
+  testMatch: '*.bench.ts',
+  timeout: 1_200_000,
+  use: { ...base.use, trace: 'off', screenshot: 'off' }
+});
