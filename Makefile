@@ -6,6 +6,8 @@
 #   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make bench       measure, and write docs/benchmarks.md
+#   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
+#   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
 #   make ui          build the JupyterLab side (the others do so when its sources changed)
 #   make dist        a wheel and an sdist in dist/, with the UI built anew
@@ -43,7 +45,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo bench lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo bench bench-ui pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -160,6 +162,14 @@ clean:
 	rm -rf jupyter_gpushare/labextension labextension/{lib,tsconfig.tsbuildinfo,coverage,node_modules,.yarn}
 	rm -rf labextension/ui-tests/{node_modules,.yarn,test-results,playwright-report,screenshots}
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Into docs/images: the tests' own pictures of the main states, and the tour of `make lab`.
+pictures: test-ui
+	$(PIP) install playwright
+	$(BIN)/python docs/screenshots.py
+
+bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
+	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(BIN)/python" $(JLPM) playwright test -c bench.config.ts
 
 bench: $(VENV)/.lab
 	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md

@@ -280,14 +280,20 @@ class Ledger:
             connection.execute(_SET_META, ("snapshot_seq", str(covered)))
 
     def history(self, environment: str | None, limit: int) -> list[Record]:
-        """The newest ``limit`` records, newest first, of one environment or (``None``) of all."""
+        """The newest ``limit`` records, newest first, of one environment or (``None``) of all.
+
+        Raises :class:`LedgerFailed` where one of them is damaged.
+        """
         condition = "" if environment is None else "WHERE environment = :environment"
         with self._reading() as connection:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT :limit",
                 {"environment": environment, "limit": max(0, limit)},
             )
-            return [_decode(row) for row in rows]
+            try:
+                return [_decode(row) for row in rows]
+            except ValueError as error:
+                raise LedgerFailed(f"A record of the history is damaged: {error}") from error
 
     def usage(
         self, since_wall: float, until_wall: float, environment: str | None

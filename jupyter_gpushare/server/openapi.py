@@ -180,7 +180,10 @@ def _schemas() -> Json:
                 "memory": _MEMORY_LIMIT,
                 "waiting": _SECONDS,
                 "ahead": _object({"interactive": _COUNT, "batch": _COUNT}),
-                "message": _or_null("string", description="why it waits; null: not yours to know"),
+                "message": _or_null(
+                    "string",
+                    description="why it waits; null: not yours to know, or more than 64 before it",
+                ),
             }
         ),
         "Status": _object(

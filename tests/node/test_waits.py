@@ -28,6 +28,7 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
+from jupyter_gpushare.protocol.errors import Reason, RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 NOW = 1_700_000_000.0
@@ -265,6 +266,9 @@ def test_damaged_history_costs_the_figures_and_nothing_else(tmp_path: Path) -> N
         client.request()
         told = client.call(Method.STATUS)["waits"]["interactive"]
         assert told == {"granted": 1, "waited": 0, "median": None, "longest": None}
+        with pytest.raises(RemoteError, match="history is damaged") as refusal:
+            client.call(Method.HISTORY)
+        assert refusal.value.reason is Reason.UNAVAILABLE
 
 
 # -- the queue in a status ---------------------------------------------------------------------

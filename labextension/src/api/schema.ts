@@ -452,7 +452,7 @@ export interface components {
             lease: string | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
-            /** @description why it waits; null: not yours to know */
+            /** @description why it waits; null: not yours to know, or more than 64 before it */
             message: string | null;
             mine: boolean;
             position: number;

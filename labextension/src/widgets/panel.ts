@@ -30,10 +30,10 @@ interface ISection {
 
 /** How the height is shared among the sections that are open. */
 const PARTS: Record<string, number> = {
-  quota: 22,
-  leases: 25,
-  queue: 13,
-  gpus: 40,
+  quota: 26,
+  leases: 22,
+  queue: 14,
+  gpus: 38,
   history: 30,
   admin: 30
 };
