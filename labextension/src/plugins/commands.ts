@@ -9,6 +9,7 @@ import {
   Notification,
   showDialog
 } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 import { closeIcon, launchIcon, refreshIcon } from '@jupyterlab/ui-components';
@@ -18,6 +19,7 @@ import type { Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel } from '../model/derive';
+import { underRoot } from '../model/paths';
 import { taskName } from '../text/words';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
@@ -280,5 +282,7 @@ function openPath(app: JupyterFrontEnd, lease: Lease): string | null {
       return session.path;
     }
   }
-  return lease.path && !lease.path.startsWith('/') ? lease.path : null;
+  return lease.path
+    ? underRoot(lease.path, PageConfig.getOption('serverRoot'))
+    : null;
 }

@@ -2,7 +2,7 @@ import type {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
-import { Notification } from '@jupyterlab/apputils';
+import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { ITranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commands';
@@ -10,6 +10,9 @@ import { isLeaseEvent, LeaseNews } from '../model/news';
 import { newsText } from '../text/news';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { translations } from './services';
+
+/** Characters that JupyterLab shows of a notification. */
+const LONGEST = 140;
 
 /**
  * Tells what happened to my leases while I looked elsewhere.
@@ -40,20 +43,30 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       if (kind === null || !settings.values.notifications[kind]) {
         return;
       }
-      Notification.emit(
-        newsText(kind, emission, trans),
-        kind === 'granted' ? 'success' : 'warning',
-        {
-          // A grant is good to know; what was taken must not pass unseen.
-          autoClose: kind === 'granted' ? 8000 : false,
-          actions: [
-            {
-              label: trans.__('Show'),
-              callback: () => void app.commands.execute(CommandIDs.showPanel)
-            }
-          ]
-        }
-      );
+      const text = newsText(kind, emission, trans);
+      Notification.emit(text, kind === 'granted' ? 'success' : 'warning', {
+        // A grant is good to know; what was taken must not pass unseen.
+        autoClose: kind === 'granted' ? 8000 : false,
+        actions: [
+          // What is longer than a notification is cut there.
+          ...(text.length > LONGEST
+            ? [
+                {
+                  label: trans.__('Read all'),
+                  callback: () =>
+                    void showDialog({
+                      body: text,
+                      buttons: [Dialog.okButton()]
+                    })
+                }
+              ]
+            : []),
+          {
+            label: trans.__('Show'),
+            callback: () => void app.commands.execute(CommandIDs.showPanel)
+          }
+        ]
+      });
     });
   }
 };

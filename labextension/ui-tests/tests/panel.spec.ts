@@ -96,6 +96,26 @@ test('shutting the kernel down frees its GPU', async ({ open, page }) => {
   await panel.expectGpus('0 of 2');
 });
 
+test('restarting the kernel by our command asks first, and frees its GPU', async ({
+  open,
+  page
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('again.ipynb', [`${IMPORT}; here = 1`, 'here']);
+  await notebook.result(0);
+  await expect(panel.leases).toHaveCount(1);
+  const asked = execute(page, 'gpushare:restart-kernel');
+  const dialog = page.getByRole('dialog');
+  await expect(dialog).toContainText('All its variables will be lost');
+  await dialog.getByRole('button', { name: 'Restart' }).click();
+  await asked;
+  await expect(panel.leases).toHaveCount(0);
+  await expect(
+    page.getByText('Python 3 (ipykernel) | Idle').first()
+  ).toBeVisible();
+  expect(await notebook.result(1)).toContain('NameError');
+});
+
 test("a lease's name opens its notebook", async ({ open, page }) => {
   const panel = await GpuPanel.open(page);
   const notebook = await open('folder/one.ipynb', [IMPORT]);
