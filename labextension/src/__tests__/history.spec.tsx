@@ -115,6 +115,6 @@ describe('HistoryView', () => {
       reason: 'unavailable',
       message: 'No node manager.'
     });
-    await screen.findByText('The usage could not be read: No node manager.');
+    await screen.findByText('Could not be read: No node manager.');
   });
 });

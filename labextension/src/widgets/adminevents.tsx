@@ -7,7 +7,7 @@ import { choices, filteredEvents } from '../model/admin';
 import { formatMoment } from '../text/format';
 import { useFetched } from './fetched';
 import { useView } from './host';
-import { Skeleton } from './parts';
+import { FetchNote } from './parts';
 
 /** Events that are asked for; the search is among them. */
 const MOST = 500;
@@ -20,14 +20,15 @@ export function AdminEvents(): JSX.Element {
   const [environment, setEnvironment] = React.useState('');
   const fetch = React.useCallback(() => model.api.history(MOST), [model]);
   const { data, error } = useFetched('events', fetch);
+  const note = (
+    <FetchNote
+      what={trans.__('events')}
+      hasData={data !== null}
+      error={error}
+    />
+  );
   if (!data) {
-    return error === null ? (
-      <Skeleton lines={4} label={trans.__('Loading the events')} />
-    ) : (
-      <p className="jp-gpushare-advice" role="alert">
-        {trans.__('The events could not be read: %1', error)}
-      </p>
-    );
+    return note;
   }
   const events = filteredEvents(data.events, { text, kind, environment });
   const now = model.now();
@@ -62,11 +63,7 @@ export function AdminEvents(): JSX.Element {
           ]}
         />
       </div>
-      {error !== null && (
-        <p className="jp-gpushare-advice" role="alert">
-          {trans.__('Not up to date: %1', error)}
-        </p>
-      )}
+      {note}
       <p>
         {trans.__(
           '%1 of the last %2 events',

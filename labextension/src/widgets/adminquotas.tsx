@@ -29,7 +29,7 @@ import {
 } from '../text/format';
 import { useFetched } from './fetched';
 import { useSettings, useView } from './host';
-import { IconButton, Skeleton } from './parts';
+import { FetchNote, IconButton } from './parts';
 
 const HOUR = 3600;
 const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
@@ -61,14 +61,15 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     return { quotas, usage };
   }, [model, span]);
   const { data, error, refresh } = useFetched('quotas', fetch);
+  const note = (
+    <FetchNote
+      what={trans.__('quotas')}
+      hasData={data !== null}
+      error={error}
+    />
+  );
   if (!data) {
-    return error === null ? (
-      <Skeleton lines={4} label={trans.__('Loading the quotas')} />
-    ) : (
-      <p className="jp-gpushare-advice" role="alert">
-        {trans.__('The quotas could not be read: %1', error)}
-      </p>
-    );
+    return note;
   }
 
   const close = (): void => {
@@ -303,11 +304,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
           {trans.__('Add')}
         </Button>
       </div>
-      {error !== null && (
-        <p className="jp-gpushare-advice" role="alert">
-          {trans.__('Not up to date: %1', error)}
-        </p>
-      )}
+      {note}
       {done && (
         <p className="jp-gpushare-note" role="status">
           {done.text}{' '}

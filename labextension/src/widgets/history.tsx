@@ -7,7 +7,7 @@ import { formatGpuHours, formatShare } from '../text/format';
 import { Bars, ChartLegend } from './chart';
 import { useFetched } from './fetched';
 import { useView } from './host';
-import { Skeleton } from './parts';
+import { FetchNote } from './parts';
 
 const SPANS = [7, 30, 90];
 
@@ -41,18 +41,12 @@ export function HistoryView(): JSX.Element {
           {trans.__('Export CSV')}
         </Button>
       </div>
-      {error !== null && (
-        <p className="jp-gpushare-advice" role="alert">
-          {trans.__('The usage could not be read: %1', error)}
-        </p>
-      )}
-      {data ? (
-        <Charts days={data.days} />
-      ) : (
-        error === null && (
-          <Skeleton lines={4} label={trans.__('Loading the usage')} />
-        )
-      )}
+      <FetchNote
+        what={trans.__('usage')}
+        hasData={data !== null}
+        error={error}
+      />
+      {data && <Charts days={data.days} />}
     </div>
   );
 }

@@ -4,6 +4,7 @@ import { Button } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import { Level } from '../model/derive';
+import { useView } from './host';
 
 /** A bar that says how much of something is used. The words stand beside it, not in its colour. */
 export function UseBar(props: {
@@ -120,4 +121,27 @@ export function sparkPath(
     drawing = true;
   }
   return path;
+}
+
+/** How a fetch stands: grey boxes at first, then nothing, or what went wrong. */
+export function FetchNote(props: {
+  /** What is fetched, for the one who waits for it. */
+  what: string;
+  hasData: boolean;
+  error: string | null;
+}): JSX.Element | null {
+  const { trans } = useView();
+  const { what, hasData, error } = props;
+  if (error === null) {
+    return hasData ? null : (
+      <Skeleton lines={4} label={trans.__('Loading: %1', what)} />
+    );
+  }
+  return (
+    <p className="jp-gpushare-advice" role="alert">
+      {hasData
+        ? trans.__('Not up to date: %1', error)
+        : trans.__('Could not be read: %1', error)}
+    </p>
+  );
 }
