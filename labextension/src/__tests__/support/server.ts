@@ -29,6 +29,9 @@ export class FakeServer {
     this._answers.set(`${method} ${path}`, { status, body });
   }
 
+  /** How often it was tried, reachable or not. */
+  attempts = 0;
+
   /** Be unreachable. */
   down = false;
 
@@ -36,6 +39,7 @@ export class FakeServer {
     input: RequestInfo | URL,
     init?: RequestInit
   ): Promise<Response> {
+    this.attempts += 1;
     if (this.down) {
       throw new TypeError('Failed to fetch');
     }
