@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.effects import TellEnded, TellGranted
-from ..policy.events import LeaseQueued
+from ..policy.events import GrantingChanged, LeaseQueued
 from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
 from ..policy.state import State
 from ..protocol.errors import DOMAIN_ERROR, Reason
@@ -35,11 +35,13 @@ from .clock import Clock
 from .ledger import LedgerError
 from .manager import Manager, Outcome
 from .readings import Readings, figures
-from .status import NodeFacts, Viewer, quota_document, status_document
+from .status import NodeFacts, Place, Viewer, places, quota_document, status_document
 from .translate import Caller
 from .usage import daily_entry, days_until
 from .waits import Waits
 
+#: What changes where requests stand, or why, though nobody is told of an effect.
+_MOVES_QUEUE = (LeaseQueued, GrantingChanged)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
 #: Records read at the start for the waits of the last hour; a busier hour is told in part.
@@ -407,7 +409,7 @@ class Service:
             guest.conn.reply(call.id, result)
         waiter = _Waiter(guest.conn, None if attached else call.id)
         self._waiters.setdefault(name, []).append(waiter)
-        self._tell_position(name, (waiter,), self._order())
+        self._tell_position(name, (waiter,), places(self._manager.state)[name])
 
     def _fail(
         self,
@@ -435,7 +437,7 @@ class Service:
                 self._ended(effect)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self._changed.set()
-        if outcome.effects or any(isinstance(e, LeaseQueued) for e in outcome.events):
+        if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
             self._queue_changed.set()
 
     def _measured(self, readings: Readings) -> None:
@@ -475,16 +477,12 @@ class Service:
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
 
-    def _order(self) -> tuple[LeaseId, ...]:
+    def _tell_position(self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place) -> None:
         state = self._manager.state
-        return tuple(item.lease for item in state.queue.service_order(state.grants))
-
-    def _tell_position(
-        self, name: LeaseId, waiters: tuple[_Waiter, ...], order: tuple[LeaseId, ...]
-    ) -> None:
-        state = self._manager.state
-        lease = state.leases[name]
-        notice = translate.queued_notice(state, lease, self._key, self._clock.boot(), order)
+        why = core.why_waiting(state, name, place.position - 1, self._manager.config)
+        notice = translate.queued_notice(
+            state.leases[name], self._key, self._clock.boot(), place, why
+        )
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 
@@ -493,9 +491,10 @@ class Service:
             await self._queue_changed.wait()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
-            order = self._order()
-            for name in order:
-                self._tell_position(name, tuple(self._waiters.get(name, ())), order)
+            for name, place in places(self._manager.state).items():
+                waiters = tuple(self._waiters.get(name, ()))
+                if waiters:
+                    self._tell_position(name, waiters, place)
 
     async def _push_status(self) -> None:
         is_behind = False

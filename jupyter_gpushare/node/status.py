@@ -62,6 +62,24 @@ class NodeFacts:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a waiting request stands in the order of service."""
+
+    position: int  # 1 is served next
+    ahead: Mapping[PriorityClass, int]
+
+
+def places(state: State) -> dict[LeaseId, Place]:
+    """The place of everybody who waits, first in line first. One look at the queue."""
+    result: dict[LeaseId, Place] = {}
+    ahead = {kind: 0 for kind in PriorityClass}
+    for position, item in enumerate(state.queue.service_order(state.grants), start=1):
+        result[item.lease] = Place(position, dict(ahead))
+        ahead[state.leases[item.lease].request.priority_class] += 1
+    return result
+
+
 def display_state(state: State, lease: Lease) -> DisplayState:
     """Wish, fact and activity folded into the one word that a person is shown."""
     if lease.phase is LeasePhase.QUEUED:
@@ -98,10 +116,7 @@ def status_document(
     ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately.
     """
     offset = facts.now - facts.boot
-    positions = {
-        item.lease: place
-        for place, item in enumerate(state.queue.service_order(state.grants), start=1)
-    }
+    waiting = places(state)
     measured = _measured(state, readings)
     leases = sorted(state.leases.values(), key=lambda lease: lease.order)
     return {
@@ -123,10 +138,10 @@ def status_document(
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
         ],
         "leases": [
-            _lease(state, lease, viewer, offset, facts.boot, positions, measured)
+            _lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured)
             for lease in leases
         ],
-        "queue": _queue(state, viewer, facts.boot, tuple(positions), config),
+        "queue": _queue(state, viewer, facts.boot, waiting, config),
         "waits": dict(waits),
     }
 
@@ -223,7 +238,7 @@ def _lease(
     viewer: Viewer,
     offset: float,
     boot: float,
-    positions: Mapping[LeaseId, int],
+    place: Place | None,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
     mine = lease.environment == viewer.environment
@@ -257,33 +272,28 @@ def _lease(
         "granted": None if lease.granted_at is None else lease.granted_at + offset,
         "since": lease.changed_at + offset,
         "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
-        "position": positions.get(lease.id),
+        "position": None if place is None else place.position,
         "reason": lease.end_reason.value if lease.end_reason else None,
     }
 
 
-#: Waiting requests whose reason is worked out anew for one status, first in line first.
-_MOST_EXPLAINED = 64
-
-
 def _queue(
-    state: State, viewer: Viewer, boot: float, order: tuple[LeaseId, ...], config: PolicyConfig
+    state: State,
+    viewer: Viewer,
+    boot: float,
+    waiting: Mapping[LeaseId, Place],
+    config: PolicyConfig,
 ) -> list[dict[str, Any]]:
     """Everybody who waits, in the order of service."""
     rows = []
-    explained = 0
-    ahead = {kind: 0 for kind in PriorityClass}
-    for position, name in enumerate(order, start=1):
+    for name, place in waiting.items():
         lease = state.leases[name]
         mine = lease.environment == viewer.environment
         known = mine or viewer.admin
-        why = None
-        if known and explained < _MOST_EXPLAINED:
-            explained += 1
-            why = core.why_waiting(state, name, position - 1, config)
+        why = core.why_waiting(state, name, place.position - 1, config) if known else None
         rows.append(
             {
-                "position": position,
+                "position": place.position,
                 "lease": name if known else None,
                 "mine": mine,
                 "environment": lease.environment if known else None,
@@ -291,9 +301,9 @@ def _queue(
                 "gpus": lease.request.gpus,
                 "memory": lease.request.memory,
                 "waiting": max(0.0, boot - lease.requested_at),
-                "ahead": {kind.value: count for kind, count in ahead.items()},
-                "message": why,
+                "ahead": {kind.value: count for kind, count in place.ahead.items()},
+                "reason": why.reason.value if why else None,
+                "message": why.message if why else None,
             }
         )
-        ahead[lease.request.priority_class] += 1
     return rows

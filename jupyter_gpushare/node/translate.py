@@ -27,7 +27,7 @@ from ..policy.model import (
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
-from .status import granted_gpus
+from .status import Place, granted_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +130,18 @@ def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
 
 
 def queued_notice(
-    state: State, lease: Lease, key: bytes, at: float, order: tuple[LeaseId, ...]
+    lease: Lease, key: bytes, at: float, place: Place, why: core.Why
 ) -> dict[str, Any]:
-    """Where a waiting request stands. ``order`` is everybody in the order of service."""
-    position = order.index(lease.id) if lease.id in order else 0
-    ahead = [state.leases[name].request.priority_class for name in order[:position]]
-    people, jobs = (ahead.count(c) for c in (PriorityClass.INTERACTIVE, PriorityClass.BATCH))
-    gpus = lease.request.gpus
+    """Where a waiting request stands at boot time ``at``, and why it waits."""
     return {
         "lease": lease.id,
         "secret": secret_of(key, lease.id),
         "request_id": lease.request.request_id,
-        "position": position + 1,
-        "ahead": {"interactive": people, "batch": jobs},
+        "position": place.position,
+        "ahead": {kind.value: count for kind, count in place.ahead.items()},
         "waiting": max(0.0, at - lease.requested_at),
-        "reason": Reason.NO_RESOURCES.value,
-        "message": (
-            f"Waiting for {gpus} GPU{'s' if gpus != 1 else ''}: position {position + 1} "
-            f"of {len(order)} in the queue."
-        ),
+        "reason": reason_of(why.reason).value,
+        "message": why.message,
     }
 
 

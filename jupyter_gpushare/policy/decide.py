@@ -324,13 +324,36 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     return Wait(command.lease, explain.no_room_text(room, request.gpus, ahead))
 
 
-def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) -> str:
-    """Say why a waiting request waits; ``ahead`` others are served before it. O(GPUs log GPUs)."""
+#: Behind so many requests nobody works out any more what would be free.
+MOST_EXPLAINED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a request waits: a word for programs and a sentence for a person."""
+
+    reason: RefusalReason
+    message: str
+
+
+def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) -> Why:
+    """Say why a waiting request waits; ``ahead`` others are served before it.
+
+    O(GPUs log GPUs) for the first :data:`MOST_EXPLAINED` in line and nothing for
+    those behind them: telling it of a whole queue costs no more than that.
+    """
+    if state.problem is not None:
+        return Why(RefusalReason.UNAVAILABLE, explain.stopped_text(state.problem))
     waiting = state.leases[lease]
+    asked = waiting.request.gpus
+    if ahead >= MOST_EXPLAINED:
+        return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
     result = _try(Draft(state, config, state.settled_at), waiting.environment, waiting.request)
     if isinstance(result, NoRoom):
-        return explain.no_room_text(result, waiting.request.gpus, ahead)
-    return explain.behind_text(ahead)
+        text = explain.no_room_text(result, asked, ahead)
+    else:
+        text = explain.behind_text(ahead)
+    return Why(RefusalReason.NO_RESOURCES, text)
 
 
 def unavailable(problem: str) -> Refuse:

@@ -77,6 +77,22 @@ def behind_text(ahead: int) -> str:
     )
 
 
+def far_back_text(asked: int, ahead: int) -> str:
+    """Why a request waits that has very many before it."""
+    return (
+        f"{gpus(asked)} asked. {ahead} requests are ahead. "
+        "It is granted as soon as others give GPUs back; interrupt to leave the queue."
+    )
+
+
+def stopped_text(problem: str) -> str:
+    """Why a request waits while nothing at all is granted."""
+    return (
+        f"The node manager grants no leases at present: {problem} "
+        "This request keeps its place; interrupt to leave the queue."
+    )
+
+
 def waiting_limit_text(limit: int) -> str:
     """Too many waiting requests of one environment."""
     return (

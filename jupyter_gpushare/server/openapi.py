@@ -180,9 +180,12 @@ def _schemas() -> Json:
                 "memory": _MEMORY_LIMIT,
                 "waiting": _SECONDS,
                 "ahead": _object({"interactive": _COUNT, "batch": _COUNT}),
+                "reason": {
+                    **_or_null("string", description="why it waits; null: not yours to know"),
+                    "enum": ["no_resources", "unavailable", None],
+                },
                 "message": _or_null(
-                    "string",
-                    description="why it waits; null: not yours to know, or more than 64 before it",
+                    "string", description="why it waits, for a person; null: not yours to know"
                 ),
             }
         ),

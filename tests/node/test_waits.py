@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -212,10 +213,14 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
             waiting = bob.ask(name="second")
             place = bob.wait_notice(Notice.QUEUED)
             assert place["position"] == 1
+            # The same words in the notification and in the status.
+            told = {key: place[key] for key in ("reason", "message")}
+            assert told.items() <= queues(node)[0][0].items()
             mine, theirs, all_ = queues(node)
             assert [row["ahead"] for row in mine] == [{"interactive": 0, "batch": 0}]
             assert mine[0]["message"].startswith("1 GPU asked, 0 free for you now.")
-            assert theirs[0]["message"] is None
+            assert mine[0]["reason"] == "no_resources"
+            assert theirs[0]["reason"] is theirs[0]["message"] is None
             assert all_[0]["message"] == mine[0]["message"]
             # Time passes, for a person and for the clock of the node manager.
             until(lambda: queues(node)[0][0]["waiting"] > 0.2, "bob has waited a little")
@@ -313,13 +318,15 @@ def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
             assert row["mine"] == (full["environment"] == name)
             known = full if row["mine"] else {**full, "environment": None, "lease": None}
             known = {**known, "mine": row["mine"]}
-            assert row == known | {"message": full["message"] if row["mine"] else None}
+            secrets = {} if row["mine"] else {"reason": None, "message": None}
+            assert row == known | secrets
     ahead = {"interactive": 0, "batch": 0}
     for position, row in enumerate(everything, start=1):
         assert row["position"] == position
         assert row["ahead"] == ahead
         assert sum(ahead.values()) == position - 1
         assert row["message"]
+        assert row["reason"] == "no_resources"
         if position > 2:
             assert f" {position - 1} requests are ahead." in row["message"]
         ahead[row["priority_class"]] += 1
@@ -339,18 +346,56 @@ def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(decide, "place", counted)
     queue = queue_of(world, "root", admin=True)
-    assert 0 < calls <= 64
+    assert calls == decide.MOST_EXPLAINED
     assert len(queue) == 300
-    # Those who are served next are the ones whose reason is told.
-    told = [row["position"] for row in queue if row["message"]]
-    assert told == list(range(1, calls + 1))
+    # Only for those who are served next it is worked out what is free; all are told why.
+    free = [row["position"] for row in queue if "free for you now" in row["message"]]
+    assert free == list(range(1, calls + 1))
+    assert queue[-1]["message"].startswith("1 GPU asked. 299 requests are ahead.")
     calls = 0
     mine = [row for row in queue_of(world, "person-3") if row["mine"]]
-    assert calls == len(mine) == 50, "one look each at the own ones, none at the others'"
-    assert all(row["message"] for row in mine)
+    assert len(mine) == 50
+    assert calls == sum(row["position"] <= decide.MOST_EXPLAINED for row in mine)
+    # Whoever looks, the words are the same.
+    assert [row["message"] for row in mine] == [
+        row["message"] for row in queue if row["environment"] == "person-3"
+    ]
     calls = 0
     queue_of(world, "stranger")
     assert calls == 0
+
+
+def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
+    """Counted, not timed: Python's function calls for 180 and for 360 waiting requests."""
+
+    def cost(waiting: int) -> int:
+        world = crowded(waiting)
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            queue_of(world, "root", admin=True)
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    small, large = cost(180), cost(360)
+    assert small < large < 2.2 * small
+
+
+def test_while_nothing_is_granted_that_is_why() -> None:
+    world = crowded(3)
+    world.run(cmd.SetGranting(world.at, "the disk is full."))
+    for row in queue_of(world, "root", admin=True):
+        assert row["reason"] == "unavailable"
+        assert "the disk is full. This request keeps its place" in row["message"]
+    world.run(cmd.SetGranting(world.at, None))
+    assert {row["reason"] for row in queue_of(world, "root", admin=True)} == {"no_resources"}
 
 
 def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
