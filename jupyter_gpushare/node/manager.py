@@ -108,7 +108,7 @@ class Manager:
         self.inventory = inventory
         self.state = State()
         self.readings = Readings()
-        self.samples = Samples()
+        self.samples = Samples(measure_interval)
         #: Called after each measurement, with what it found.
         self.measured: list[Callable[[Readings], None]] = []
         self.started_wall = clock.wall()

@@ -47,17 +47,19 @@ class _Sample:
 
 
 class Samples:
-    """A bounded record of utilisation and memory used."""
+    """A bounded record of utilisation and memory used, sampled every :data:`STEP` at most."""
 
-    def __init__(self) -> None:
-        self._samples: deque[_Sample] = deque(maxlen=int(KEPT / STEP) + 1)
+    def __init__(self, interval: float = 0.0) -> None:
+        """``interval``: seconds between two measurements, where that is longer than a step."""
+        self._step = max(STEP, interval)
+        self._samples: deque[_Sample] = deque(maxlen=int(KEPT / self._step) + 1)
 
     def add(self, wall: float, readings: Iterable[GpuReading]) -> None:
         """Keep ``readings``, taken at ``wall`` (Unix seconds), if a step has passed."""
         # A clock that was set back starts anew: nothing here may block for hours.
         if self._samples and self._samples[-1].wall > wall:
             self._samples.clear()
-        if self._samples and wall - self._samples[-1].wall < STEP:
+        if self._samples and wall - self._samples[-1].wall < self._step:
             return
         self._samples.append(
             _Sample(
@@ -71,7 +73,7 @@ class Samples:
         samples = [sample for sample in self._samples if sample.wall >= since]
         unknown = (None, None)
         return {
-            "step": STEP,
+            "step": self._step,
             "times": [sample.wall for sample in samples],
             "gpus": [
                 {

@@ -261,7 +261,7 @@ def _schemas() -> Json:
         ),
         "Readings": _object(
             {
-                "step": _SECONDS,
+                "step": {**_SECONDS, "description": "seconds between two times, at least"},
                 "times": _array(_UNIX),
                 "gpus": _array(
                     _object(

@@ -96,6 +96,17 @@ def test_a_quarter_of_an_hour_is_kept_and_no_more() -> None:
     assert times[-1] - times[0] == KEPT
 
 
+def test_where_it_is_measured_seldom_that_is_the_step() -> None:
+    samples = Samples(60.0)
+    for number in range(60):
+        samples.add(NOW + number * 30.0, [reading(used=number)])
+    told = samples.document(0.0, [A])
+    assert told["step"] == 60.0
+    assert {late - early for early, late in pairwise(told["times"])} == {60.0}
+    assert told["times"][-1] - told["times"][0] == KEPT
+    assert Samples(0.05).document(0.0, [A])["step"] == STEP
+
+
 def test_a_clock_that_was_set_back_starts_anew() -> None:
     samples = Samples()
     samples.add(NOW, [reading(used=1)])
