@@ -160,7 +160,8 @@ class GpuShareHandler(APIHandler):
         text = self._query(name)
         if text is None:
             return None
-        # As many places as a double is written with. Python's float() also takes "1_0", " 1", "nan" and Arabic digits.
+        # Python's float() also takes "1_0", " 1", "nan" and Arabic digits. A double may be written
+        # with more places than it has figures: 0.00012…
         if not re.fullmatch(r"-?[0-9]{1,16}(\.[0-9]{0,32})?([eE][+-]?[0-9]{1,3})?", text):
             raise bad_request(f"{name!r} must be a number, not {text[:64]!r}.")
         value = float(text)
