@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Self
 
 from . import usage
-from .usage import UsageRow
+from .usage import UsageDay, UsageRow
 
 __all__ = [
     "JSON",
@@ -38,6 +38,7 @@ __all__ = [
     "LedgerInUse",
     "LedgerReadOnly",
     "Record",
+    "UsageDay",
     "UsageRow",
 ]
 
@@ -306,6 +307,17 @@ class Ledger:
         """
         with self._reading() as connection:
             return usage.summarise(connection, since_wall, until_wall, environment)
+
+    def usage_daily(
+        self, now: float, days: int, utc_offset: float, environment: str
+    ) -> list[UsageDay]:
+        """The last ``days`` local days of ``environment`` and of all together, oldest first.
+
+        The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now`` (unix
+        seconds). As exact as :meth:`usage`.
+        """
+        with self._reading() as connection:
+            return usage.daily(connection, now, days, utc_offset, environment)
 
     def prune(self, wall: float) -> bool:
         """Forget records older than the history, as far as the snapshot covers them.

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,7 +37,6 @@ from .manager import Manager, Outcome
 from .readings import Readings, figures
 from .status import NodeFacts, Place, Viewer, places, quota_document, status_document
 from .translate import Caller
-from .usage import daily_entry, days_until
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
@@ -296,24 +295,20 @@ class Service:
         self._spawn(self._from_ledger(guest, call, work))
 
     def _usage_daily(self, guest: _Guest, call: Call) -> None:
-        self._spawn(self._tell_daily(guest, call))
-
-    async def _tell_daily(self, guest: _Guest, call: Call) -> None:
         params: DailyUsageParams = call.params
         now = self._clock.wall()
         whose = self._visible(guest, params.environment) or guest.who.environment
         gpus = len(self._manager.state.gpus)
         ledger = self._manager.ledger
-        rows = []
-        try:
-            for start, end in days_until(now, params.days, params.utc_offset):
-                # Day by day, so that a grant never waits for a year of them.
-                used = await self._manager.in_ledger(partial(ledger.usage, start, end, None))
-                rows.append(daily_entry(start, end, used, whose, gpus))
-        except LedgerError as error:
-            self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
-        else:
-            guest.conn.reply(call.id, {"environment": whose, "days": rows})
+
+        def work() -> dict[str, Any]:
+            days = ledger.usage_daily(now, params.days, params.utc_offset, whose)
+            return {
+                "environment": whose,
+                "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
+            }
+
+        self._spawn(self._from_ledger(guest, call, work))
 
     def _readings(self, guest: _Guest, call: Call) -> None:
         params: ReadingsParams = call.params

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: Spans stay exact for this long (seconds).
@@ -94,6 +94,48 @@ _SUM = """
     )
     WHERE :environment IS NULL OR environment = :environment
     GROUP BY environment ORDER BY environment
+"""
+
+
+#: Whatever held GPUs in the window, cut at the midnights: one row a part and day. The days
+#: are counted from ``:since``; a part's own times say how much of the day it takes.
+_DAYS = """
+    WITH RECURSIVE
+    held (environment, lease, leases, gpus, busy, since, until, runs) AS (
+        SELECT environment, lease, 0, gpus, busy * gpus,
+               MAX(start_wall, :since), MIN(end_wall, :until), 0
+          FROM usage_spans
+         WHERE end_wall >= :since AND start_wall < :until
+           AND (end_wall > :since OR start_wall = :since)
+        UNION ALL
+        SELECT environment, lease, 0, gpus, busy * gpus,
+               MAX(since_wall, :since), :until, 1
+          FROM usage_open WHERE since_wall < :until
+        UNION ALL
+        SELECT environment, NULL, leases, held / length, busy / length,
+               MAX(start_wall, :since), MIN(start_wall + length, :until), 0
+          FROM usage_buckets
+         WHERE start_wall > :since - length AND start_wall < :until
+    ),
+    parts (environment, lease, leases, gpus, busy, since, until, runs, day) AS (
+        SELECT environment, lease, leases, gpus, busy, since, until, runs,
+               MIN(CAST((since - :since) / :length AS INTEGER), :days - 1)
+          FROM held
+        UNION ALL
+        SELECT environment, lease, leases, gpus, busy, since, until, runs, day + 1
+          FROM parts
+         WHERE day + 1 < :days AND (runs OR :since + (day + 1) * :length < until)
+    ),
+    seconds (day, own, lease, leases, gpus, busy, seconds) AS (
+        SELECT day, environment = :environment, lease, leases, gpus, busy,
+               MAX(0, MIN(until, :since + (day + 1) * :length)
+                      - MAX(since, :since + day * :length))
+          FROM parts
+    )
+    SELECT day, SUM(own * gpus * seconds), SUM(own * busy * seconds),
+           COUNT(DISTINCT CASE WHEN own THEN lease END), SUM(own * leases),
+           SUM(gpus * seconds), SUM(busy * seconds)
+      FROM seconds GROUP BY day
 """
 
 
@@ -232,24 +274,53 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
     ]
 
 
-def daily_entry(
-    start: float, end: float, rows: Sequence[UsageRow], environment: str, gpus: int
-) -> dict[str, float]:
-    """One day of one environment and, without names, of the node with its ``gpus`` GPUs.
+@dataclass(frozen=True, slots=True)
+class UsageDay:
+    """What one environment, and without names all of them together, used on one day.
 
-    All but ``leases`` (a count) are GPU-seconds or unix seconds.
+    ``start`` and ``end`` are unix seconds, ``leases`` a count, the others GPU-seconds.
     """
-    own = [row for row in rows if row.environment == environment]
-    return {
-        "start": start,
-        "end": end,
-        "held": sum(row.gpu_seconds_held for row in own),
-        "busy": sum(row.gpu_seconds_busy for row in own),
-        "leases": sum(row.leases for row in own),
-        "node_held": sum(row.gpu_seconds_held for row in rows),
-        "node_busy": sum(row.gpu_seconds_busy for row in rows),
-        "capacity": gpus * (end - start),
-    }
+
+    start: float
+    end: float
+    held: float = 0.0
+    busy: float = 0.0
+    leases: int = 0
+    node_held: float = 0.0
+    node_busy: float = 0.0
+
+
+def daily(
+    connection: sqlite3.Connection, now: float, count: int, utc_offset: float, environment: str
+) -> list[UsageDay]:
+    """Usage on each of :func:`days_until`. One look at the tables, however many days."""
+    days = days_until(now, count, utc_offset)
+    found = connection.execute(
+        _DAYS,
+        {
+            "since": days[0][0],
+            "until": now,
+            "days": count,
+            "length": DAY,
+            "environment": environment,
+        },
+    )
+    rows = {row[0]: row[1:] for row in found}
+    result = []
+    for day, (start, end) in enumerate(days):
+        held, busy, spans, buckets, all_held, all_busy = rows.get(day, (0, 0, 0, 0, 0, 0))
+        result.append(
+            UsageDay(
+                start,
+                end,
+                float(held),
+                float(busy),
+                int(spans) + int(buckets),
+                float(all_held),
+                float(all_busy),
+            )
+        )
+    return result
 
 
 def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: int) -> bool:

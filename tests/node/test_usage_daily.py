@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from support.node import RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.ledger import JSON, Ledger, Record, UsageRow
-from jupyter_gpushare.node.usage import DAY, HOUR, daily_entry, days_until
+from jupyter_gpushare.node.usage import DAY, HOUR, days_until
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -69,41 +70,6 @@ def test_days_are_whole_and_without_gaps(now: float, count: int, offset: float) 
     assert 0 <= days[-1][1] - days[-1][0] <= DAY + 1e-3
 
 
-# -- one day's entry -------------------------------------------------------------------------
-
-rows = st.lists(
-    st.builds(
-        UsageRow,
-        st.sampled_from(["alice", "bob", "carol", "dave"]),
-        st.floats(0, 1e6),
-        st.floats(0, 1e6),
-        st.integers(0, 50),
-    ),
-    unique_by=lambda row: row.environment,
-    max_size=4,
-)
-
-
-@given(rows, st.integers(0, 16))
-def test_an_entry_tells_ones_own_and_everybodys_sum(used: list[UsageRow], gpus: int) -> None:
-    entries = {
-        name: daily_entry(MIDNIGHT, MIDNIGHT + 100, used, name, gpus)
-        for name in ("alice", "bob", "nobody")
-    }
-    nobody = entries["nobody"]
-    assert (nobody["held"], nobody["busy"], nobody["leases"]) == (0, 0, 0)
-    for name, entry in entries.items():
-        own = [row for row in used if row.environment == name]
-        assert entry["held"] == (own[0].gpu_seconds_held if own else 0)
-        assert entry["busy"] == (own[0].gpu_seconds_busy if own else 0)
-        assert entry["leases"] == (own[0].leases if own else 0)
-        assert entry["capacity"] == gpus * 100
-        assert (entry["start"], entry["end"]) == (MIDNIGHT, MIDNIGHT + 100)
-        for key in ("node_held", "node_busy"):
-            assert entry[key] == nobody[key], "it is the same for everybody"
-    assert math.isclose(nobody["node_held"], sum(row.gpu_seconds_held for row in used))
-
-
 # -- on a real ledger --------------------------------------------------------------------------
 
 
@@ -125,10 +91,29 @@ def ended(at: float, lease: str, who: str) -> Record:
 def daily(
     ledger: Ledger, now: float, count: int, whose: str, offset: float = 0.0
 ) -> list[dict[str, float]]:
-    return [
-        daily_entry(start, end, ledger.usage(start, end, None), whose, 2)
-        for start, end in days_until(now, count, offset)
-    ]
+    return [asdict(day) for day in ledger.usage_daily(now, count, offset, whose)]
+
+
+def by_usage(
+    ledger: Ledger, now: float, count: int, whose: str, offset: float = 0.0
+) -> list[dict[str, float]]:
+    """The same, said as plainly as possible: what `usage` tells of each day."""
+    result = []
+    for start, end in days_until(now, count, offset):
+        rows = ledger.usage(start, end, None)
+        own = [row for row in rows if row.environment == whose]
+        result.append(
+            {
+                "start": start,
+                "end": end,
+                "held": sum(row.gpu_seconds_held for row in own),
+                "busy": sum(row.gpu_seconds_busy for row in own),
+                "leases": sum(row.leases for row in own),
+                "node_held": sum(row.gpu_seconds_held for row in rows),
+                "node_busy": sum(row.gpu_seconds_busy for row in rows),
+            }
+        )
+    return result
 
 
 @pytest.fixture
@@ -151,7 +136,6 @@ def test_a_night_job_is_divided_at_midnight(ledger: Ledger) -> None:
     first, second = daily(ledger, now, 2, "alice")
     assert (first["held"], first["busy"], first["leases"]) == (4 * HOUR, 4 * HOUR, 1)
     assert (second["held"], second["busy"], second["leases"]) == (6 * HOUR, 2 * HOUR, 1)
-    assert (first["capacity"], second["capacity"]) == (2 * DAY, 24 * HOUR)
     # Where it is two hours later the job was one day's work.
     first, second = daily(ledger, now, 2, "alice", offset=2 * HOUR)
     assert (first["held"], second["held"]) == (0, 10 * HOUR)
@@ -172,6 +156,41 @@ def test_a_lease_that_still_runs_is_counted_until_now(ledger: Ledger) -> None:
     assert daily(ledger, now + HOUR, 1, "alice")[0]["held"] == 7 * HOUR
 
 
+def test_nothing_was_used(ledger: Ledger) -> None:
+    for count in (1, 366):
+        told = daily(ledger, NOON, count, "alice")
+        assert told == by_usage(ledger, NOON, count, "alice")
+        assert [day["node_held"] for day in told] == [0.0] * count
+
+
+def test_at_midnight_itself_a_lease_is_of_the_new_day(ledger: Ledger) -> None:
+    ledger.append(
+        [
+            granted(22 * HOUR, "before", "alice", 1),
+            ended(DAY, "before", "alice"),
+            granted(DAY, "after", "alice", 1),
+            ended(DAY + HOUR, "after", "alice"),
+            granted(DAY, "no time at all", "alice", 1),
+            ended(DAY, "no time at all", "alice"),
+        ]
+    )
+    now = MIDNIGHT + 2 * DAY  # today has just begun: it has no seconds yet
+    told = daily(ledger, now, 3, "alice")
+    assert [(day["held"], day["leases"]) for day in told] == [(2 * HOUR, 1), (HOUR, 2), (0, 0)]
+    assert told == by_usage(ledger, now, 3, "alice")
+
+
+def test_a_year_is_one_look_at_the_tables(ledger: Ledger) -> None:
+    ledger.append([granted(0.0, "open", "alice", 2)])
+    seen: list[str] = []
+    assert ledger._connection is not None
+    ledger._connection.set_trace_callback(seen.append)
+    told = daily(ledger, MIDNIGHT + 365 * DAY + HOUR, 366, "alice")
+    ledger._connection.set_trace_callback(None)
+    assert [day["held"] for day in told] == [2 * DAY] * 365 + [2 * HOUR]
+    assert len(seen) == 1
+
+
 lives = st.lists(
     st.tuples(
         st.sampled_from(["alice", "bob"]),
@@ -188,7 +207,7 @@ lives = st.lists(
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(lives=lives, hours=st.integers(-12, 14), tidied=st.integers(0, 10))
+@given(lives=lives, hours=st.integers(-12, 14), tidied=st.integers(0, 60))
 def test_the_days_sum_up_to_the_usage(
     tmp_path_factory: pytest.TempPathFactory,
     lives: list[tuple[str, int, float, float, float, bool]],
@@ -226,12 +245,14 @@ def test_the_days_sum_up_to_the_usage(
                 assert total == pytest.approx(expected[who][key], abs=0.01)
                 row = sums.get(who, UsageRow(who, 0, 0, 0))
                 assert total == pytest.approx(getattr(row, f"gpu_seconds_{key}"), abs=0.01)
-            for entry, (start, end) in zip(entries, days, strict=True):
-                used = ledger.usage(start, end, who)
-                held = sum(row.gpu_seconds_held for row in used)
-                assert entry["held"] == pytest.approx(held, abs=0.001)
-                assert 0 <= entry["busy"] <= entry["held"] + 0.001
-                assert entry["held"] <= entry["node_held"] + 0.001
+            for count, zone in ((20, offset), (1, offset), (7, 5.75 * HOUR), (366, -3.5 * HOUR)):
+                entries = daily(ledger, wall, count, who, zone)
+                plainly = by_usage(ledger, wall, count, who, zone)
+                assert len(entries) == count
+                for entry, plain in zip(entries, plainly, strict=True):
+                    assert entry == pytest.approx(plain, abs=0.001)
+                    assert 0 <= entry["busy"] <= entry["held"] + 0.001
+                    assert entry["held"] <= entry["node_held"] + 0.001
     finally:
         ledger.close()
 
