@@ -142,8 +142,14 @@ def _schemas() -> Json:
                 "path": _or_null(
                     "string",
                     description=(
-                        "of the notebook or script, as its client gave it: a notebook's is "
-                        "relative to its Jupyter server's root"
+                        "Of the notebook or script, as the task itself says it; nobody checks "
+                        "it. It begins with '/' when it is absolute on the node's file system: "
+                        "a script's always, a notebook's where its session has a name, as "
+                        "JupyterLab's and Notebook's have. Otherwise it is relative to the root "
+                        "of its Jupyter server. Of a console it names no file. To open it, look "
+                        "for the session whose kernel is kernel_id: its path is what the "
+                        "contents API takes. Else use this path, less the server's root. null: "
+                        "unknown, or another environment's."
                     ),
                 ),
                 "pid": _or_null("integer"),

@@ -1,0 +1,69 @@
+"""What a lease's ``path`` is: enough to open the notebook or script that holds it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import nbformat
+import pytest
+from support.jupyter import Home, Server
+
+REQUEST = """
+from jupyter_gpushare.client import request
+request(gpus=1, memory="1GiB")
+"""
+
+
+def write_notebook(home: Home, path: str) -> None:
+    file = home.work / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(nbformat.writes(nbformat.v4.new_notebook()))
+
+
+def only_lease(server: Server) -> dict[str, Any]:
+    (lease,) = server.gpushare("leases")["leases"]
+    found: dict[str, Any] = lease
+    return found
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["as JupyterLab asks", "without a name"])
+def test_the_path_of_a_kernels_lease(home: Home, named: bool) -> None:
+    """A session with a name gives the absolute path, one without it that under the root."""
+    path = "sub folder/n\u00f6te.ipynb"
+    write_notebook(home, path)
+    server = home.serve()
+    server.wait_connected()
+    kernel = server.start_kernel(path, **({} if named else {"name": None}))
+    kernel.run(REQUEST)
+    lease = only_lease(server)
+    assert lease["path"] == (str(home.work / path) if named else path)
+    assert lease["name"] == "n\u00f6te.ipynb"
+    # Either way it is the same file, and the session of the kernel says where under the root.
+    assert (home.work / lease["path"]).samefile(home.work / path)
+    (session,) = server.api.get("api/sessions").json()
+    assert (session["kernel"]["id"], session["path"]) == (lease["kernel_id"], path)
+
+
+def test_a_kernel_without_a_notebook_has_no_path(home: Home) -> None:
+    server = home.serve()
+    server.wait_connected()
+    kernel = server.start_kernel()
+    kernel.run(REQUEST)
+    lease = only_lease(server)
+    assert (lease["path"], lease["kernel_id"]) == (None, kernel.id)
+
+
+def test_the_path_of_a_scripts_lease_is_absolute(home: Home) -> None:
+    script = home.work / "train.py"
+    show = "import json, jupyter_gpushare.client as c; print(json.dumps(c.status()['leases']))"
+    script.write_text(f"{REQUEST}\n{show}\n")
+    server = home.serve()
+    server.wait_connected()
+    kernel = server.start_kernel()
+    # Started as a person would in a terminal: by its name, in its folder.
+    run = f"[{sys.executable!r}, 'train.py'], cwd={str(home.work)!r}, capture_output=True"
+    printed = kernel.run(f"import subprocess; print(subprocess.run({run}).stdout.decode())")
+    (lease,) = json.loads(printed)
+    assert (lease["kind"], lease["path"], lease["name"]) == ("process", str(script), "train.py")
