@@ -376,7 +376,7 @@ export interface components {
                 utilisation: (number | null)[];
                 uuid: string;
             }[];
-            /** @description seconds */
+            /** @description seconds between two times, at least */
             step: number;
             times: number[];
         };
@@ -452,12 +452,17 @@ export interface components {
             lease: string | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
-            /** @description why it waits; null: not yours to know, or more than 64 before it */
+            /** @description why it waits, for a person; null: not yours to know */
             message: string | null;
             mine: boolean;
             position: number;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";
+            /**
+             * @description why it waits; null: not yours to know
+             * @enum {string|null}
+             */
+            reason: "no_resources" | "unavailable" | null;
             /** @description seconds */
             waiting: number;
         };

@@ -179,17 +179,24 @@ test('the panel is there again after a reload, and moves to the side of the sett
 }) => {
   // Without Galata's stand-ins for settings and workspaces.
   const page = await pageOf(gpushare.alice);
-  await page.goto(`${gpushare.alice.url}lab`);
+  const lab = `${gpushare.alice.url}lab`;
   const right = page.locator('#jp-right-stack .jp-gpushare-panel');
   const left = page.locator('#jp-left-stack .jp-gpushare-panel');
-  await page.getByRole('tab', { name: 'GPUs' }).click();
-  await expect(right).toBeVisible();
-  await page.waitForResponse(
+  await page.goto(`${lab}?reset`);
+  // A click before this would be undone by the layout that is restored.
+  await page.evaluate(async () => {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    await (window as any).jupyterapp.restored;
+  });
+  const saved = page.waitForResponse(
     response =>
       response.url().includes('/api/workspaces/') &&
       (response.request().postData() ?? '').includes('jupyter-gpushare-panel')
   );
-  await page.reload();
+  await page.getByRole('tab', { name: 'GPUs', exact: true }).click();
+  await expect(right).toBeVisible();
+  await saved;
+  await page.goto(lab);
   await expect(right).toBeVisible();
 
   await execute(page, 'settingeditor:open', { query: 'Shared GPUs' });

@@ -94,6 +94,7 @@ export function aWaiting(
     memory: null,
     waiting: 30,
     message: null,
+    reason: null,
     ahead: { interactive: position - 1, batch: 0 },
     ...given
   };
