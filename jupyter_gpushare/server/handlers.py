@@ -358,7 +358,7 @@ class HistoryHandler(GpuShareHandler):
 
 
 class QuotasHandler(GpuShareHandler):
-    """Every quota that is set."""
+    """The quotas of every environment that the node manager knows."""
 
     @web.authenticated
     @admin_only

@@ -472,7 +472,11 @@ def _paths() -> Json:
             )
         },
         "/gpushare/api/quotas": {
-            "get": _operation("listQuotas", "Every quota that is set (admin).", "Quotas")
+            "get": _operation(
+                "listQuotas",
+                "The quotas of every environment that the node manager knows (admin).",
+                "Quotas",
+            )
         },
         "/gpushare/api/quotas/{environment}": {
             "parameters": [_ENVIRONMENT],

@@ -1,0 +1,74 @@
+"""Whom an administrator finds in the list of quotas: everybody the node manager knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.node import GIB, NodeClient, RunningNode, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+CONFIG = """
+c.Quotas.default = {"gpus": 1, "memory": "4GiB"}
+c.Quotas.groups = {"team": {"gpus": 2, "memory": "8GiB", "weight": 2.0}}
+c.Quotas.users = {"configured": {"gpus": 3}}
+"""
+DEFAULT = {"gpus": 1, "memory": 4 * GIB, "weight": 1.0}
+TEAM = {"gpus": 2, "memory": 8 * GIB, "weight": 2.0}
+OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
+
+
+def listed(root: NodeClient) -> dict[str, Any]:
+    answer = root.call(Method.QUOTA_LIST)
+    assert answer["default"] == DEFAULT
+    names = [row["environment"] for row in answer["quotas"]]
+    assert names == sorted(set(names))
+    return {row.pop("environment"): row for row in answer["quotas"]}
+
+
+def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    people: list[dict[str, Any]] = [
+        {"token": "holder-token", "environment": "holder"},
+        {"token": "member-token", "environment": "member", "groups": ["team"]},
+        {"token": "root-token", "environment": "root", "admin": True},
+    ]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    arguments = [f"--token-file={tokens}"]
+    with RunningNode(tmp_path, simulate="4x24GiB", config=CONFIG, arguments=arguments) as node:
+        with (
+            node.client("holder-token") as holder,
+            node.client("member-token") as member,
+            node.client("root-token") as root,
+        ):
+            # Nobody has asked for anything yet: configured quotas and groups are known.
+            rows = listed(root)
+            whole = {"gpus": 3, "memory": None, "weight": 1.0, "source": "user", "used_gpus": 0}
+            assert rows["configured"] == whole
+            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 0}
+            assert "ghost" not in rows
+            root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
+            own = holder.request(gpus=1)["lease"]
+            for _ in range(2):
+                member.request(gpus=2)  # the second joins the first on the same GPUs
+            rows = listed(root)
+            assert rows["holder"] == {**DEFAULT, "source": "default", "used_gpus": 1}
+            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 2}
+            assert rows["ghost"] == {**OVERRIDE, "source": "override", "used_gpus": 0}
+            # As each of them is told.
+            status = holder.call(Method.STATUS)
+            assert status["quota"] == rows["holder"]
+            assert member.call(Method.STATUS)["quota"] == rows["member"]
+        node.restart()
+        # Holder's process lives: the lease and the rest are known as before.
+        with node.client("root-token") as root:
+            assert listed(root) == rows
+            root.call(Method.RELEASE, lease=own)
+            root.call(Method.QUOTA_UNSET, environment="ghost")
+            assert "ghost" not in listed(root)
+            # A GPU counts until a measurement has found it empty.
+            until(lambda: listed(root)["holder"]["used_gpus"] == 0, "the GPU is no longer used")
+            assert listed(root)["configured"] == whole
