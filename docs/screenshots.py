@@ -40,11 +40,12 @@ def shoot(page: Page, url: str) -> None:
     page.goto(url)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
-    page.get_by_role("tab", name="GPUs", exact=True).click()
     page.locator(".jp-Notebook .jp-Cell").first.click()
     for _ in range(UNTIL_COMPUTED):
         page.keyboard.press("Shift+Enter")
     page.locator(".jp-InputPrompt", has_text="[4]:").wait_for(timeout=90_000)
+    # Not before: the layout that is restored would undo the click.
+    page.get_by_role("tab", name="GPUs", exact=True).click()
     page.locator(".jp-gpushare-row").wait_for(timeout=90_000)
     popup = page.get_by_role("button", name="No", exact=True)
     if popup.is_visible():

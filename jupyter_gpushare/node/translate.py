@@ -164,7 +164,8 @@ def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
     """What the holder of an ended lease is told."""
     wire, sentence = _ENDED[reason]
     if reason is EndReason.REVOKED:
-        return wire, f"{sentence}: {detail or 'no reason was given'}"
+        said = (detail or "no reason was given").rstrip()
+        return wire, f"{sentence}: {said}" + ("" if said.endswith((".", "!", "?")) else ".")
     if reason is EndReason.REFUSED and detail:
         return wire, detail
     return wire, sentence
