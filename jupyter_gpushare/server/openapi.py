@@ -64,6 +64,11 @@ _FLAG: Json = {"type": "boolean"}
 
 _CLASS: Json = {"enum": ["interactive", "batch"]}
 _SOURCE: Json = {"enum": ["default", "group", "user", "override"]}
+_WHY_ENDED = (
+    "Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), "
+    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) "
+    "or rebooted; there may be more words later. null: it has not ended."
+)
 _MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
 
 
@@ -172,7 +177,7 @@ def _schemas() -> Json:
                 "since": {**_UNIX, "description": "of the present state: Unix time, seconds"},
                 "age": _SECONDS,
                 "position": _or_null("integer"),
-                "reason": _or_null("string", description="why it ended"),
+                "reason": _or_null("string", description=_WHY_ENDED),
             }
         ),
         "Waiting": _object(
@@ -290,8 +295,14 @@ def _schemas() -> Json:
                             "environment": _or_null("string"),
                             "lease": _or_null("string"),
                             "text": _TEXT,
-                            "reason": _or_null("string", description="why a lease ended"),
-                            "detail": _or_null("string", description="an administrator's words"),
+                            "reason": _or_null("string", description=_WHY_ENDED),
+                            "detail": _or_null(
+                                "string",
+                                description=(
+                                    "the reason in more words: an administrator's own where it "
+                                    "is revoked; null: there are none, or no lease ended"
+                                ),
+                            ),
                         }
                     )
                 )

@@ -18,6 +18,7 @@ from support.jupyter import Home, Server, wait_for
 from support.node import GIB, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 
+from jupyter_gpushare.policy.model import EndReason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server import openapi
 
@@ -91,6 +92,13 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield schema
         for part in schema.values():
             yield from objects(part)
+
+
+def test_every_word_for_an_end_is_described() -> None:
+    row = SCHEMAS["History"]["properties"]["events"]["items"]["properties"]["reason"]
+    assert row == SCHEMAS["Lease"]["properties"]["reason"]
+    for reason in EndReason:
+        assert re.search(rf"\b{reason.value}\b", row["description"]), reason
 
 
 def test_the_check_would_find_what_is_wrong() -> None:
