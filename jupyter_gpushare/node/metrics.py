@@ -6,16 +6,19 @@ from collections import Counter as Tally
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..policy.model import EndReason
+from ..policy.events import LeaseGranted
+from ..policy.model import EndReason, PriorityClass
 from ..policy.state import State
 from .manager import Manager, Outcome
 from .status import DisplayState, display_state
 
 PREFIX = "jupyter_gpushare"
+#: Upper bounds in seconds: at once, as long as a person looks, a coffee, a lunch, a night.
+WAITS = (0.1, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 
 
 class NodeMetrics(Collector):
@@ -34,6 +37,15 @@ class NodeMetrics(Collector):
         )
         for reason in EndReason:
             self._ended.labels(reason.value)
+        self._waits = Histogram(
+            f"{PREFIX}_wait_seconds",
+            "How long requests that were granted had waited",
+            ["priority_class"],
+            buckets=WAITS,
+            registry=registry,
+        )
+        for kind in PriorityClass:
+            self._waits.labels(kind.value)
         manager.listeners.append(self._heard)
         registry.register(self)
 
@@ -41,6 +53,11 @@ class NodeMetrics(Collector):
         for event in outcome.events:
             if event.DURABLE:
                 self._events.labels(type(event).__name__).inc()
+            if isinstance(event, LeaseGranted):
+                lease = state.leases.get(event.lease)
+                if lease is not None:
+                    waited = max(0.0, event.at - lease.requested_at)
+                    self._waits.labels(lease.request.priority_class.value).observe(waited)
             reason = getattr(event, "reason", None)
             if isinstance(reason, EndReason):
                 self._ended.labels(reason.value).inc()
@@ -70,6 +87,16 @@ class NodeMetrics(Collector):
                 if value is not None:
                     family.add_metric([uuid], float(value))
             yield family
+        busy = GaugeMetricFamily(
+            f"{PREFIX}_gpu_utilisation_ratio",
+            "Share of the last sample's time in which the GPU computed, 0 to 1",
+            labels=["gpu"],
+        )
+        for uuid in state.gpus:
+            reading = self._manager.readings.by_gpu.get(uuid)
+            if reading is not None and reading.utilisation is not None:
+                busy.add_metric([uuid], reading.utilisation)
+        yield busy
         health = GaugeMetricFamily(f"{PREFIX}_gpu_healthy", "1 if usable", labels=["gpu"])
         for uuid, books in state.gpus.items():
             health.add_metric([uuid], float(books.problem is None))

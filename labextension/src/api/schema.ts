@@ -96,7 +96,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Every quota that is set (admin). */
+        /** The quotas of every environment that the node manager knows (admin). */
         get: operations["listQuotas"];
         put?: never;
         post?: never;
@@ -268,12 +268,12 @@ export interface components {
             events: {
                 /** @description Unix time, seconds */
                 at: number;
-                /** @description an administrator's words */
+                /** @description the reason in more words: an administrator's own where it is revoked; null: there are none, or no lease ended */
                 detail: string | null;
                 environment: string | null;
                 kind: string;
                 lease: string | null;
-                /** @description why a lease ended */
+                /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) or rebooted; there may be more words later. null: it has not ended. */
                 reason: string | null;
                 text: string;
             }[];
@@ -305,7 +305,7 @@ export interface components {
             kind: "kernel" | "process";
             mine: boolean;
             name: string | null;
-            /** @description of the notebook or script, as its client gave it: a notebook's is relative to its Jupyter server's root */
+            /** @description Of the notebook or script, as the task itself says it; nobody checks it. It begins with '/' when it is absolute on the node's file system: a script's always, a notebook's where its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to the root of its Jupyter server. Of a console it names no file. To open it, look for the session whose kernel is kernel_id: its path is what the contents API takes. Else use this path, less the server's root. null: unknown, or another environment's. */
             path: string | null;
             /** @enum {unknown} */
             phase: "queued" | "held" | "parked" | "ended";
@@ -313,7 +313,7 @@ export interface components {
             position: number | null;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";
-            /** @description why it ended */
+            /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) or rebooted; there may be more words later. null: it has not ended. */
             reason: string | null;
             /** @description Unix time, seconds */
             requested: number;
