@@ -90,6 +90,8 @@ def environment() -> str:
         "SOCKET": "Path of the node manager's socket.",
         "TOKEN": "Token for a node manager that identifies by tokens.",
         "TOKEN_FILE": "A file with that token; shows in no process list.",
+        "IDENTITY": "`hub`: show the JupyterHub token of the server this runs in.",
+        "HUB_TOKEN": "Set by JupyterHub: the server's token.",
         "LEASE": "Set by us: the lease that child processes join.",
         "SECRET": "Set by us: what proves it.",
         "KERNEL_ID": "Set by the Jupyter server: the kernel's id.",

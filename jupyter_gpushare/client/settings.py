@@ -208,4 +208,6 @@ def read_token(environ: Mapping[str, str]) -> str | None:
         except (OSError, UnicodeDecodeError):
             # The node manager will say that it wants a token.
             return None
+    if environ.get(names.IDENTITY) == "hub":
+        return environ.get(names.HUB_TOKEN) or None
     return None

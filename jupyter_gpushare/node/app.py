@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, default
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -31,6 +31,9 @@ from ..policy.state import State
 from ..protocol.address import embedded_socket
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
+from .hubapi import HubApi
+from .hubidentity import HubIdentity, HubTrust
+from .hubquotas import HubQuotas
 from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
 from .inventory import open_inventory
 from .inventory.base import InventoryError
@@ -59,6 +62,72 @@ class Quotas(Configurable):
         the default. Groups are the OS groups, or those of the token file."""
     ).tag(config=True)
     users = Dict(help="Quotas by user; they go before those of groups.").tag(config=True)
+
+
+class Hub(Configurable):
+    """JupyterHub, where it says who people are (``--hub``)."""
+
+    api_url = Unicode(
+        help="The Hub's REST API. Not set: the environment variable JUPYTERHUB_API_URL."
+    ).tag(config=True)
+    api_token_file = Unicode(
+        "",
+        help="""File with the node manager's own token, as a service of the Hub with the scopes
+        read:users:name, read:users:groups, read:roles:users, list:groups, read:groups. Not set:
+        the environment variable JUPYTERHUB_API_TOKEN.""",
+    ).tag(config=True)
+    believed = Float(
+        60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
+    ).tag(config=True)
+    grace = Float(
+        600.0, min=0.0, help="Seconds for which a good token is believed while the Hub is away."
+    ).tag(config=True)
+    refresh = Float(
+        60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
+    ).tag(config=True)
+    per_server = Bool(
+        False, help="A quota for each named server (user/server) instead of one a user."
+    ).tag(config=True)
+    hub_admins = Bool(True, help="Administrators of the Hub are administrators here.").tag(
+        config=True
+    )
+    admin_groups = List(Unicode(), help="Hub groups whose members are administrators here.").tag(
+        config=True
+    )
+    admin_services = List(
+        Unicode(), help="Services of the Hub that are administrators here, by name."
+    ).tag(config=True)
+
+    @default("api_url")
+    def _default_api_url(self) -> str:
+        return os.environ.get("JUPYTERHUB_API_URL", "")
+
+    def trust(self) -> HubTrust:
+        """What is believed for how long."""
+        return HubTrust(
+            believed=self.believed,
+            grace=self.grace,
+            per_server=self.per_server,
+            hub_admins=self.hub_admins,
+            admin_groups=frozenset(self.admin_groups),
+            admin_services=frozenset(self.admin_services),
+        )
+
+    def own_token(self) -> str:
+        """The node manager's token. Raises :class:`ValueError` where there is none."""
+        if self.api_token_file:
+            path = Path(self.api_token_file)
+            if path.stat().st_mode & 0o077:
+                raise ValueError(f"{path} can be read by others: run `chmod 600 {path}`.")
+            token = path.read_text(encoding="utf-8").strip()
+        else:
+            token = os.environ.get("JUPYTERHUB_API_TOKEN", "")
+        if not token or not self.api_url:
+            raise ValueError(
+                "With --hub the node manager needs the Hub's address and a token of its own: set "
+                "c.Hub.api_url and c.Hub.api_token_file, or run it as a service of the Hub."
+            )
+        return token
 
 
 class Policy(Configurable):
@@ -169,7 +238,7 @@ class NodeManagerApp(JupyterApp):
     name = "jupyter-gpushare-node"
     version = __version__
     description = __doc__
-    classes = List([Quotas, Policy, Connections])
+    classes = List([Quotas, Hub, Policy, Connections])
     config_file_name = Unicode("jupyter_gpushare_node_config")
     examples = """
     jupyter gpushare node                        # this host's GPUs
@@ -202,6 +271,9 @@ class NodeManagerApp(JupyterApp):
     token_file = Unicode(
         "", help="Identify clients by the tokens in this file instead of their OS user."
     ).tag(config=True)
+    hub = Bool(
+        False, help="Identify clients by their JupyterHub tokens instead of their OS user."
+    ).tag(config=True)
     admin_users = List(Unicode(), help="OS users who may set quotas and revoke leases.").tag(
         config=True
     )
@@ -228,6 +300,10 @@ class NodeManagerApp(JupyterApp):
     }
     flags = {  # noqa: RUF012
         **JupyterApp.flags,
+        "hub": (
+            {"NodeManagerApp": {"hub": True}},
+            "Identify clients by their JupyterHub tokens.",
+        ),
         "shared": ({"NodeManagerApp": {"shared": True}}, "Let every user of the host connect."),
     }
 
@@ -325,6 +401,7 @@ class NodeManagerApp(JupyterApp):
             loop.create_task(manager.crashed.wait()),
         }
         exporter: Any = None
+        watching: asyncio.Task[None] | None = None
         try:
             starting = loop.create_task(
                 manager.start(
@@ -337,6 +414,11 @@ class NodeManagerApp(JupyterApp):
             if not await _first(starting, ends):
                 return
             await service.recall()
+            if self.hub:
+                groups = self._hub_quotas(manager, clock, quotas)
+                await groups.look()  # before the first request, if the Hub answers
+                watching = loop.create_task(groups.run())
+                loop.add_signal_handler(signal.SIGHUP, groups.hurry)
             await transport.start()
             service.start()
             if self.metrics_port:
@@ -350,6 +432,8 @@ class NodeManagerApp(JupyterApp):
         finally:
             for end in ends:
                 end.cancel()
+            if watching is not None:
+                watching.cancel()
             if exporter is not None:
                 exporter.shutdown()
                 exporter.server_close()
@@ -359,7 +443,36 @@ class NodeManagerApp(JupyterApp):
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
 
+    def _hub_quotas(self, manager: Manager, clock: SystemClock, quotas: Quotas) -> HubQuotas:
+        hub = Hub(parent=self)
+
+        async def apply(groups: dict[str, Any]) -> None:
+            command = configure(
+                clock.boot(),
+                len(manager.state.gpus),
+                quotas.default,
+                {**quotas.groups, **groups},
+                quotas.users,
+            )
+            await manager.submit(command)
+            self.log.info("Quotas of %d JupyterHub groups hold now", len(groups))
+
+        return HubQuotas(
+            HubApi(hub.api_url),
+            hub.own_token(),
+            refresh=hub.refresh,
+            node_gpus=lambda: len(manager.state.gpus),
+            apply=apply,
+            log=self.log,
+        )
+
     def _identity(self) -> Identity:
+        if self.hub:
+            hub = Hub(parent=self)
+            token = hub.own_token()
+            return HubIdentity(
+                HubApi(hub.api_url), token, hub.trust(), now=time.monotonic, log=self.log
+            )
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))

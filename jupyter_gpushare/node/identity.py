@@ -49,6 +49,10 @@ class IdentityRefused(Exception):
 class Identity(Protocol):
     """Turns a peer, and the token it may have sent, into a principal."""
 
+    @property
+    def recheck(self) -> float | None:
+        """Seconds after which a live connection is identified again; ``None``: never."""
+
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
 
@@ -63,6 +67,8 @@ class PeerIdentity:
     those named in ``admin_users`` or in a group of ``admin_groups``. What the
     user database says is believed for :data:`BELIEVED` seconds.
     """
+
+    recheck = None
 
     def __init__(
         self,
@@ -123,6 +129,8 @@ class TokenFileIdentity:
     again when it changes. Raises :class:`IdentityRefused` for a missing or
     unknown token, and when the file cannot be trusted or read.
     """
+
+    recheck = None
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

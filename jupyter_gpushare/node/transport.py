@@ -271,6 +271,29 @@ class Connection(asyncio.Protocol):
         self.principal = principal
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
+        self._check_later(call.params.token)
+
+    def _check_later(self, token: str | None) -> None:
+        seconds = self._home.identity.recheck
+        if seconds is not None and token is not None:
+            self._deadline = self._home.later(
+                seconds, lambda: self._home.spawn(self._check_again(token))
+            )
+
+    async def _check_again(self, token: str) -> None:
+        """A token may be revoked, or its owner's groups change, while a connection lives."""
+        assert self.peer is not None
+        try:
+            principal = await self._home.identity.identify(self.peer, token)
+        except IdentityRefused as error:
+            self.error(None, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
+            self.close()
+            return
+        if principal != self.principal:
+            # It comes back by itself, and then is who it is now.
+            self.close()
+            return
+        self._check_later(token)
 
     def _no_hello(self) -> None:
         if self.principal is None:

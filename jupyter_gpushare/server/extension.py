@@ -318,6 +318,8 @@ def read_token() -> str | None:
         return token
     path = os.environ.get(names.TOKEN_FILE)
     if not path:
+        if os.environ.get(names.IDENTITY) == "hub":
+            return os.environ.get(names.HUB_TOKEN) or None
         return None
     try:
         return Path(path).read_text(encoding="utf-8").strip() or None

@@ -1,0 +1,113 @@
+"""Quotas from JupyterHub's group properties: where an administrator sets everything else.
+
+``load_groups = {"students": {"properties": {"gpushare": {"gpus": 1, "memory": "16GiB"}}}}``
+is a quota of the group ``students``, and goes before one of the same name in
+the node manager's own configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from .hubapi import HubApi, HubUnreachable
+from .quota_config import parse_quota
+
+#: The property of a Hub group that is ours.
+PROPERTY: Final = "gpushare"
+
+
+def group_quotas(
+    groups: Any, node_gpus: int, before: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Quotas by group as they are written, and what is wrong with those that make no sense.
+
+    A group whose entry makes no sense keeps what it had ``before``: a slip of
+    the pen takes nobody's GPUs away.
+    """
+    good: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for group in groups if isinstance(groups, list) else []:
+        if not isinstance(group, Mapping) or not isinstance(group.get("name"), str):
+            continue
+        name, properties = group["name"], group.get("properties")
+        if not isinstance(properties, Mapping) or PROPERTY not in properties:
+            continue
+        try:
+            parse_quota(f"JupyterHub group {name!r}", properties[PROPERTY], node_gpus)
+        except ValueError as error:
+            wrong[name] = str(error)
+            if name in before:
+                good[name] = before[name]
+        else:
+            good[name] = properties[PROPERTY]
+    return good, wrong
+
+
+class HubQuotas:
+    """Looks at the Hub's groups every ``refresh`` seconds; ``apply`` gets them when they changed.
+
+    While the Hub is away the last known quotas stay.
+    """
+
+    def __init__(
+        self,
+        api: HubApi,
+        own_token: str,
+        *,
+        refresh: float,
+        node_gpus: Callable[[], int],
+        apply: Callable[[dict[str, Any]], Awaitable[object]],
+        log: logging.Logger,
+    ) -> None:
+        self._api = api
+        self._own_token = own_token
+        self._refresh = refresh
+        self._node_gpus = node_gpus
+        self._apply = apply
+        self._log = log
+        self._known: dict[str, Any] = {}
+        self._told: dict[str, str] = {}
+        self._is_away = False
+        self._now = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Look now."""
+        self._now.set()
+
+    async def run(self) -> None:
+        """Look for ever; cancel it to stop."""
+        while True:
+            self._now.clear()
+            await self.look()
+            try:
+                async with asyncio.timeout(self._refresh):
+                    await self._now.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Read the groups once, and apply what is new in them."""
+        try:
+            answer = await self._api.get("groups", token=self._own_token)
+            if answer.status != 200:
+                raise HubUnreachable(
+                    f"it answered with HTTP {answer.status}: does this service have the scopes "
+                    "list:groups and read:groups?"
+                )
+        except HubUnreachable as error:
+            if not self._is_away:
+                self._is_away = True
+                self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
+            return
+        self._is_away = False
+        quotas, wrong = group_quotas(answer.body, self._node_gpus(), self._known)
+        for name, why in wrong.items():
+            if self._told.get(name) != why:
+                self._log.error("%s It is ignored.", why)
+        self._told = wrong
+        if quotas != self._known:
+            await self._apply(quotas)
+            self._known = quotas

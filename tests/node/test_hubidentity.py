@@ -1,0 +1,247 @@
+"""Whose a JupyterHub token is, for how long that is believed, and what a lie comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tinyhub import OWN, TinyHub
+
+from jupyter_gpushare.node import hubidentity
+from jupyter_gpushare.node.hubapi import HubApi
+from jupyter_gpushare.node.hubidentity import HubIdentity, HubTrust, environment_of
+from jupyter_gpushare.node.identity import IdentityRefused, Peer, Principal
+
+PEER = Peer(pid=1, uid=4711, gid=4711)
+ALICE = Principal("alice", ("students",), False)
+
+
+class Time:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_hub() -> TinyHub:
+    return TinyHub(
+        tokens={"a": "alice", "c": "carol", "s": "service:gpushare"},
+        users={"alice": ["students"], "carol": []},
+        admins={"carol"},
+    )
+
+
+def asking(
+    work: Callable[[TinyHub, HubIdentity, Time], Awaitable[Any]],
+    trust: HubTrust | None = None,
+    timeout: float = 5.0,
+) -> Any:
+    """Run ``work`` with a Hub that is served and an identity that asks it."""
+
+    async def run() -> Any:
+        time = Time()
+        async with a_hub().served() as hub:
+            identity = HubIdentity(
+                HubApi(hub.url, timeout), OWN, trust or HubTrust(), now=time, owner_uid=9999
+            )
+            try:
+                return await work(hub, identity, time)
+            finally:
+                identity.close()
+
+    return asyncio.run(run())
+
+
+async def refused(identity: HubIdentity, token: str | None, peer: Peer = PEER) -> str:
+    with pytest.raises(IdentityRefused) as why:
+        await identity.identify(peer, token)
+    return str(why.value)
+
+
+def test_a_token_is_its_owner_with_the_hubs_groups() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert await identity.identify(PEER, "a") == ALICE
+        assert await identity.identify(PEER, "c") == Principal("carol", (), True)
+        assert await identity.identify(PEER, "s") == Principal("service:gpushare", (), False)
+
+    asking(work)
+
+
+@pytest.mark.parametrize(
+    ("trust", "token", "admin"),
+    [
+        (HubTrust(hub_admins=False), "c", False),
+        (HubTrust(admin_groups=frozenset({"students"})), "a", True),
+        (HubTrust(admin_services=frozenset({"gpushare"})), "s", True),
+    ],
+)
+def test_who_administers_is_a_setting(trust: HubTrust, token: str, admin: bool) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert (await identity.identify(PEER, token)).admin is admin
+
+    asking(work, trust)
+
+
+def test_only_root_and_the_node_managers_user_need_no_token() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert "none was shown" in await refused(identity, None)
+        assert "none was shown" in await refused(identity, "")
+        assert (await identity.identify(Peer(1, 0, 0), None)).admin
+        assert (await identity.identify(Peer(1, 9999, 1), None)).admin
+        # Who shows a token is its owner, whoever that is on the host.
+        assert await identity.identify(Peer(1, 0, 0), "a") == ALICE
+
+    asking(work)
+
+
+@pytest.mark.parametrize("token", ["unknown", "a\r\nX: y", "ä", "x" * 1025, "\0", " "])
+def test_what_is_no_token_is_refused_and_told_to_nobody(
+    token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        why = await refused(identity, token)
+        assert "does not know this token" in why
+        if len(token) > 2:
+            assert token not in why + caplog.text
+
+    with caplog.at_level(logging.DEBUG):
+        asking(work)
+
+
+def test_a_revoked_token_works_as_long_as_is_said_and_no_longer() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        del hub.tokens["a"]
+        time.now += 59
+        assert await identity.identify(PEER, "a") == ALICE
+        time.now += 1
+        await refused(identity, "a")
+        assert identity.recheck == 60.0
+
+    asking(work)
+
+
+def test_groups_follow_the_hub() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        hub.users["alice"] = ["staff", "students"]
+        time.now += 61
+        assert (await identity.identify(PEER, "a")).groups == ("staff", "students")
+
+    asking(work)
+
+
+@pytest.mark.parametrize("broken", [500, 502, 503, 429, 302])
+def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(broken: int) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        hub.broken = broken
+        assert "cannot be asked" in await refused(identity, "c")
+        time.now += 599
+        assert await identity.identify(PEER, "a") == ALICE
+        time.now += 1
+        assert "cannot be asked" in await refused(identity, "a")
+        hub.broken = 0
+        assert await identity.identify(PEER, "a") == ALICE
+
+    asking(work)
+
+
+def test_a_refused_token_gets_no_grace() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await refused(identity, "x")
+        time.now += 6
+        hub.broken = 503
+        assert "cannot be asked" in await refused(identity, "x")
+
+    asking(work)
+
+
+def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        hub.held = asyncio.Event()
+        waiting = asyncio.create_task(refused(identity, "c"))
+        await asyncio.sleep(0)
+        assert await identity.identify(PEER, "a") == ALICE
+        assert not waiting.done()
+        assert "cannot be asked" in await waiting
+        hub.held.set()
+
+    asking(work, timeout=0.3)
+
+
+def test_many_who_show_one_token_are_one_question() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        hub.held = asyncio.Event()
+        tasks = [asyncio.create_task(identity.identify(PEER, "a")) for _ in range(200)]
+        while not hub.asked["user"]:
+            await asyncio.sleep(0)
+        tasks[0].cancel()  # one who hangs up takes the answer from nobody
+        hub.held.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert answers[1:] == [ALICE] * 199
+        assert hub.asked == {"user": 1, "users/alice": 1}
+
+    asking(work)
+
+
+def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubidentity, "REMEMBERED", 50)
+
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        for number in range(120):
+            await refused(identity, f"wrong-{number}")
+            await refused(identity, f"wrong-{number}")
+        assert hub.asked["user"] == 121
+        assert len(identity._known) == 50
+
+    asking(work)
+
+
+def test_without_the_scopes_nobody_is_somebody_by_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        del hub.users["alice"]
+        assert "does not let the node manager read users" in await refused(identity, "a")
+        assert "read:users:groups" in caplog.text
+
+    asking(work)
+
+
+SCOPES = ["users:activity!user=alice", "access:servers!server=alice/gpu"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "per_server", "environment"),
+    [
+        (SCOPES, False, "alice"),
+        (SCOPES, True, "alice/gpu"),
+        (["access:servers!server=alice/"], True, "alice"),
+        ([*SCOPES, "access:servers!server=alice/other"], True, "alice"),
+        (["access:servers!user=alice"], True, "alice"),
+        (["access:servers!server=bob/gpu"], True, "alice"),
+        (None, True, "alice"),
+        ([None, 3], True, "alice"),
+    ],
+)
+def test_a_named_server_is_an_environment_where_it_is_said(
+    scopes: Any, per_server: bool, environment: str
+) -> None:
+    assert environment_of("alice", scopes, per_server) == environment
+
+
+@given(st.lists(st.text()), st.booleans())
+def test_no_scope_makes_a_user_somebody_else(scopes: list[str], per_server: bool) -> None:
+    environment = environment_of("alice", scopes, per_server)
+    assert environment == "alice" or environment.startswith("alice/")

@@ -1,0 +1,132 @@
+"""Quotas from the properties of JupyterHub's groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tinyhub import OWN, TinyHub
+
+from jupyter_gpushare.node.hubapi import HubApi
+from jupyter_gpushare.node.hubquotas import HubQuotas, group_quotas
+
+STUDENTS = {"gpus": 1, "memory": "16GiB"}
+
+
+def a_group(name: str, quota: Any) -> dict[str, Any]:
+    return {"kind": "group", "name": name, "properties": {"gpushare": quota, "other": 1}}
+
+
+def test_groups_with_our_property_have_quotas() -> None:
+    groups = [a_group("students", STUDENTS), {"name": "plain", "properties": {}}]
+    assert group_quotas(groups, 4, {}) == ({"students": STUDENTS}, {})
+
+
+def test_a_slip_of_the_pen_takes_nothing_away() -> None:
+    groups = [a_group("students", {"gpus": "many"}), a_group("new", {"memory": "much"})]
+    good, wrong = group_quotas(groups, 4, {"students": STUDENTS})
+    assert good == {"students": STUDENTS}
+    assert sorted(wrong) == ["new", "students"]
+    assert "JupyterHub group 'students'" in wrong["students"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=10,
+)
+
+
+@given(JSON, st.lists(JSON))
+def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
+    group_quotas(body, 2, {})
+    groups = [a_group(str(number), quota) for number, quota in enumerate(quotas)]
+    good, wrong = group_quotas(groups, 2, {})
+    assert not set(good) & set(wrong)
+    assert len(good) + len(wrong) == len(groups)
+
+
+def looking(
+    work: Callable[[TinyHub, HubQuotas, list[dict[str, Any]]], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        applied: list[dict[str, Any]] = []
+
+        async def apply(quotas: dict[str, Any]) -> None:
+            applied.append(quotas)
+
+        async with TinyHub(properties={"students": {"gpushare": STUDENTS}}).served() as hub:
+            api = HubApi(hub.url)
+            quotas = HubQuotas(
+                api,
+                OWN,
+                refresh=3600.0,
+                node_gpus=lambda: 4,
+                apply=apply,
+                log=logging.getLogger("hubquotas"),
+            )
+            try:
+                await work(hub, quotas, applied)
+            finally:
+                api.close()
+
+    asyncio.run(run())
+
+
+def test_they_are_applied_when_they_change() -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        await quotas.look()
+        await quotas.look()
+        assert applied == [{"students": STUDENTS}]
+        hub.properties["staff"] = {"gpushare": {"gpus": "all"}}
+        del hub.properties["students"]
+        await quotas.look()
+        assert applied[1:] == [{"staff": {"gpus": "all"}}]
+
+    looking(work)
+
+
+def test_they_stay_while_the_hub_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        await quotas.look()
+        hub.broken = 503
+        await quotas.look()
+        await quotas.look()
+        hub.broken = 403
+        await quotas.look()
+        assert len(applied) == 1
+        assert caplog.text.count("cannot be read") == 1
+        assert OWN not in caplog.text
+
+    looking(work)
+
+
+def test_a_mistake_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        hub.properties["students"] = {"gpushare": {"gpus": -1}}
+        for _ in range(3):
+            await quotas.look()
+        assert caplog.text.count("JupyterHub group 'students'") == 1
+        assert applied == []
+
+    looking(work)
+
+
+def test_a_signal_makes_it_look_at_once() -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        running = asyncio.create_task(quotas.run())
+        while not applied:
+            await asyncio.sleep(0.01)
+        hub.properties["students"] = {"gpushare": {"gpus": 2}}
+        quotas.hurry()
+        async with asyncio.timeout(10):
+            while len(applied) < 2:
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    looking(work)

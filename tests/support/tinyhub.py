@@ -1,0 +1,93 @@
+"""As much of JupyterHub's REST API as the node manager asks, with its answers as they are.
+
+The shapes were read off a JupyterHub 6.1.1; the server is real HTTP on a free port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+OWN = "the-node-managers-own-token"
+
+
+@dataclass
+class TinyHub:
+    """Users, groups and tokens; a test changes them while the server runs."""
+
+    #: Whose a token is: a user, or ``service:NAME``.
+    tokens: dict[str, str] = field(default_factory=dict)
+    scopes: dict[str, list[str]] = field(default_factory=dict)
+    #: Groups of each user.
+    users: dict[str, list[str]] = field(default_factory=dict)
+    admins: set[str] = field(default_factory=set)
+    properties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: What every question is answered with instead; 0: as it should be.
+    broken: int = 0
+    #: Answers wait for this.
+    held: asyncio.Event | None = None
+    asked: Counter[str] = field(default_factory=Counter)
+    url: str = ""
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[TinyHub]:
+        """Answer on a free port."""
+        (sock,) = bind_sockets(0, "127.0.0.1")
+        server = HTTPServer(Application([(r"/hub/api/(.+)", _Handler, {"hub": self})]))
+        server.add_sockets([sock])
+        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}/hub/api"
+        try:
+            yield self
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+    def answer(self, path: str, token: str) -> tuple[int, Any]:
+        """Status and body, as the Hub gives them."""
+        refused = 403, {"status": 403, "message": None}
+        if path == "user":
+            owner = self.tokens.get(token)
+            if owner is None:
+                return refused
+            kind, _, service = owner.partition(":")
+            if kind == "service" and service:
+                return 200, {"kind": "service", "name": service, "admin": False, "scopes": []}
+            scopes = self.scopes.get(token, [f"read:users:name!user={owner}"])
+            return 200, {"kind": "user", "name": owner, "scopes": scopes, "session_id": None}
+        if token != OWN:
+            return refused
+        if path == "groups":
+            names = {*self.properties, *(group for of in self.users.values() for group in of)}
+            return 200, [
+                {"kind": "group", "name": name, "properties": self.properties.get(name, {})}
+                for name in sorted(names)
+            ]
+        name = path.removeprefix("users/")
+        if name not in self.users:
+            return 404, {"status": 404, "message": "Not Found"}
+        admin = name in self.admins
+        return 200, {"kind": "user", "name": name, "groups": self.users[name], "admin": admin}
+
+
+class _Handler(RequestHandler):
+    def initialize(self, hub: TinyHub) -> None:
+        self.hub = hub
+
+    async def get(self, path: str) -> None:
+        hub = self.hub
+        hub.asked[path] += 1
+        if hub.held is not None:
+            await hub.held.wait()
+        token = self.request.headers.get("Authorization", "").removeprefix("token ")
+        status, body = (hub.broken, {}) if hub.broken else hub.answer(path, token)
+        self.set_status(status)
+        self.finish(json.dumps(body))
