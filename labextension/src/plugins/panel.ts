@@ -7,28 +7,39 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commands';
 import { gpuIcon } from '../icons';
+import { IStateDB } from '@jupyterlab/statedb';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
-import { GpuSharePanel } from '../widgets/panel';
+import { type Expanded, GpuSharePanel } from '../widgets/panel';
 import { viewServices } from './services';
 
 /** Within the range that JupyterLab leaves to extensions (501 to 899). */
 const RANK = 610;
+/** Where the panel's state is kept in the user's workspace. */
+const STATE = 'jupyter-gpushare:panel';
 
 export const panelPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:panel',
   description: 'The sidebar: quota, leases, queue and GPUs.',
   autoStart: true,
   requires: [IGpuShareModel, IGpuShareSettings],
-  optional: [ITranslator, ILayoutRestorer],
+  optional: [ITranslator, ILayoutRestorer, IStateDB],
   activate: (
     app: JupyterFrontEnd,
     model: IGpuShareModel,
     settings: IGpuShareSettings,
     translator: ITranslator | null,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
+    state: IStateDB | null
   ): void => {
     const services = viewServices(app, model, settings, translator);
     const panel = new GpuSharePanel(services, translator ?? nullTranslator);
+    // Not awaited: what was kept is known only when the application has started.
+    void remembered(state).then(expanded => {
+      panel.restoreExpanded(expanded);
+      panel.expandedChanged.connect((_, changed) => {
+        void state?.save(STATE, { expanded: changed });
+      });
+    });
     let side = settings.values.placement;
     app.shell.add(panel, side, { rank: RANK, type: 'GPUs' });
     restorer?.add(panel, panel.id);
@@ -48,3 +59,12 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+/** Which sections were open; none is known where nothing, or nonsense, was kept. */
+async function remembered(state: IStateDB | null): Promise<Expanded> {
+  const kept = await state?.fetch(STATE).catch(() => undefined);
+  const expanded = (kept as { expanded?: unknown } | undefined)?.expanded;
+  return typeof expanded === 'object' && expanded !== null
+    ? (expanded as Expanded)
+    : {};
+}

@@ -4,6 +4,7 @@ import {
   PanelWithToolbar,
   SidePanel
 } from '@jupyterlab/ui-components';
+import { type ISignal, Signal } from '@lumino/signaling';
 import type { Message } from '@lumino/messaging';
 import type { AccordionPanel } from '@lumino/widgets';
 import type React from 'react';
@@ -37,6 +38,9 @@ const PARTS: Record<string, number> = {
   history: 30,
   admin: 30
 };
+
+/** Which sections were opened or collapsed by hand, by name; remembered over reloads. */
+export type Expanded = Readonly<Record<string, boolean>>;
 
 /** The sidebar: quota, leases, queue, GPUs, history, and the administration for who may. */
 export class GpuSharePanel extends SidePanel {
@@ -73,8 +77,27 @@ export class GpuSharePanel extends SidePanel {
     for (const section of sections) {
       this._add(section);
     }
+    this._sections.expansionToggled.connect(this._toggled, this);
     model.changed.connect(this._changed, this);
     this._changed();
+  }
+
+  /** Emitted when a section was opened or collapsed, with all that are remembered. */
+  get expandedChanged(): ISignal<this, Expanded> {
+    return this._expandedChanged;
+  }
+
+  /** Open and collapse the sections as they were; those that are not named stay as they are. */
+  restoreExpanded(expanded: Expanded): void {
+    this._expanded = { ...expanded, ...this._expanded };
+    this.widgets.forEach((section, index) => {
+      const wanted = this._expanded[section.node.dataset.section ?? ''];
+      if (wanted === true) {
+        this._sections.expand(index);
+      } else if (wanted === false) {
+        this._sections.collapse(index);
+      }
+    });
   }
 
   dispose(): void {
@@ -123,10 +146,19 @@ export class GpuSharePanel extends SidePanel {
     );
     panel.addWidget(new ViewWidget(this._services, section.View));
     this.addWidget(panel);
-    if (section.collapsed) {
+    if (!(this._expanded[section.name] ?? !section.collapsed)) {
       this._sections.collapse(this.widgets.length - 1);
     }
     return panel;
+  }
+
+  private _toggled(sections: AccordionPanel, index: number): void {
+    const section = sections.widgets[index];
+    const name = section.node.dataset.section;
+    if (name) {
+      this._expanded = { ...this._expanded, [name]: !section.isHidden };
+      this._expandedChanged.emit(this._expanded);
+    }
   }
 
   private _changed(): void {
@@ -150,4 +182,6 @@ export class GpuSharePanel extends SidePanel {
   }
 
   private _admin: PanelWithToolbar | null = null;
+  private _expanded: Expanded = {};
+  private readonly _expandedChanged = new Signal<this, Expanded>(this);
 }

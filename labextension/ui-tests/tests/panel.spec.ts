@@ -188,16 +188,26 @@ test('the panel is there again after a reload, and moves to the side of the sett
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
     await (window as any).jupyterapp.restored;
   });
-  const saved = page.waitForResponse(
-    response =>
-      response.url().includes('/api/workspaces/') &&
-      (response.request().postData() ?? '').includes('jupyter-gpushare-panel')
-  );
+  const savedWith = (text: string): Promise<unknown> =>
+    page.waitForResponse(
+      response =>
+        response.url().includes('/api/workspaces/') &&
+        (response.request().postData() ?? '').includes(text)
+    );
+  const saved = savedWith('jupyter-gpushare-panel');
   await page.getByRole('tab', { name: 'GPUs', exact: true }).click();
   await expect(right).toBeVisible();
   await saved;
+  const queue = page
+    .locator('.jp-gpushare-panel .lm-AccordionPanel-title')
+    .filter({ hasText: 'Queue' });
+  const kept = savedWith('jupyter-gpushare:panel');
+  await queue.click();
+  await expect(queue).toHaveAttribute('aria-expanded', 'false');
+  await kept;
   await page.goto(lab);
   await expect(right).toBeVisible();
+  await expect(queue).toHaveAttribute('aria-expanded', 'false');
 
   await execute(page, 'settingeditor:open', { query: 'Shared GPUs' });
   const side = page
