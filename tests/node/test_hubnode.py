@@ -1,0 +1,151 @@
+"""A real node manager that knows people by JupyterHub tokens: all of them one OS user."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RunningNode, until
+from support.tinyhub import OWN, TinyHub
+
+from jupyter_gpushare.client.settings import read_token
+from jupyter_gpushare.protocol.errors import Reason, RemoteError
+from jupyter_gpushare.protocol.messages import Method
+
+GIB = 2**30
+
+
+@contextmanager
+def served(hub: TinyHub) -> Iterator[None]:
+    """Answer from a thread of its own."""
+    ready, stop = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        async with hub.served():
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tinyhub")
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join(10)
+
+
+@pytest.fixture
+def hub() -> Iterator[TinyHub]:
+    hub = TinyHub(
+        tokens={"token-a": "alice", "token-b": "bob", "token-c": "carol"},
+        users={"alice": ["students"], "bob": ["students"], "carol": []},
+        admins={"carol"},
+        properties={"students": {"gpushare": {"gpus": 1, "memory": "8GiB"}}},
+    )
+    with served(hub):
+        yield hub
+
+
+@contextmanager
+def hub_node(folder: Path, hub: TinyHub, believed: float = 3600.0) -> Iterator[RunningNode]:
+    own = folder / "own-token"
+    own.write_text(OWN)
+    own.chmod(0o600)
+    arguments = [
+        "--hub",
+        f"--Hub.api_url={hub.url}",
+        f"--Hub.api_token_file={own}",
+        f"--Hub.believed={believed}",
+    ]
+    with RunningNode(folder, arguments=arguments) as node:
+        yield node
+
+
+def failing(client: NodeClient, method: Method, **params: Any) -> Reason | None:
+    with pytest.raises(RemoteError) as refusal:
+        client.call(method, **params)
+    return refusal.value.reason
+
+
+def test_one_os_user_three_people(tmp_path: Path, hub: TinyHub) -> None:
+    with (
+        hub_node(tmp_path, hub) as node,
+        node.client("token-a") as alice,
+        node.client("token-b") as bob,
+        node.client("token-c") as carol,
+    ):
+        quota = alice.call(Method.STATUS)["quota"]
+        assert (quota["gpus"], quota["memory"], quota["source"]) == (1, 8 * GIB, "group")
+        grant = alice.request()
+        assert alice.call(Method.STATUS)["leases"][0]["environment"] == "alice"
+
+        (seen,) = bob.call(Method.STATUS)["leases"]
+        assert (seen["id"], seen["environment"], seen["name"]) == (None, None, None)
+        for method in (Method.RELEASE, Method.HEARTBEAT):
+            assert failing(bob, method, lease=grant["lease"]) is Reason.UNKNOWN_LEASE
+        # Even with the secret, which one OS user's processes may read of each other.
+        stolen = {"lease": grant["lease"], "secret": grant["secret"]}
+        assert failing(bob, Method.ATTACH, **stolen) is Reason.UNKNOWN_LEASE
+        assert failing(bob, Method.QUOTA_LIST) is Reason.NOT_ALLOWED
+        with pytest.raises(RemoteError):
+            bob.request(gpus=2)
+
+        assert carol.call(Method.STATUS)["leases"][0]["environment"] == "alice"
+        carol.call(Method.LEASE_REVOKE, lease=grant["lease"], reason="maintenance")
+
+
+def test_who_shows_no_valid_token_stays_out_and_tokens_are_in_no_log(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    with hub_node(tmp_path, hub) as node:
+        with pytest.raises(RemoteError) as refusal:
+            node.client("token-of-nobody")
+        assert refusal.value.reason is Reason.NOT_ALLOWED
+        node.client("token-a").close()
+        story = node.story()
+        assert "token-" not in story.replace("own-token", "")
+        assert OWN not in story
+
+
+def test_a_revoked_token_ends_its_connection_and_not_the_lease(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    with (
+        hub_node(tmp_path, hub, believed=1.0) as node,
+        node.client("token-c") as carol,
+        node.client("token-a") as alice,
+    ):
+        grant = alice.request()
+        del hub.tokens["token-a"]
+        until(lambda: is_closed(alice), "the connection of a revoked token is closed")
+        with pytest.raises(RemoteError):
+            node.client("token-a")
+        (lease,) = carol.call(Method.STATUS)["leases"]
+        assert lease["id"] == grant["lease"]
+
+
+def is_closed(client: NodeClient) -> bool:
+    try:
+        client.call(Method.STATUS)
+    except (RemoteError, OSError):
+        return True
+    return False
+
+
+def test_clients_show_the_hubs_token_only_where_they_are_told_to() -> None:
+    hub = {"JUPYTERHUB_API_TOKEN": "h"}
+    assert read_token(hub) is None
+    assert read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "hub"}) == "h"
+    assert read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "os"}) is None
+    assert (
+        read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "hub", "JUPYTER_GPUSHARE_TOKEN": "t"})
+        == "t"
+    )
