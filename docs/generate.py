@@ -127,7 +127,7 @@ def configuration() -> str:
     parts = (
         (
             "Node manager: `jupyter_gpushare_node_config.py`",
-            (node.NodeManagerApp, node.Quotas, node.Policy, node.Connections),
+            (node.NodeManagerApp, node.Quotas, node.Hub, node.Policy, node.Connections),
         ),
         ("Jupyter server: `jupyter_gpushare_config.py`", (GpuShareExtension,)),
         ("Kernels: `ipython_kernel_config.py`", (GpuShare,)),

@@ -138,7 +138,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
             "No node manager is set up here. Start one (jupyter gpushare node), open JupyterLab,"
             f" or set {names.SOCKET} to its socket."
         )
-    return Node(found.path, read_token(environ))
+    return Node(found.path, read_token(environ, found))
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -291,9 +291,12 @@ class Broker:
                     "the server; elsewhere start `jupyter gpushare node` or set "
                     f"{names.SOCKET}."
                 )
-            timeout = self.settings.answer_timeout
+            timeout, found = self.settings.answer_timeout, self._found
             session = Session(
-                self._found.path, lambda: read_token(self._environ), timeout, on_lost=self._lost
+                found.path,
+                lambda: read_token(self._environ, found),
+                timeout,
+                on_lost=self._lost,
             )
             session.open(timeout if patience is None else patience)
             self._session = session

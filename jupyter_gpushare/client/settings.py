@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from ..protocol import names
+from ..protocol.address import Found, is_administrators
 from ..protocol.sizes import parse_size
 
 T = TypeVar("T")
@@ -197,8 +198,12 @@ def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Mapping[str,
     return data
 
 
-def read_token(environ: Mapping[str, str]) -> str | None:
-    """The token that identity may ask for; a file is better, as it shows in no process list."""
+def read_token(environ: Mapping[str, str], found: Found | None = None) -> str | None:
+    """The token that identity may ask for; a file is better, as it shows in no process list.
+
+    The server's JupyterHub token only where ``JUPYTER_GPUSHARE_IDENTITY`` says
+    so, and never for a node manager at ``found`` that a Jupyter server hosts.
+    """
     if token := environ.get(names.TOKEN):
         return token
     if path := environ.get(names.TOKEN_FILE):
@@ -208,6 +213,7 @@ def read_token(environ: Mapping[str, str]) -> str | None:
         except (OSError, UnicodeDecodeError):
             # The node manager will say that it wants a token.
             return None
-    if environ.get(names.IDENTITY) == "hub":
+    shows_hub = found is None or is_administrators(found, environ)
+    if shows_hub and environ.get(names.IDENTITY) == "hub":
         return environ.get(names.HUB_TOKEN) or None
     return None

@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, default
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -68,7 +68,7 @@ class Hub(Configurable):
     """JupyterHub, where it says who people are (``--hub``)."""
 
     api_url = Unicode(
-        help="The Hub's REST API. Not set: the environment variable JUPYTERHUB_API_URL."
+        "", help="The Hub's REST API. Not set: the environment variable JUPYTERHUB_API_URL."
     ).tag(config=True)
     api_token_file = Unicode(
         "",
@@ -86,7 +86,14 @@ class Hub(Configurable):
         60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
     ).tag(config=True)
     per_server = Bool(
-        False, help="A quota for each named server (user/server) instead of one a user."
+        False,
+        help="""A quota for each running named server (user/server) instead of one a user;
+        needs the scope read:servers too.""",
+    ).tag(config=True)
+    host_admins = Bool(
+        False,
+        help="""Root and the node manager's own user need no token and are administrators. Only
+        where nobody's server or container runs as one of them.""",
     ).tag(config=True)
     hub_admins = Bool(True, help="Administrators of the Hub are administrators here.").tag(
         config=True
@@ -98,20 +105,21 @@ class Hub(Configurable):
         Unicode(), help="Services of the Hub that are administrators here, by name."
     ).tag(config=True)
 
-    @default("api_url")
-    def _default_api_url(self) -> str:
-        return os.environ.get("JUPYTERHUB_API_URL", "")
-
     def trust(self) -> HubTrust:
         """What is believed for how long."""
         return HubTrust(
             believed=self.believed,
             grace=self.grace,
             per_server=self.per_server,
+            host_admins=self.host_admins,
             hub_admins=self.hub_admins,
             admin_groups=frozenset(self.admin_groups),
             admin_services=frozenset(self.admin_services),
         )
+
+    def api(self) -> HubApi:
+        """What asks the Hub."""
+        return HubApi(self.api_url or os.environ.get("JUPYTERHUB_API_URL", ""))
 
     def own_token(self) -> str:
         """The node manager's token. Raises :class:`ValueError` where there is none."""
@@ -122,7 +130,7 @@ class Hub(Configurable):
             token = path.read_text(encoding="utf-8").strip()
         else:
             token = os.environ.get("JUPYTERHUB_API_TOKEN", "")
-        if not token or not self.api_url:
+        if not token or not (self.api_url or os.environ.get("JUPYTERHUB_API_URL")):
             raise ValueError(
                 "With --hub the node manager needs the Hub's address and a token of its own: set "
                 "c.Hub.api_url and c.Hub.api_token_file, or run it as a service of the Hub."
@@ -458,7 +466,7 @@ class NodeManagerApp(JupyterApp):
             self.log.info("Quotas of %d JupyterHub groups hold now", len(groups))
 
         return HubQuotas(
-            HubApi(hub.api_url),
+            hub.api(),
             hub.own_token(),
             refresh=hub.refresh,
             node_gpus=lambda: len(manager.state.gpus),
@@ -470,9 +478,7 @@ class NodeManagerApp(JupyterApp):
         if self.hub:
             hub = Hub(parent=self)
             token = hub.own_token()
-            return HubIdentity(
-                HubApi(hub.api_url), token, hub.trust(), now=time.monotonic, log=self.log
-            )
+            return HubIdentity(hub.api(), token, hub.trust(), now=time.monotonic, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))

@@ -39,15 +39,19 @@ class HubApi:
         self._timeout = timeout
         self._client: AsyncHTTPClient | None = None
 
-    async def get(self, *path: str, token: str) -> Answer:
-        """GET ``path``, its parts quoted. Raises :class:`HubUnreachable`."""
+    async def get(self, *path: str, token: str, offset: int = 0) -> Answer:
+        """GET ``path``, its parts quoted; a long list from ``offset`` on.
+
+        Raises :class:`HubUnreachable`.
+        """
         if self._client is None:
             # Not in __init__: it belongs to the loop that runs now.
             self._client = AsyncHTTPClient(
                 force_instance=True, max_clients=AT_ONCE, max_body_size=LARGEST
             )
+        question = "/".join([self._url, *(quote(part, safe="") for part in path)])
         request = HTTPRequest(
-            "/".join([self._url, *(quote(part, safe="") for part in path)]),
+            f"{question}?offset={offset}" if offset else question,
             headers={"Authorization": f"token {token}", "Accept": "application/json"},
             connect_timeout=self._timeout,
             request_timeout=self._timeout,

@@ -21,8 +21,14 @@ from typing import Any, Final
 from .hubapi import HubApi, HubUnreachable
 from .identity import IdentityRefused, Peer, Principal
 
-#: Tokens that are remembered; the longest unused ones are forgotten first.
+#: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
 REMEMBERED: Final = 10_000
+#: Questions about tokens that were never good: so many at once, and so many a second. Who
+#: shows wrong tokens must not take the Hub's time from it; those that were good do not count.
+NEW_AT_ONCE: Final = 500
+NEW_PER_SECOND: Final = 50.0
+#: The share of ``believed`` after which a live connection is looked at again.
+LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
 _OWN_SERVER: Final = re.compile(r"access:servers!server=(?P<user>[^/]+)/(?P<server>.*)")
 
@@ -30,6 +36,9 @@ NO_TOKEN: Final = (
     "This node manager knows people by their JupyterHub token, and none was shown. In a server "
     "that JupyterHub started it is in JUPYTERHUB_API_TOKEN and is sent by itself when "
     "JUPYTER_GPUSHARE_IDENTITY=hub is set; elsewhere put one into JUPYTER_GPUSHARE_TOKEN."
+)
+TOO_MANY: Final = (
+    "Too many new tokens were shown to this node manager at once. Try again in a few seconds."
 )
 NOT_VALID: Final = (
     "JupyterHub does not know this token: it was revoked, has expired, or belongs to another Hub. "
@@ -44,13 +53,17 @@ class HubTrust:
     ``believed``: a token that the Hub knew, so a revoked one works at most so
     long. ``refused``: one that it did not know. ``grace``: one that it knew,
     while the Hub cannot be reached. ``per_server``: named servers are
-    environments of their own, ``user/server``.
+    environments of their own, ``user/server``. ``host_admins``: root and the
+    node manager's own user need no token and are administrators; wrong where
+    anybody's server or container runs as one of them, for who shows no token
+    would then be more than who does.
     """
 
     believed: float = 60.0
     refused: float = 5.0
     grace: float = 600.0
     per_server: bool = False
+    host_admins: bool = False
     hub_admins: bool = True
     admin_groups: frozenset[str] = frozenset()
     admin_services: frozenset[str] = frozenset()
@@ -67,8 +80,7 @@ class _Known:
 class HubIdentity:
     """Asks the Hub whose a token is. ``own_token`` is the node manager's, as a Hub service.
 
-    Root and the node manager's own user need no token: they are administrators
-    of the host. ``now`` gives seconds that only go forward.
+    ``now`` gives seconds that only go forward.
     """
 
     def __init__(
@@ -87,24 +99,32 @@ class HubIdentity:
         self._now = now
         self._host_admins = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
         self._log = log or logging.getLogger(__name__)
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        # Two, or a flood of bad tokens would push the good ones out.
+        self._good: OrderedDict[str, _Known] = OrderedDict()
+        self._bad: OrderedDict[str, _Known] = OrderedDict()
+        self._allowance = float(NEW_AT_ONCE)
+        self._allowance_at = now()
         self._asking: dict[str, asyncio.Task[_Known]] = {}
 
     @property
     def recheck(self) -> float:
-        """Seconds after which a live connection has to be identified again."""
-        return self._trust.believed
+        """Seconds after which a live connection has to be identified again.
+
+        An answer of the Hub's counts as much shorter than ``believed``, so that
+        the last connection of a revoked token is closed within ``believed``.
+        """
+        return self._trust.believed * LOOK_AGAIN
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused` without a valid token."""
         if not token:
-            if peer.uid in self._host_admins:
+            if self._trust.host_admins and peer.uid in self._host_admins:
                 return Principal(_os_name(peer.uid), (), True)
             raise IdentityRefused(NO_TOKEN)
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise IdentityRefused(NOT_VALID)
         digest = hashlib.sha256(token.encode("ascii")).hexdigest()
-        known = self._known.get(digest)
+        known = self._good.get(digest) or self._bad.get(digest)
         if known is None or not self._is_fresh(known):
             known = await self._ask_once(digest, token, known)
         if known.principal is None:
@@ -112,21 +132,26 @@ class HubIdentity:
         return known.principal
 
     def close(self) -> None:
-        for task in self._asking.values():
+        for task in tuple(self._asking.values()):
             task.cancel()
         self._api.close()
 
     def _is_fresh(self, known: _Known) -> bool:
-        lasts = self._trust.refused if known.principal is None else self._trust.believed
+        if known.principal is None:
+            lasts = self._trust.refused
+        else:
+            lasts = self._trust.believed * (1 - LOOK_AGAIN)
         return self._now() < known.asked + lasts
 
     async def _ask_once(self, digest: str, token: str, before: _Known | None) -> _Known:
         """Ask the Hub; whoever shows the same token meanwhile waits for the same answer."""
         task = self._asking.get(digest)
         if task is None:
+            if digest not in self._good and not self._spend():
+                raise IdentityRefused(TOO_MANY)
             task = asyncio.get_running_loop().create_task(self._ask(token))
             self._asking[digest] = task
-            task.add_done_callback(lambda done: self._asking.pop(digest, None))
+            task.add_done_callback(lambda done: self._answered(digest, done))
         try:
             # Shielded: one who hangs up must not take the answer from the others.
             known = await asyncio.shield(task)
@@ -138,11 +163,33 @@ class HubIdentity:
                 f"JupyterHub cannot be asked whose token this is: {error}. Try again in a moment; "
                 "tasks that hold a GPU keep it."
             ) from None
-        self._known[digest] = known
-        self._known.move_to_end(digest)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
         return known
+
+    def _answered(self, digest: str, task: asyncio.Task[_Known]) -> None:
+        """Remember what the Hub said, even if all who asked have hung up meanwhile."""
+        self._asking.pop(digest, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        known = task.result()
+        goes, stays = self._good, self._bad
+        if known.principal is not None:
+            goes, stays = stays, goes
+        goes.pop(digest, None)
+        stays[digest] = known
+        stays.move_to_end(digest)
+        while len(stays) > REMEMBERED:
+            stays.popitem(last=False)
+
+    def _spend(self) -> bool:
+        """One question about a new token from the allowance, which fills up with time."""
+        now = self._now()
+        earned = (now - self._allowance_at) * NEW_PER_SECOND
+        self._allowance = min(float(NEW_AT_ONCE), self._allowance + earned)
+        self._allowance_at = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
 
     async def _ask(self, token: str) -> _Known:
         asked = self._now()
@@ -160,14 +207,16 @@ class HubIdentity:
             return _Known(asked, Principal(f"service:{name}", (), admin))
         if model.get("kind") != "user":
             return _Known(asked, None)
-        groups, is_hub_admin = await self._look_up(name)
+        groups, is_hub_admin, servers = await self._look_up(name)
         admin = self._trust.hub_admins and is_hub_admin
         admin = admin or not self._trust.admin_groups.isdisjoint(groups)
-        environment = environment_of(name, model.get("scopes"), self._trust.per_server)
+        environment = name
+        if self._trust.per_server:
+            environment = environment_of(name, model.get("scopes"), servers)
         return _Known(asked, Principal(environment, groups, admin))
 
-    async def _look_up(self, name: str) -> tuple[tuple[str, ...], bool]:
-        """The user's groups and whether they administer the Hub, by our own token.
+    async def _look_up(self, name: str) -> tuple[tuple[str, ...], bool, frozenset[str]]:
+        """The user's groups, whether they administer the Hub, and their servers, by our own token.
 
         Not from the answer to the user's token: what that tells depends on
         scopes that users give their tokens themselves.
@@ -184,19 +233,23 @@ class HubIdentity:
             raise HubUnreachable("it does not let the node manager read users")
         groups = model.get("groups")
         names = groups if isinstance(groups, list) else []
+        servers = model.get("servers")
         return (
             tuple(sorted(group for group in names if isinstance(group, str))),
             model.get("admin") is True,
+            frozenset(servers if isinstance(servers, Mapping) else ()),
         )
 
 
-def environment_of(name: str, scopes: Any, per_server: bool) -> str:
-    """The environment of a token of ``name``: the user, or (``per_server``) a named server.
+def environment_of(name: str, scopes: Any, running: frozenset[str]) -> str:
+    """The environment of a token of ``name``, where named servers have their own.
 
     A server's own token may access that server and no other; a token for
-    several servers, or for all of a user's, is the user's.
+    several servers, or for all of a user's, is the user's. So is one for a
+    server that is not ``running``: the Hub gives users tokens for servers that
+    do not exist, and each would have a quota of its own.
     """
-    if not per_server or not isinstance(scopes, list):
+    if not isinstance(scopes, list):
         return name
     servers = {
         match["server"]
@@ -208,7 +261,7 @@ def environment_of(name: str, scopes: Any, per_server: bool) -> str:
     if len(servers) != 1:
         return name
     (server,) = servers
-    return f"{name}/{server}" if server else name
+    return f"{name}/{server}" if server in running and server else name
 
 
 def _os_name(uid: int) -> str:

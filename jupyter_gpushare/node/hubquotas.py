@@ -17,6 +17,8 @@ from .quota_config import parse_quota
 
 #: The property of a Hub group that is ours.
 PROPERTY: Final = "gpushare"
+#: Groups that are read at most: something that always has one more is no Hub.
+MOST_GROUPS: Final = 100_000
 
 
 def group_quotas(
@@ -81,7 +83,11 @@ class HubQuotas:
         """Look for ever; cancel it to stop."""
         while True:
             self._now.clear()
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - quotas must not stand still for ever
+                # A bug of ours, or a ledger that cannot be written: the next look may do better.
+                self._log.exception("The quotas of JupyterHub's groups could not be applied")
             try:
                 async with asyncio.timeout(self._refresh):
                     await self._now.wait()
@@ -91,19 +97,14 @@ class HubQuotas:
     async def look(self) -> None:
         """Read the groups once, and apply what is new in them."""
         try:
-            answer = await self._api.get("groups", token=self._own_token)
-            if answer.status != 200:
-                raise HubUnreachable(
-                    f"it answered with HTTP {answer.status}: does this service have the scopes "
-                    "list:groups and read:groups?"
-                )
+            groups = await self._groups()
         except HubUnreachable as error:
             if not self._is_away:
                 self._is_away = True
                 self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
             return
         self._is_away = False
-        quotas, wrong = group_quotas(answer.body, self._node_gpus(), self._known)
+        quotas, wrong = group_quotas(groups, self._node_gpus(), self._known)
         for name, why in wrong.items():
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)
@@ -111,3 +112,18 @@ class HubQuotas:
         if quotas != self._known:
             await self._apply(quotas)
             self._known = quotas
+
+    async def _groups(self) -> list[Any]:
+        """All groups; the Hub gives them in pages. Raises :class:`HubUnreachable`."""
+        groups: list[Any] = []
+        while len(groups) < MOST_GROUPS:
+            answer = await self._api.get("groups", token=self._own_token, offset=len(groups))
+            if answer.status != 200 or not isinstance(answer.body, list):
+                raise HubUnreachable(
+                    f"it answered with HTTP {answer.status}: does this service have the scopes "
+                    "list:groups and read:groups?"
+                )
+            if not answer.body:
+                break
+            groups += answer.body
+        return groups

@@ -289,6 +289,13 @@ class Connection(asyncio.Protocol):
             self.error(None, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
             self.close()
             return
+        except Exception:
+            # As at hello: who cannot be looked at again must not stay for ever.
+            self._home.log.exception("Connection %d could not be identified again", self.id)
+            self.close()
+            return
+        if self._protocol.phase is not Phase.READY:
+            return
         if principal != self.principal:
             # It comes back by itself, and then is who it is now.
             self.close()

@@ -59,6 +59,17 @@ def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Foun
     return None
 
 
+def is_administrators(found: Found, environ: Mapping[str, str]) -> bool:
+    """Whether an administrator may have put the node manager there.
+
+    Not so for the one that a Jupyter server hosts: it knows people by their OS
+    user, and has no business with a token of the Hub's.
+    """
+    if found.path == embedded_socket(jupyter_runtime_dir(environ)):
+        return False
+    return found.configured or found.path == SYSTEM_SOCKET
+
+
 def _is_trusted_socket(path: str) -> bool:
     try:
         there = os.stat(path)

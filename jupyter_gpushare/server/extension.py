@@ -144,6 +144,10 @@ class GpuShareExtension(ExtensionApp):
         found = find_socket(os.environ)
         return None if found is None else found.path
 
+    def _token(self) -> str | None:
+        # A node manager that servers host knows people by their OS user.
+        return read_token(shows_hub=self.find() != embedded_socket(jupyter_runtime_dir(os.environ)))
+
     def why(self) -> str | None:
         """Return what is known of why there is no node manager, for people."""
         if self.node is not None:
@@ -190,7 +194,7 @@ class GpuShareExtension(ExtensionApp):
         self.link = NodeLink(
             find=self.find,
             why=self.why,
-            token=read_token,
+            token=self._token,
             timeout=self.call_timeout,
             log=self.log,
         )
@@ -311,14 +315,17 @@ class GpuShareExtension(ExtensionApp):
             self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)
 
 
-def read_token() -> str | None:
-    """Return the token this server identifies itself with, if it was given one."""
+def read_token(*, shows_hub: bool) -> str | None:
+    """Return the token this server identifies itself with, if it was given one.
+
+    ``shows_hub``: the one JupyterHub gave it will do, where the environment says so.
+    """
     token = os.environ.get(names.TOKEN)
     if token:
         return token
     path = os.environ.get(names.TOKEN_FILE)
     if not path:
-        if os.environ.get(names.IDENTITY) == "hub":
+        if shows_hub and os.environ.get(names.IDENTITY) == "hub":
             return os.environ.get(names.HUB_TOKEN) or None
         return None
     try:

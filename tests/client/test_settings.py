@@ -18,6 +18,7 @@ from jupyter_gpushare.client.settings import (
     read_settings,
     read_token,
 )
+from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 
 GIB = 2**30
 ANYTHING = st.recursive(
@@ -137,3 +138,25 @@ def test_token_of_a_file(tmp_path: Any) -> None:
     assert read_token({"JUPYTER_GPUSHARE_TOKEN_FILE": str(file)}) is None
     assert read_token({"JUPYTER_GPUSHARE_TOKEN": "short"}) == "short"
     assert read_token({}) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "token"),
+    [
+        (Found("/srv/node.sock", configured=True), "hub's"),
+        (Found(SYSTEM_SOCKET, configured=False), "hub's"),
+        # A server tells its kernels where its own node manager is: that is no administrator's.
+        (Found("/me/runtime/gpushare-node.sock", configured=True), None),
+        (Found("/me/runtime/gpushare-node.sock", configured=False), None),
+    ],
+)
+def test_the_hubs_token_is_for_an_administrators_node_manager(
+    found: Found, token: str | None
+) -> None:
+    environ = {
+        "JUPYTER_RUNTIME_DIR": "/me/runtime",
+        "JUPYTERHUB_API_TOKEN": "hub's",
+        "JUPYTER_GPUSHARE_IDENTITY": "hub",
+    }
+    assert read_token(environ, found) == token
+    assert read_token({**environ, "JUPYTER_GPUSHARE_IDENTITY": ""}, found) is None

@@ -115,6 +115,16 @@ def test_who_shows_no_valid_token_stays_out_and_tokens_are_in_no_log(
         assert OWN not in story
 
 
+def test_the_node_managers_own_os_user_is_nobody_without_a_token(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    """Where servers share an OS user, leaving the token out must not make an administrator."""
+    with hub_node(tmp_path, hub) as node:
+        with pytest.raises(RemoteError) as refusal:
+            node.client(None)
+        assert refusal.value.reason is Reason.NOT_ALLOWED
+
+
 def test_a_revoked_token_ends_its_connection_and_not_the_lease(
     tmp_path: Path, hub: TinyHub
 ) -> None:

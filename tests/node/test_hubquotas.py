@@ -91,6 +91,36 @@ def test_they_are_applied_when_they_change() -> None:
     looking(work)
 
 
+def test_a_hub_with_many_groups_gives_them_in_pages() -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        hub.page = 7
+        hub.properties = {f"group-{number}": {"gpushare": STUDENTS} for number in range(21)}
+        await quotas.look()
+        assert len(applied[0]) == 21
+
+    looking(work)
+
+
+def test_what_cannot_be_applied_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        async def fails(wanted: dict[str, Any]) -> None:
+            applied.append(wanted)
+            if len(applied) == 1:
+                raise OSError("disk full")
+
+        quotas._apply = fails
+        running = asyncio.create_task(quotas.run())
+        async with asyncio.timeout(10):
+            while "could not be applied" not in caplog.text:
+                await asyncio.sleep(0.01)
+            quotas.hurry()
+            while len(applied) < 2:
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    looking(work)
+
+
 def test_they_stay_while_the_hub_is_away(caplog: pytest.LogCaptureFixture) -> None:
     async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
         await quotas.look()

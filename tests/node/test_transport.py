@@ -90,8 +90,11 @@ class Slow:
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: Principal | Exception = field(default_factory=lambda: Principal("slow"))
+    recheck: float | None = None
+    asked: int = 0
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
+        self.asked += 1
         await self.go.wait()
         if isinstance(self.outcome, Exception):
             raise self.outcome
@@ -365,6 +368,58 @@ def test_a_client_that_leaves_while_it_is_identified(place: Path) -> None:
             identity.go.set()
             await asyncio.sleep(0)
             assert house.host.opened[0].principal is None
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "outcome", [IdentityRefused("Revoked."), RuntimeError("a bug"), Principal("slow", admin=True)]
+)
+def test_a_live_connection_is_looked_at_again_and_closed_when_it_is_another(
+    place: Path, outcome: Principal | Exception
+) -> None:
+    async def scene() -> None:
+        identity = Slow(recheck=0.02)
+        identity.go.set()
+        async with open_house(place / "s", identity=identity) as house:
+            wire = await house.connect()
+            await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+            async with asyncio.timeout(WITHIN):
+                while identity.asked < 4:
+                    await asyncio.sleep(0.005)
+            assert not house.host.closed  # as long as it is who it was
+            identity.outcome = outcome
+            if isinstance(outcome, IdentityRefused):
+                error = (await wire.error()).error
+                assert (error.reason, error.message) == (Reason.NOT_ALLOWED, "Revoked.")
+            assert await wire.ended()
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_leaves_while_it_is_looked_at_again_is_forgotten(place: Path) -> None:
+    async def scene() -> None:
+        identity = Slow(recheck=0.02)
+        identity.go.set()
+        async with open_house(place / "s", identity=identity) as house:
+            wire = await house.connect()
+            await wire.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+            identity.go.clear()
+            asked = identity.asked
+            async with asyncio.timeout(WITHIN):
+                while identity.asked == asked:
+                    await asyncio.sleep(0.005)
+            wire.writer.close()
+            await house.host.until(lambda: len(house.host.closed) == 1)
+            asked = identity.asked
+            identity.go.set()
+            # Another connection's looks show that time has passed.
+            other = await house.connect()
+            await other.call(Method.HELLO, protocol=1, client=CLIENT, token="t")
+            async with asyncio.timeout(WITHIN):
+                while identity.asked < asked + 1 + 4:
+                    await asyncio.sleep(0.005)
+            assert house.host.opened[0]._deadline.cancelled()
 
     asyncio.run(scene())
 

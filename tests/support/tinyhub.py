@@ -29,6 +29,8 @@ class TinyHub:
     scopes: dict[str, list[str]] = field(default_factory=dict)
     #: Groups of each user.
     users: dict[str, list[str]] = field(default_factory=dict)
+    #: Running servers of each user; "" is the one without a name.
+    servers: dict[str, list[str]] = field(default_factory=dict)
     admins: set[str] = field(default_factory=set)
     properties: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: What every question is answered with instead; 0: as it should be.
@@ -37,6 +39,8 @@ class TinyHub:
     held: asyncio.Event | None = None
     asked: Counter[str] = field(default_factory=Counter)
     url: str = ""
+    #: Groups in one answer at most.
+    page: int = 200
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[TinyHub]:
@@ -51,7 +55,7 @@ class TinyHub:
             server.stop()
             await server.close_all_connections()
 
-    def answer(self, path: str, token: str) -> tuple[int, Any]:
+    def answer(self, path: str, token: str, offset: int = 0) -> tuple[int, Any]:
         """Status and body, as the Hub gives them."""
         refused = 403, {"status": 403, "message": None}
         if path == "user":
@@ -69,13 +73,19 @@ class TinyHub:
             names = {*self.properties, *(group for of in self.users.values() for group in of)}
             return 200, [
                 {"kind": "group", "name": name, "properties": self.properties.get(name, {})}
-                for name in sorted(names)
+                for name in sorted(names)[offset : offset + self.page]
             ]
         name = path.removeprefix("users/")
         if name not in self.users:
             return 404, {"status": 404, "message": "Not Found"}
         admin = name in self.admins
-        return 200, {"kind": "user", "name": name, "groups": self.users[name], "admin": admin}
+        return 200, {
+            "kind": "user",
+            "name": name,
+            "groups": self.users[name],
+            "admin": admin,
+            "servers": {server: {"name": server} for server in self.servers.get(name, ())},
+        }
 
 
 class _Handler(RequestHandler):
@@ -88,6 +98,7 @@ class _Handler(RequestHandler):
         if hub.held is not None:
             await hub.held.wait()
         token = self.request.headers.get("Authorization", "").removeprefix("token ")
-        status, body = (hub.broken, {}) if hub.broken else hub.answer(path, token)
+        offset = int(self.get_query_argument("offset", "0"))
+        status, body = (hub.broken, {}) if hub.broken else hub.answer(path, token, offset)
         self.set_status(status)
         self.finish(json.dumps(body))
