@@ -14,7 +14,7 @@ from support.node import NodeClient, RunningNode, until
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.client.settings import read_token
-from jupyter_gpushare.protocol.errors import Reason, RemoteError
+from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
 GIB = 2**30
@@ -145,7 +145,7 @@ def test_a_revoked_token_ends_its_connection_and_not_the_lease(
 def is_closed(client: NodeClient) -> bool:
     try:
         client.call(Method.STATUS)
-    except (RemoteError, OSError):
+    except (RemoteError, RemoteProtocolError, OSError):
         return True
     return False
 
