@@ -16,6 +16,8 @@ from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
 
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.address import (
     embedded_socket,
@@ -26,12 +28,10 @@ from jupyter_gpushare.protocol.address import (
 from jupyter_gpushare.protocol.messages import Method
 
 from .embed import EmbeddedNode, gpu_driver_present
-from .errors import NodeProblem
 from .handlers import rest_routes
 from .kernelenv import KernelEnvironment
 from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
-from .link import NodeLink
 from .live import LiveFeed, live_routes
 from .metrics import GpuShareCollector, Metrics
 

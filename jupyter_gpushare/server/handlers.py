@@ -19,12 +19,12 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import parse_size
 
 from . import openapi
-from .errors import NodeProblem
-from .link import NodeLink
 
 AUTH_RESOURCE = "gpushare"
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import NodeProblem
+from jupyter_gpushare.link.errors import NodeProblem
 
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"

@@ -20,8 +20,9 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from jupyter_gpushare.link.nodelink import LinkState, NodeLink
+
 from .handlers import AUTH_RESOURCE
-from .link import LinkState, NodeLink
 
 _WRITE_WITHIN = 30.0  # seconds a message may take to leave; then the listener is dropped
 _LARGEST_INCOMING = 1024  # bytes; listeners have nothing to say

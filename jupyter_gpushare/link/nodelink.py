@@ -1,4 +1,6 @@
-"""The server's one connection to the node manager, on the server's own event loop.
+"""A server's connection to the node manager, on the server's own event loop.
+
+The Jupyter server has one, JupyterHub's page one for each person who looks.
 
 It keeps itself alive: it connects, says hello, watches, and when the
 connection is lost it tries again with a growing, jittered pause. Whoever asks
@@ -60,8 +62,8 @@ class NodeLink:
     """A self-healing client of one node manager.
 
     ``find`` returns the socket's path (``None``: there is none to try, and
-    ``why`` says why). ``token`` returns the secret that identifies this
-    server where peer credentials do not.
+    ``why`` says why). ``token`` returns the secret that identifies the caller
+    where peer credentials do not; ``name`` is what the client calls itself.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class NodeLink:
         find: Callable[[], str | None],
         why: Callable[[], str | None],
         token: Callable[[], str | None] = lambda: None,
+        name: str = "jupyter-server",
         timeout: float = 5.0,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
@@ -77,6 +80,7 @@ class NodeLink:
         self._find = find
         self._why = why
         self._token = token
+        self._name = name
         self._timeout = timeout
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
@@ -218,7 +222,7 @@ class NodeLink:
             Method.HELLO,
             _CONNECT_WITHIN,
             protocol=PROTOCOL,
-            client={"name": "jupyter-server", "version": __version__},
+            client={"name": self._name, "version": __version__},
             token=self._token(),
         )
         status = await self._ask(Method.WATCH, _CONNECT_WITHIN)

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jupyter_gpushare.link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
+from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.server.errors import NodeProblem, NodeTimedOut, NodeUnavailable
-from jupyter_gpushare.server.link import NodeLink
 
 LOG = logging.getLogger("test")
 STATUS = {"gpus": [], "leases": [], "queue": []}
