@@ -104,6 +104,11 @@ class Hub(Configurable):
     admin_services = List(
         Unicode(), help="Services of the Hub that are administrators here, by name."
     ).tag(config=True)
+    service = Unicode(
+        "",
+        help="""Only tokens that may access the Hub's service of this name are taken (the scope
+        access:services!service=NAME): one made for something else gets no GPU. Not set: any.""",
+    ).tag(config=True)
 
     def trust(self) -> HubTrust:
         """What is believed for how long."""
@@ -115,6 +120,7 @@ class Hub(Configurable):
             hub_admins=self.hub_admins,
             admin_groups=frozenset(self.admin_groups),
             admin_services=frozenset(self.admin_services),
+            service=self.service,
         )
 
     def api(self) -> HubApi:

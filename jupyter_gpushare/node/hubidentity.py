@@ -44,6 +44,11 @@ NOT_VALID: Final = (
     "JupyterHub does not know this token: it was revoked, has expired, or belongs to another Hub. "
     "Restart your server, or take a new token at JupyterHub's token page."
 )
+TOO_NARROW: Final = (
+    "JupyterHub knows this token, but it is not for GPUs: it lacks the scope "
+    "access:services!service=… of the gpushare service. Restart your server, or take a token with "
+    "that scope."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ class HubTrust:
     environments of their own, ``user/server``. ``host_admins``: root and the
     node manager's own user need no token and are administrators; wrong where
     anybody's server or container runs as one of them, for who shows no token
-    would then be more than who does.
+    would then be more than who does. ``service``: users' tokens must be allowed
+    to access the Hub's service of that name; empty: any token of theirs will do.
     """
 
     believed: float = 60.0
@@ -67,6 +73,7 @@ class HubTrust:
     hub_admins: bool = True
     admin_groups: frozenset[str] = frozenset()
     admin_services: frozenset[str] = frozenset()
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ class _Known:
 
     asked: float
     principal: Principal | None
+    # It is somebody's, but not for this.
+    narrow: bool = False
 
 
 class HubIdentity:
@@ -128,7 +137,7 @@ class HubIdentity:
         if known is None or not self._is_fresh(known):
             known = await self._ask_once(digest, token, known)
         if known.principal is None:
-            raise IdentityRefused(NOT_VALID)
+            raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
         return known.principal
 
     def close(self) -> None:
@@ -207,6 +216,8 @@ class HubIdentity:
             return _Known(asked, Principal(f"service:{name}", (), admin))
         if model.get("kind") != "user":
             return _Known(asked, None)
+        if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
+            return _Known(asked, None, narrow=True)
         groups, is_hub_admin, servers = await self._look_up(name)
         admin = self._trust.hub_admins and is_hub_admin
         admin = admin or not self._trust.admin_groups.isdisjoint(groups)
@@ -239,6 +250,12 @@ class HubIdentity:
             model.get("admin") is True,
             frozenset(servers if isinstance(servers, Mapping) else ()),
         )
+
+
+def may_access(service: str, scopes: Any) -> bool:
+    """Whether a token with these expanded ``scopes`` may access the Hub's ``service``."""
+    given = scopes if isinstance(scopes, list) else []
+    return "access:services" in given or f"access:services!service={service}" in given
 
 
 def environment_of(name: str, scopes: Any, running: frozenset[str]) -> str:

@@ -304,3 +304,26 @@ def test_a_named_server_is_an_environment_where_it_runs(scopes: Any, environment
 @given(st.lists(st.text() | st.just("access:servers!server=alice/gpu")))
 def test_no_scope_makes_a_user_somebody_else(scopes: list[str]) -> None:
     assert environment_of("alice", scopes, frozenset({"gpu"})) in ("alice", "alice/gpu")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "lets_in"),
+    [
+        (["access:services!service=gpushare", "read:users:name!user=alice"], True),
+        (["access:services"], True),
+        (["read:users:name!user=alice"], False),
+        (["access:services!service=gpushare-node", "access:servers!user=alice"], False),
+        (None, False),
+    ],
+)
+def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        hub.scopes["a"] = scopes
+        if lets_in:
+            assert await identity.identify(PEER, "a") == ALICE
+        else:
+            assert "not for GPUs" in await refused(identity, "a")
+            assert "not for GPUs" in await refused(identity, "a")
+        assert hub.asked["user"] == 1
+
+    asking(work, HubTrust(service="gpushare"))

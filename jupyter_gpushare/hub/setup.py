@@ -1,0 +1,400 @@
+"""``setup(c)``: all that ``jupyterhub_config.py`` needs, in one line.
+
+What it sets is a :class:`Plan`, made from what the configuration says already
+and merged into it: nothing an administrator wrote is replaced, and calling it
+twice is calling it once. Call it last, or what is set afterwards goes before it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from traitlets.config import Config
+from traitlets.config.loader import LazyConfigValue
+
+from ..protocol import names
+from ..protocol.address import SYSTEM_SOCKET
+
+#: What the node manager asks the Hub: whose a token is, their groups and roles, and the groups'
+#: properties. Nothing that changes anything.
+NODE_SCOPES: Final = (
+    "read:users:name",
+    "read:users:groups",
+    "read:roles:users",
+    "list:groups",
+    "read:groups",
+)
+#: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
+SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
+
+
+class SetupError(ValueError):
+    """The set-up cannot work as it was asked for; the text says what to do."""
+
+
+class NodeManagerRun(Enum):
+    """Who runs the node manager."""
+
+    MANAGED = "managed"
+    EXTERNAL = "external"
+
+
+class SpawnerKind(Enum):
+    """How a spawner's servers come to the node manager's socket."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+    KUBE = "kube"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """The socket's directory, seen by servers in containers. ``setting`` names the trait."""
+
+    setting: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is set. ``warnings`` are sentences for the administrator."""
+
+    # Not in the repr: there may be a token in it.
+    services: tuple[Mapping[str, Any], ...] = field(repr=False)
+    role: Mapping[str, Any]
+    access: str
+    environment: Mapping[str, str]
+    mount: Mount | None
+    warnings: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The plan for a terminal; without tokens."""
+        told = []
+        for service in self.services:
+            what = " ".join(service["command"]) if "command" in service else "run by somebody else"
+            told.append(f"service {service['name']}: {what}")
+        told.append(f"role {self.role['name']}: {', '.join(self.role['scopes'])}")
+        told.append(f"every user and every server's token may: {self.access}")
+        told += [f"every server gets {name}={value}" for name, value in self.environment.items()]
+        if self.mount is not None:
+            told.append(f"every container sees {self.mount.path} ({self.mount.setting})")
+        return told
+
+
+def setup(
+    c: Config,
+    *,
+    node: str | None = None,
+    socket: str = SYSTEM_SOCKET,
+    quotas: Mapping[str, Any] | None = None,
+    per_server: bool = False,
+    failover_open: bool = True,
+    simulate: str | None = None,
+    node_arguments: Sequence[str] = (),
+    node_user: str | None = None,
+    token_file: str | None = None,
+    name: str = "gpushare",
+    url: str = "http://127.0.0.1:10204",
+) -> Plan:
+    """Share this Hub's GPUs between its users. Returns what was set.
+
+    ``node``: ``"managed"``, the Hub runs the node manager as a service of its
+    own (the default where servers run on the Hub's host), or ``"external"``,
+    somebody else does, systemd or a DaemonSet, with the token in
+    ``token_file`` (made if it is not there) or the one configured for the
+    service ``NAME-node``. ``socket`` is the node manager's, the same path for
+    it and for the servers.
+
+    ``quotas`` is ``{"default": …, "groups": {…}, "users": {…}}`` for a managed
+    node manager; group properties ``gpushare`` need nothing here. With
+    ``per_server`` each named server has its own. ``failover_open``: what
+    kernels do when they get no GPU because the node manager is down: go on
+    without one after a warning, or (``False``) raise. No spawn ever waits for
+    it. ``simulate`` (``"2x24GiB"``), ``node_arguments`` and ``node_user`` (an
+    OS user of its own) are the managed node manager's.
+
+    ``name`` and ``url`` are the pages': ``/services/NAME/``, served at ``url``.
+
+    Raises :class:`SetupError`.
+    """
+    kind = spawner_kind(_scalar(c, "JupyterHub", "spawner_class"))
+    run = _run(node, kind)
+    if run is NodeManagerRun.EXTERNAL and (quotas or simulate or node_arguments or node_user):
+        raise SetupError(
+            "quotas, simulate, node_arguments and node_user are for a node manager that the Hub "
+            'runs (node="managed"). Put them into the configuration of yours: '
+            "jupyter_gpushare_node_config.py."
+        )
+    node_name = f"{name}-node"
+    scopes = [*NODE_SCOPES, *(["read:servers"] if per_server else [])]
+    warnings: list[str] = []
+    environment = {
+        names.SOCKET: socket,
+        names.IDENTITY: "hub",
+        names.FALLBACK: "cpu" if failover_open else "error",
+    }
+    pages: dict[str, Any] = {
+        "name": name,
+        "url": url,
+        "command": [sys.executable, "-m", "jupyter_gpushare.hub"],
+        "oauth_no_confirm": True,
+        "environment": {names.SOCKET: socket},
+    }
+    service: dict[str, Any] = {"name": node_name, "display": False}
+    access = f"access:services!service={name}"
+    if run is NodeManagerRun.MANAGED:
+        service["command"] = [
+            sys.executable,
+            *("-m", "jupyter_gpushare.cli", "node", "--hub", "--shared"),
+            f"--socket={socket}",
+            f"--Hub.service={name}",
+            *([f"--simulate={simulate}"] if simulate else []),
+            *(["--Hub.per_server=True"] if per_server else []),
+            *quota_arguments(quotas or {}),
+            *node_arguments,
+        ]
+        if node_user is not None:
+            service["user"] = node_user
+    elif token_file is not None:
+        try:
+            service["api_token"] = _shared_token(Path(token_file))
+        except OSError as error:
+            if not failover_open:
+                raise SetupError(f"{token_file}: {error.strerror}. {_TOKEN_FIX}") from error
+            warnings.append(
+                f"{token_file} cannot be read or made ({error.strerror}), so the node manager "
+                f"will not be let in and nobody gets a GPU. {_TOKEN_FIX}"
+            )
+    elif not _has_token(c, node_name):
+        raise SetupError(
+            f"The node manager needs a token of its own: give setup(c) a token_file, or the "
+            f"service {node_name!r} an api_token in c.JupyterHub.services."
+        )
+    plan = Plan(
+        services=(pages, service),
+        role={"name": node_name, "services": [node_name], "scopes": scopes},
+        access=access,
+        environment=environment,
+        mount=_mount(kind, os.path.dirname(socket)),
+        warnings=tuple(warnings),
+    )
+    apply(c, plan, hub_major())
+    for sentence in warnings:
+        print(f"jupyter_gpushare: {sentence}", file=sys.stderr)
+    return plan
+
+
+_TOKEN_FIX: Final = (
+    "Make it as root: `install -m 600 /dev/null FILE && openssl rand -hex 32 > FILE`."
+)
+
+
+# -- from the wishes to the plan ----------------------------------------------------------------
+
+
+def spawner_kind(spawner: object) -> SpawnerKind:
+    """What a ``spawner_class`` (a class, its path, or an entry point's name) needs."""
+    bases = [cls.__name__ for cls in spawner.__mro__] if isinstance(spawner, type) else []
+    text = " ".join([str(spawner), *bases]).lower()
+    if "kube" in text:
+        return SpawnerKind.KUBE
+    if any(word in text for word in ("docker", "swarm", "systemuser")):
+        return SpawnerKind.DOCKER
+    return SpawnerKind.PROCESS
+
+
+def _run(node: str | None, kind: SpawnerKind) -> NodeManagerRun:
+    if node is None:
+        away = kind is SpawnerKind.KUBE
+        return NodeManagerRun.EXTERNAL if away else NodeManagerRun.MANAGED
+    try:
+        run = NodeManagerRun(node)
+    except ValueError:
+        raise SetupError(f'node is "managed" or "external", not {node!r}.') from None
+    if run is NodeManagerRun.MANAGED and kind is SpawnerKind.KUBE:
+        raise SetupError(
+            "With KubeSpawner the Hub's pod has no GPUs: run the node manager as a DaemonSet on "
+            'the nodes that have them (docs/deploy) and leave node="external".'
+        )
+    return run
+
+
+def _mount(kind: SpawnerKind, directory: str) -> Mount | None:
+    settings = {SpawnerKind.DOCKER: "DockerSpawner.volumes", SpawnerKind.KUBE: "KubeSpawner"}
+    return Mount(settings[kind], directory) if kind in settings else None
+
+
+def quota_arguments(quotas: Mapping[str, Any]) -> list[str]:
+    """``quotas`` as a node manager's command line takes them. Raises :class:`SetupError`."""
+    known = ("default", "groups", "users")
+    unknown = sorted(set(quotas) - set(known))
+    if unknown:
+        raise SetupError(f"quotas: unknown {unknown[0]!r}; known are {', '.join(known)}.")
+    return [f"--Quotas.{part}={dict(quotas[part])!r}" for part in known if quotas.get(part)]
+
+
+def hub_major() -> int:
+    """JupyterHub's major version."""
+    return int(importlib.metadata.version("jupyterhub").partition(".")[0])
+
+
+def _shared_token(path: Path) -> str:
+    """The token in ``path``, which is made if it is not there. Raises :class:`OSError`."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise SetupError(f"{path} can be read by others: run `chmod 600 {path}`.") from None
+        token = path.read_text(encoding="ascii").strip()
+        if len(token) < 32:
+            raise SetupError(f"{path} holds no token. {_TOKEN_FIX}") from None
+        return token
+    token = secrets.token_hex(32)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+# -- from the plan to the configuration ---------------------------------------------------------
+
+
+def apply(c: Config, plan: Plan, major: int) -> None:
+    """Merge ``plan`` into ``c``, for JupyterHub ``major``."""
+    hub = c.JupyterHub
+    services = [dict(service) for service in _list(c, "JupyterHub", "services")]
+    for service in plan.services:
+        _merge_named(services, service)
+    hub.services = services
+    roles = [dict(role) for role in _list(c, "JupyterHub", "load_roles")]
+    _merge_named(roles, plan.role)
+    _let_users_in(c, roles, plan.access, major)
+    hub.load_roles = roles
+    own = next((role.get("scopes") for role in roles if role.get("name") == "server"), None)
+    for section in _spawner_sections(c, "server_token_scopes"):
+        before = _value(c, section, "server_token_scopes", []) or own or SERVER_SCOPES
+        c[section].server_token_scopes = _and_scope(before, plan.access)
+    for section in _spawner_sections(c, "environment"):
+        # What the administrator set for a variable of ours stays.
+        c[section].environment = {**plan.environment, **_value(c, section, "environment", {})}
+    if plan.mount is not None:
+        _add_mount(c, plan.mount)
+
+
+def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: int) -> None:
+    """Let every user use the pages, and with them every server's token that asks for it."""
+    role = next((role for role in roles if role.get("name") == "user"), None)
+    if role is not None and "scopes" in role:
+        # An overridden role wins over extra_user_scopes.
+        role["scopes"] = _union(role["scopes"], [access])
+    elif major >= 6:
+        extra = _value(c, "JupyterHub", "extra_user_scopes", set())
+        c.JupyterHub.extra_user_scopes = {*extra, access}
+    else:
+        _merge_named(roles, {"name": "user", "scopes": ["self", access]})
+
+
+def _add_mount(c: Config, mount: Mount) -> None:
+    """Show the directory, not the socket: a node manager that restarts makes a new socket."""
+    if mount.setting == "DockerSpawner.volumes":
+        for section in _spawner_sections(c, "volumes", "DockerSpawner"):
+            before = _value(c, section, "volumes", {})
+            ours = {mount.path: {"bind": mount.path, "mode": "ro"}}
+            c[section].volumes = {**ours, **before}
+        return
+    volume: dict[str, Any] = {
+        "name": "jupyter-gpushare",
+        "hostPath": {"path": mount.path, "type": "DirectoryOrCreate"},
+    }
+    seen: dict[str, Any] = {"name": "jupyter-gpushare", "mountPath": mount.path, "readOnly": True}
+    for setting, ours in (("volumes", volume), ("volume_mounts", seen)):
+        for section in _spawner_sections(c, setting, "KubeSpawner"):
+            before = _value(c, section, setting, [])
+            if isinstance(before, Mapping):
+                # KubeSpawner also takes them by name, for charts that merge.
+                c[section][setting] = {"jupyter-gpushare": ours, **before}
+            elif all(entry.get("name") != "jupyter-gpushare" for entry in before):
+                c[section][setting] = [*before, ours]
+
+
+def _merge_named(entries: list[dict[str, Any]], ours: Mapping[str, Any]) -> None:
+    """Add ``ours``, or fill in what the entry of the same name leaves open."""
+    for entry in entries:
+        if entry.get("name") == ours["name"]:
+            for key, value in ours.items():
+                if key in ("scopes", "services"):
+                    entry[key] = _union(entry.get(key, ()), value)
+                elif key == "environment":
+                    entry[key] = {**value, **entry.get(key, {})}
+                else:
+                    entry.setdefault(key, value)
+            return
+    entries.append(dict(ours))
+
+
+def _and_scope(before: Any, scope: str) -> Any:
+    """``before``, a list of scopes or a function of the spawner that gives one, with ``scope``."""
+    if not callable(before):
+        return _union(before, [scope])
+    if getattr(before, "gpushare_adds", None) == scope:
+        return before
+    return _adding(before, scope)
+
+
+def _adding(before: Callable[[Any], Any], scope: str) -> Callable[[Any], Any]:
+    async def scopes(spawner: Any) -> list[str]:
+        given = before(spawner)
+        if hasattr(given, "__await__"):
+            given = await given
+        return _union(given or SERVER_SCOPES, [scope])
+
+    scopes.gpushare_adds = scope  # type: ignore[attr-defined]
+    return scopes
+
+
+def _union(before: Any, more: Sequence[str]) -> list[str]:
+    return [*before, *(entry for entry in more if entry not in before)]
+
+
+# -- what the configuration says ----------------------------------------------------------------
+
+
+def _value(c: Config, section: str, setting: str, empty: Any) -> Any:
+    """A setting's value, also where it was only appended to so far."""
+    if section not in c or setting not in c[section]:
+        return empty
+    value = c[section][setting]
+    return value.get_value(empty) if isinstance(value, LazyConfigValue) else value
+
+
+def _list(c: Config, section: str, setting: str) -> list[Any]:
+    return list(_value(c, section, setting, []))
+
+
+def _scalar(c: Config, section: str, setting: str) -> Any:
+    return _value(c, section, setting, None)
+
+
+def _spawner_sections(c: Config, setting: str, base: str = "Spawner") -> list[str]:
+    """Sections in which ``setting`` is to be set: ``base``, and each class's that overrides it."""
+    others = [
+        section
+        for section in c
+        if section.endswith("Spawner") and section != base and setting in c[section]
+    ]
+    return [base, *others]
+
+
+def _has_token(c: Config, service: str) -> bool:
+    return any(
+        entry.get("name") == service and entry.get("api_token")
+        for entry in _list(c, "JupyterHub", "services")
+    )

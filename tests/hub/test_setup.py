@@ -1,0 +1,222 @@
+"""``setup(c)``: what it sets, what it leaves alone, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets.config import Config
+
+from jupyter_gpushare.hub import SetupError, setup
+from jupyter_gpushare.hub.setup import SpawnerKind, _let_users_in, spawner_kind
+
+ACCESS = "access:services!service=gpushare"
+SOCKET = "/run/jupyter-gpushare/node.sock"
+
+
+def named(entries: Any, name: str) -> dict[str, Any]:
+    (found,) = [entry for entry in entries if entry["name"] == name]
+    return dict(found)
+
+
+def test_an_empty_configuration_gets_all_that_is_needed() -> None:
+    c = Config()
+    plan = setup(c, simulate="2x24GiB", quotas={"default": {"gpus": 1, "memory": "8GiB"}})
+    pages = named(c.JupyterHub.services, "gpushare")
+    assert pages["url"].startswith("http://127.0.0.1:")
+    node = named(c.JupyterHub.services, "gpushare-node")
+    assert node["command"][:4] == [sys.executable, "-m", "jupyter_gpushare.cli", "node"]
+    assert "--hub" in node["command"]
+    assert "--simulate=2x24GiB" in node["command"]
+    assert "--Quotas.default={'gpus': 1, 'memory': '8GiB'}" in node["command"]
+    assert set(named(c.JupyterHub.load_roles, "gpushare-node")["scopes"]) == {
+        "read:users:name",
+        "read:users:groups",
+        "read:roles:users",
+        "list:groups",
+        "read:groups",
+    }
+    assert c.JupyterHub.extra_user_scopes == {ACCESS}
+    assert set(c.Spawner.server_token_scopes) == {
+        "users:activity!user",
+        "access:servers!server",
+        ACCESS,
+    }
+    assert c.Spawner.environment == {
+        "JUPYTER_GPUSHARE_SOCKET": SOCKET,
+        "JUPYTER_GPUSHARE_IDENTITY": "hub",
+        "JUPYTER_GPUSHARE_FALLBACK": "cpu",
+    }
+    assert "DockerSpawner" not in c
+    assert any(SOCKET in line for line in plan.lines())
+
+
+def full() -> Config:
+    """A configuration that says something everywhere."""
+    c = Config()
+    c.JupyterHub.services = [{"name": "cull", "command": ["cull"]}]
+    c.JupyterHub.load_roles = [
+        {"name": "cull", "services": ["cull"], "scopes": ["list:users"]},
+        {"name": "user", "scopes": ["self", "read:hub"]},
+        {"name": "server", "scopes": ["users:activity!user"]},
+    ]
+    c.JupyterHub.spawner_class = "dockerspawner.DockerSpawner"
+    c.Spawner.environment.update({"A": "1"})
+    c.DockerSpawner.environment = {"B": "2", "JUPYTER_GPUSHARE_FALLBACK": "error"}
+    c.DockerSpawner.volumes = {"home-{username}": "/home/jovyan"}
+    return c
+
+
+def test_nothing_that_was_written_is_replaced() -> None:
+    c = full()
+    setup(c)
+    assert [service["name"] for service in c.JupyterHub.services] == [
+        "cull",
+        "gpushare",
+        "gpushare-node",
+    ]
+    # A "user" role that was overridden wins over extra_user_scopes, so it is extended.
+    assert named(c.JupyterHub.load_roles, "user")["scopes"] == ["self", "read:hub", ACCESS]
+    assert "extra_user_scopes" not in c.JupyterHub
+    assert c.Spawner.server_token_scopes == ["users:activity!user", ACCESS]
+    assert c.Spawner.environment["A"] == "1"
+    assert c.DockerSpawner.environment["B"] == "2"
+    assert c.DockerSpawner.environment["JUPYTER_GPUSHARE_SOCKET"] == SOCKET
+    assert c.DockerSpawner.environment["JUPYTER_GPUSHARE_FALLBACK"] == "error"
+    assert c.DockerSpawner.volumes == {
+        "home-{username}": "/home/jovyan",
+        "/run/jupyter-gpushare": {"bind": "/run/jupyter-gpushare", "mode": "ro"},
+    }
+
+
+def test_twice_is_once() -> None:
+    once, twice = full(), full()
+    setup(once)
+    setup(twice)
+    setup(twice)
+    assert once == twice
+
+
+def test_scopes_that_a_function_gives_are_extended() -> None:
+    async def scopes(spawner: Any) -> list[str]:
+        return [f"access:servers!server={spawner}"]
+
+    c = Config()
+    c.Spawner.server_token_scopes = scopes
+    setup(c)
+    first = c.Spawner.server_token_scopes
+    setup(c)
+    assert c.Spawner.server_token_scopes is first
+    assert asyncio.run(first("x")) == ["access:servers!server=x", ACCESS]
+
+
+@pytest.mark.parametrize(
+    ("spawner", "kind"),
+    [
+        (None, SpawnerKind.PROCESS),
+        ("simple", SpawnerKind.PROCESS),
+        ("systemdspawner.SystemdSpawner", SpawnerKind.PROCESS),
+        ("sudospawner.SudoSpawner", SpawnerKind.PROCESS),
+        ("docker", SpawnerKind.DOCKER),
+        ("dockerspawner.SystemUserSpawner", SpawnerKind.DOCKER),
+        ("kubespawner.KubeSpawner", SpawnerKind.KUBE),
+    ],
+)
+def test_spawners_are_known_by_their_names(spawner: Any, kind: SpawnerKind) -> None:
+    assert spawner_kind(spawner) is kind
+
+
+def test_a_class_of_ones_own_is_known_by_its_bases() -> None:
+    docker = type("DockerSpawner", (), {})
+    assert spawner_kind(type("Ours", (docker,), {})) is SpawnerKind.DOCKER
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_pods_see_the_sockets_directory(by_name: bool) -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+    c.JupyterHub.services = [{"name": "gpushare-node", "api_token": "t" * 64}]
+    home = {"name": "home", "emptyDir": {}}
+    c.KubeSpawner.volumes = {"home": home} if by_name else [home]
+    setup(c)
+    setup(c)
+    volumes = c.KubeSpawner.volumes
+    listed = list(volumes.values()) if by_name else volumes
+    assert sorted(volume["name"] for volume in listed) == ["home", "jupyter-gpushare"]
+    (mount,) = c.KubeSpawner.volume_mounts
+    assert (mount["mountPath"], mount["readOnly"]) == ("/run/jupyter-gpushare", True)
+    # The Hub runs none: its pod has no GPUs.
+    assert "command" not in named(c.JupyterHub.services, "gpushare-node")
+
+
+def test_the_token_of_a_node_manager_run_by_somebody_else_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "hub-token"
+    tokens = []
+    for _ in range(2):
+        c = Config()
+        plan = setup(c, node="external", token_file=str(path))
+        tokens.append(named(c.JupyterHub.services, "gpushare-node")["api_token"])
+    assert tokens[0] == tokens[1] == path.read_text().strip()
+    assert len(tokens[0]) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert tokens[0] not in repr(plan) + "".join(plan.lines())
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "hub-token"
+    path.write_text("t" * 64)
+    path.chmod(0o644)
+    with pytest.raises(SetupError, match="chmod 600"):
+        setup(Config(), node="external", token_file=str(path))
+
+
+def test_a_token_that_cannot_be_made_stops_no_hub_unless_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "nowhere" / "hub-token")
+    plan = setup(Config(), node="external", token_file=path)
+    (warning,) = plan.warnings
+    assert path in warning
+    assert warning in capsys.readouterr().err
+    with pytest.raises(SetupError, match="hub-token"):
+        setup(Config(), node="external", token_file=path, failover_open=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"node": "elsewhere"}, '"managed" or "external"'),
+        ({"node": "external"}, "token of its own"),
+        ({"node": "external", "quotas": {"default": {"gpus": 1}}}, "configuration of yours"),
+        ({"quotas": {"user": {}}}, "unknown 'user'"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SetupError, match=said):
+        setup(Config(), **given)
+
+
+def test_the_hub_of_a_pod_runs_no_node_manager() -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+    with pytest.raises(SetupError, match="DaemonSet"):
+        setup(c, node="managed")
+
+
+def test_before_jupyterhub_6_users_get_in_by_their_role() -> None:
+    roles: list[dict[str, Any]] = []
+    c = Config()
+    _let_users_in(c, roles, ACCESS, 5)
+    assert roles == [{"name": "user", "scopes": ["self", ACCESS]}]
+
+
+def test_named_servers_and_failing_closed_are_settings() -> None:
+    c = Config()
+    setup(c, per_server=True, failover_open=False)
+    assert "read:servers" in named(c.JupyterHub.load_roles, "gpushare-node")["scopes"]
+    assert "--Hub.per_server=True" in named(c.JupyterHub.services, "gpushare-node")["command"]
+    assert c.Spawner.environment["JUPYTER_GPUSHARE_FALLBACK"] == "error"
