@@ -56,6 +56,8 @@ test('a lease is released by the keyboard alone', async ({ open, page }) => {
     .focus();
   await page.keyboard.press('Tab');
   await expect(release).toBeFocused();
+  // While the cell counts as running it would be asked first.
+  await expect(panel.lease('keys.ipynb')).toContainText('Idle');
   await page.keyboard.press('Enter');
   await expect(panel.leases).toHaveCount(0);
 
