@@ -103,7 +103,7 @@ def setup(
     node_user: str | None = None,
     token_file: str | None = None,
     name: str = "gpushare",
-    url: str = "http://127.0.0.1:10204",
+    url: str | None = "http://127.0.0.1:10204",
 ) -> Plan:
     """Share this Hub's GPUs between its users. Returns what was set.
 
@@ -122,7 +122,8 @@ def setup(
     it. ``simulate`` (``"2x24GiB"``), ``node_arguments`` and ``node_user`` (an
     OS user of its own) are the managed node manager's.
 
-    ``name`` and ``url`` are the pages': ``/services/NAME/``, served at ``url``.
+    ``name`` and ``url`` are the pages': ``/services/NAME/``, served at ``url``;
+    ``url=None``: no pages.
 
     Raises :class:`SetupError`.
     """
@@ -142,19 +143,21 @@ def setup(
         names.IDENTITY: "hub",
         names.FALLBACK: "cpu" if failover_open else "error",
     }
-    pages: dict[str, Any] = {
-        "name": name,
-        "url": url,
-        "command": [sys.executable, "-m", "jupyter_gpushare.hub"],
-        "oauth_no_confirm": True,
-        "environment": {names.SOCKET: socket},
-    }
+    # Without pages it is still what tokens are for.
+    pages: dict[str, Any] = {"name": name, "display": url is not None}
+    if url is not None:
+        pages |= {
+            "url": url,
+            "command": [sys.executable, "-m", "jupyter_gpushare.hub"],
+            "oauth_no_confirm": True,
+            "environment": {names.SOCKET: socket},
+        }
     service: dict[str, Any] = {"name": node_name, "display": False}
     access = f"access:services!service={name}"
     if run is NodeManagerRun.MANAGED:
         service["command"] = [
             sys.executable,
-            *("-m", "jupyter_gpushare.cli", "node", "--hub", "--shared"),
+            *("-m", "jupyter_gpushare.cli", "node", "--hub", "--shared", "--exit-with-parent"),
             f"--socket={socket}",
             f"--Hub.service={name}",
             *([f"--simulate={simulate}"] if simulate else []),

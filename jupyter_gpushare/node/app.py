@@ -40,6 +40,7 @@ from .inventory.base import InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
+from .parent import when_parent_ends
 from .processes import ProcessError, ProcessWatch, identify, send
 from .quota_config import configure
 from .service import Service
@@ -288,6 +289,11 @@ class NodeManagerApp(JupyterApp):
     hub = Bool(
         False, help="Identify clients by their JupyterHub tokens instead of their OS user."
     ).tag(config=True)
+    exit_with_parent = Bool(
+        False,
+        help="""End when the process that started the node manager ends: for one that
+        JupyterHub runs, whose token ends with the Hub. Leases are in the ledger.""",
+    ).tag(config=True)
     admin_users = List(Unicode(), help="OS users who may set quotas and revoke leases.").tag(
         config=True
     )
@@ -319,6 +325,10 @@ class NodeManagerApp(JupyterApp):
             "Identify clients by their JupyterHub tokens.",
         ),
         "shared": ({"NodeManagerApp": {"shared": True}}, "Let every user of the host connect."),
+        "exit-with-parent": (
+            {"NodeManagerApp": {"exit_with_parent": True}},
+            "End with the process that started this one.",
+        ),
     }
 
     def start(self) -> None:
@@ -410,6 +420,8 @@ class NodeManagerApp(JupyterApp):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        if self.exit_with_parent:
+            when_parent_ends(loop, stop.set)
         ends = {
             loop.create_task(stop.wait()),
             loop.create_task(manager.crashed.wait()),

@@ -214,6 +214,13 @@ def test_before_jupyterhub_6_users_get_in_by_their_role() -> None:
     assert roles == [{"name": "user", "scopes": ["self", ACCESS]}]
 
 
+def test_without_pages_tokens_are_still_for_the_service() -> None:
+    c = Config()
+    setup(c, url=None)
+    assert named(c.JupyterHub.services, "gpushare") == {"name": "gpushare", "display": False}
+    assert c.JupyterHub.extra_user_scopes == {ACCESS}
+
+
 def test_named_servers_and_failing_closed_are_settings() -> None:
     c = Config()
     setup(c, per_server=True, failover_open=False)

@@ -1,0 +1,387 @@
+"""A real JupyterHub with its real proxy, set up by ``setup(c)``, for tests.
+
+Users log in with any password. How their servers run is chosen by
+:class:`Spawning`: all as one OS user, each as one of their own, or all as one
+OS user but each in PID and mount namespaces of its own, as containers are.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import websocket
+
+from .jupyter import Kernel, wait_for
+
+PROXY = (
+    Path(__file__).parents[2] / "labextension/ui-tests/node_modules/.bin/configurable-http-proxy"
+)
+#: The test's own service, which may do everything.
+MASTER = "a-token-of-the-tests-own-service"
+GROUPS = {
+    "students": {
+        "users": ["alice", "bob"],
+        "properties": {"gpushare": {"gpus": 1, "memory": "8GiB"}},
+    },
+    "staff": {"users": ["carol"], "properties": {"gpushare": {"gpus": 2}}},
+}
+
+
+class Spawning(Enum):
+    """How servers are told apart on the host."""
+
+    ONE_USER = "one OS user for all"
+    OS_USERS = "an OS user each"
+    NAMESPACES = "one OS user for all, namespaces of their own"
+
+
+def why_not(spawning: Spawning) -> str | None:
+    """Why a Hub cannot run here, or ``None``."""
+    if proxy() is None:
+        return "configurable-http-proxy is not installed: `make test` installs it"
+    if spawning is Spawning.ONE_USER:
+        return None
+    if os.getuid() != 0:
+        return "only root starts servers of other OS users, or in namespaces"
+    if spawning is Spawning.NAMESPACES:
+        tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True)
+        return None if tried.returncode == 0 else f"unshare: {tried.stderr.strip()}"
+    for path in (Path(sys.executable).absolute(), Path(__file__).absolute()):
+        for part in path.parents:
+            if not part.stat().st_mode & 0o005:
+                return f"other OS users cannot read {part}"
+    return None
+
+
+def proxy() -> str | None:
+    """The real proxy's program."""
+    return str(PROXY) if PROXY.exists() else shutil.which("configurable-http-proxy")
+
+
+NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child")
+#: OS users that every Debian has, for those who need an uid of their own.
+OS_USERS = {"alice": "games", "bob": "news", "carol": "uucp"}
+
+CONFIG = """
+import os, sys
+from jupyterhub.auth import DummyAuthenticator
+from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
+from jupyter_gpushare.hub import setup
+
+HOME = {home!r}
+
+class Homes:
+    # Servers write into the test's folder, whoever they are.
+    def user_env(self, env):
+        env = super().user_env(env)
+        home = os.path.join(HOME, "homes", self.user.name)
+        env.update(HOME=home, JUPYTER_RUNTIME_DIR=home + "/run", IPYTHONDIR=home + "/ipython")
+        env.pop("XDG_RUNTIME_DIR", None)
+        return env
+
+class OneUser(Homes, SimpleLocalProcessSpawner):
+    pass
+
+class OsUsers(Homes, LocalProcessSpawner):
+    names = {os_users!r}
+    def make_preexec_fn(self, name):
+        return super().make_preexec_fn(self.names[name])
+
+class Namespaces(OneUser):
+    @property
+    def cmd_prefix(self):
+        return list({namespaces!r})
+    async def start(self):
+        if self.cmd[0] != self.cmd_prefix[0]:
+            self.cmd = [*self.cmd_prefix, *self.cmd]
+        return await super().start()
+
+c = get_config()
+c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
+c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
+c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{proxy_port}"
+c.ConfigurableHTTPProxy.command = [{proxy!r}]
+c.ConfigurableHTTPProxy.pid_file = HOME + "/proxy.pid"
+c.JupyterHub.db_url = "sqlite:///" + HOME + "/hub.sqlite"
+c.JupyterHub.cookie_secret_file = HOME + "/cookie_secret"
+c.JupyterHub.authenticator_class = DummyAuthenticator
+c.Authenticator.allowed_users = {{"alice", "bob", "carol"}}
+c.Authenticator.admin_users = {{"carol"}}
+c.JupyterHub.spawner_class = {spawner}
+c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
+c.Spawner.default_url = "/lab"
+c.Spawner.args = ["--ServerApp.allow_root=True", "--ServerApp.contents_manager_class="
+    "jupyter_server.services.contents.largefilemanager.AsyncLargeFileManager"]
+c.Spawner.http_timeout = 90
+c.Spawner.start_timeout = 90
+c.JupyterHub.allow_named_servers = True
+c.JupyterHub.load_groups = {groups!r}
+c.JupyterHub.services = [{{"name": "tests", "api_token": {master!r}}}]
+c.JupyterHub.load_roles = [{{"name": "tests", "services": ["tests"], "scopes": [
+    "admin:users", "admin:servers", "admin:groups", "access:servers", "tokens", "read:hub",
+    "shutdown"]}}]
+{more}
+setup(c, socket={socket!r}, **{setup!r})
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Person:
+    """Somebody at the Hub: a token of theirs, their server through the proxy, their browser."""
+
+    def __init__(self, hub: RunningHub, name: str) -> None:
+        self.hub = hub
+        self.name = name
+        answer = hub.api.post(f"users/{name}/tokens", json={"note": "of a test"})
+        assert answer.status_code == 201, answer.text
+        self.token = answer.json()["token"]
+        self.token_id = answer.json()["id"]
+        self.url = f"{hub.url}/user/{name}/"
+        self.api = hub.client(self.url, self.token)
+
+    def start_server(self, server: str = "") -> None:
+        """Start it and wait until the proxy shows it."""
+        path = f"users/{self.name}/servers/{server}" if server else f"users/{self.name}/server"
+        answer = self.hub.api.post(path)
+        assert answer.status_code in (201, 202, 400), answer.text
+        wait_for(
+            lambda: self._is_ready(server), 90, f"{self.name}'s server; log:\n{self.hub.tail()}"
+        )
+
+    def _is_ready(self, server: str) -> bool:
+        model = self.hub.api.get(f"users/{self.name}").json()
+        return bool(model.get("servers", {}).get(server, {}).get("ready"))
+
+    def stop_server(self) -> None:
+        self.hub.api.delete(f"users/{self.name}/server")
+
+    def start_kernel(self) -> Kernel:
+        answer = self.api.post("api/kernels", json={"name": "python3"})
+        assert answer.status_code == 201, answer.text
+        return Kernel(self, answer.json()["id"])  # type: ignore[arg-type]
+
+    def websocket(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
+        given = {"Authorization": f"token {self.token}"} if headers is None else headers
+        return websocket.create_connection(
+            self.url.replace("http", "ws", 1) + path, header=dict(given), timeout=20
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What their server's panel shows, once a node manager is connected."""
+
+        def told() -> dict[str, Any] | None:
+            answer = self.api.get("gpushare/api/status")
+            return dict(answer.json()) if answer.status_code == 200 else None
+
+        return wait_for(told, 30, f"a status for {self.name}; log:\n{self.hub.tail()}")
+
+    def browser(self) -> httpx.Client:
+        """A client with the cookies of a login; it follows redirects."""
+        client = httpx.Client(
+            base_url=self.hub.url, follow_redirects=True, timeout=60, trust_env=False
+        )
+        page = client.get("/hub/login")
+        answer = client.post(
+            "/hub/login",
+            params={"next": "/hub/home"},
+            data={
+                "username": self.name,
+                "password": "any",
+                "_xsrf": client.cookies.get("_xsrf", path="/hub/") or "",
+            },
+            headers={"Referer": str(page.url)},
+        )
+        assert answer.status_code == 200, answer.text
+        return client
+
+
+@dataclass
+class RunningHub:
+    """A Hub that runs; ``home`` is the test's folder."""
+
+    home: Path
+    port: int
+    socket: Path
+    process: subprocess.Popen[bytes] | None = None
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def make(
+        cls,
+        spawning: Spawning = Spawning.ONE_USER,
+        *,
+        pages: bool = False,
+        more: str = "",
+        **setup: Any,
+    ) -> Iterator[RunningHub]:
+        """A Hub with alice and bob (students) and carol (staff, administrator)."""
+        home = Path(tempfile.mkdtemp(prefix="gh-"))
+        home.chmod(0o755)
+        port, hub_port, proxy_port, pages_port = free_ports(4)
+        (home / "node").mkdir(mode=0o755)
+        (home / "homes").mkdir(mode=0o755)
+        for name in ("alice", "bob", "carol"):
+            for part in (name, f"{name}/run"):
+                (home / "homes" / part).mkdir(mode=0o700)
+                if spawning is Spawning.OS_USERS:
+                    uid = pwd.getpwnam(OS_USERS[name]).pw_uid
+                    os.chown(home / "homes" / part, uid, uid)
+        hub = cls(home, port, home / "node" / "node.sock")
+        given = {
+            "simulate": "2x24GiB",
+            "url": f"http://127.0.0.1:{pages_port}" if pages else None,
+            **setup,
+        }
+        arguments = [f"--ledger={home}/ledger.sqlite", *given.pop("node_arguments", ())]
+        kind = {
+            Spawning.ONE_USER: "OneUser",
+            Spawning.OS_USERS: "OsUsers",
+            Spawning.NAMESPACES: "Namespaces",
+        }[spawning]
+        (home / "jupyterhub_config.py").write_text(
+            CONFIG.format(
+                home=str(home),
+                port=port,
+                hub_port=hub_port,
+                proxy_port=proxy_port,
+                proxy=proxy(),
+                os_users=OS_USERS,
+                namespaces=NAMESPACES,
+                spawner=kind,
+                groups=GROUPS,
+                master=MASTER,
+                more=textwrap.dedent(more),
+                socket=str(hub.socket),
+                setup={**given, "node_arguments": arguments},
+            )
+        )
+        try:
+            hub.start()
+            yield hub
+        finally:
+            hub.stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> httpx.Client:
+        """The Hub's REST API as the test's own service."""
+        return self.client(f"{self.url}/hub/api/", MASTER)
+
+    def client(self, url: str, token: str) -> httpx.Client:
+        client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"token {token}"},
+            timeout=60,
+            trust_env=False,
+        )
+        self.clients.append(client)
+        return client
+
+    def person(self, name: str) -> Person:
+        return Person(self, name)
+
+    def start(self) -> None:
+        """Start the Hub, and wait for it, its proxy and the node manager."""
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("JUPYTER", "JPY_")) and name != "XDG_RUNTIME_DIR"
+        }
+        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+        environ["CONFIGPROXY_AUTH_TOKEN"] = "of-the-tests-proxy"
+        with (self.home / "hub.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"],
+                cwd=self.home,
+                env=environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for(self._is_up, 60, f"JupyterHub; log:\n{self.tail()}")
+        wait_for(self.socket.exists, 30, f"the node manager; log:\n{self.tail()}")
+
+    def _is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"JupyterHub ended:\n{self.tail()}"
+        try:
+            return self.api.get("info").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def node_process(self) -> psutil.Process:
+        """The node manager that the Hub runs."""
+        assert self.process is not None
+
+        def found() -> psutil.Process | None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                try:
+                    if f"--socket={self.socket}" in child.cmdline():
+                        return child
+                except psutil.Error:
+                    continue
+            return None
+
+        return wait_for(found, 30, "the node manager's process")
+
+    def tail(self, lines: int = 60) -> str:
+        log = (self.home / "hub.log").read_text(errors="replace")
+        return "\n".join(log.splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """``kill -9`` of the Hub alone; its proxy, servers and services go on."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End everything that was started here."""
+        for client in self.clients:
+            client.close()
+        self.clients.clear()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for process in psutil.process_iter():
+            try:
+                cwd_or_command = " ".join([*process.cmdline(), process.environ().get("HOME", "")])
+            except psutil.Error:
+                continue
+            if str(self.home) in cwd_or_command:
+                process.kill()
