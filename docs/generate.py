@@ -181,7 +181,7 @@ def metrics() -> str:
 
 def openapi() -> str:
     """The REST interface, for programs; the lab extension's types are made from it."""
-    from jupyter_gpushare.server.openapi import document
+    from jupyter_gpushare.link.openapi import document
 
     return json.dumps(document(), indent=1, sort_keys=True) + "\n"
 

@@ -10,7 +10,6 @@ server.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -19,31 +18,15 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
+from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.sizes import parse_size
-
-from . import openapi
 
 AUTH_RESOURCE = "gpushare"
 
 Handle = TypeVar("Handle", bound=Callable[..., Awaitable[None]])
 
-_STATUS_OF = {
-    "bad_request": 400,
-    "not_allowed": 403,
-    "unknown_lease": 404,
-    "not_found": 404,
-    "over_quota": 409,
-    "zero_quota": 409,
-    "too_large": 409,
-    "no_resources": 409,
-    "rate_limited": 429,
-    "unsupported_protocol": 502,
-    "unavailable": 503,
-    "timed_out": 504,
-}
 _REASON_OF = {
     400: "bad_request",
     403: "not_allowed",
@@ -62,20 +45,15 @@ class ApiError(web.HTTPError):
     """An error that says its reason and message in the JSON body."""
 
     def __init__(self, code: str, message: str, numbers: dict[str, Any] | None = None) -> None:
-        super().__init__(_STATUS_OF.get(code, 502))
+        super().__init__(wishes.HTTP_STATUS.get(code, 502))
         self.code = code
         self.message = message
         self.numbers = numbers or {}
 
 
-def bad_request(message: str) -> ApiError:
-    """Return the error for input that makes no sense."""
-    return ApiError("bad_request", message)
-
-
 @contextmanager
 def node_problems() -> Iterator[None]:
-    """Map the node manager's refusals to HTTP errors: the one place for it."""
+    """Map refusals, the node manager's and our own, to HTTP errors: the one place for it."""
     try:
         yield
     except NodeProblem as problem:
@@ -142,107 +120,40 @@ class GpuShareHandler(APIHandler):
 
     def body_object(self, *known: str) -> dict[str, Any]:
         """Return the JSON object of the body, refusing anything but ``known`` keys."""
-        try:
-            body = json.loads(self.request.body.decode("utf-8"), parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise bad_request(f"The body is not JSON ({error}).") from error
-        if not isinstance(body, dict):
-            raise bad_request("The body must be a JSON object.")
-        unknown = sorted(set(body) - set(known))
-        if unknown:
-            raise bad_request(
-                f"Unknown key {unknown[0][:64]!r}; known are {', '.join(map(repr, known))}."
-            )
-        return body
+        with node_problems():
+            return wishes.json_object(self.request.body, *known)
 
     def query_number(self, name: str, least: float, most: float) -> float | None:
         """Return a number of the query within bounds, ``None`` when it is not given."""
-        text = self._query(name)
-        if text is None:
-            return None
-        # Python's float() also takes "1_0", " 1", "nan" and Arabic digits. A double may be written
-        # with more places than it has figures: 0.00012…
-        if not re.fullmatch(r"-?[0-9]{1,16}(\.[0-9]{0,32})?([eE][+-]?[0-9]{1,3})?", text):
-            raise bad_request(f"{name!r} must be a number, not {text[:64]!r}.")
-        value = float(text)
-        if not least <= value <= most:
-            raise bad_request(f"{name!r} must be between {least:g} and {most:g}.")
-        return value
+        with node_problems():
+            return wishes.number(name, self._query(name), least, most)
 
     def query_count(self, name: str, least: int, most: int) -> int | None:
         """Return a whole number of the query within bounds, ``None`` when it is not given."""
-        value = self.query_number(name, least, most)
-        if value is None:
-            return None
-        if not value.is_integer():
-            raise bad_request(f"{name!r} must be a whole number.")
-        return int(value)
+        with node_problems():
+            return wishes.count(name, self._query(name), least, most)
 
     def query_name(self, name: str) -> str | None:
         """Return an environment's name of the query, ``None`` when it is not given."""
-        text = self._query(name)
-        return None if text is None else checked_name(text)
+        with node_problems():
+            text = self._query(name)
+            return None if text is None else wishes.checked_name(text)
 
     def _query(self, name: str) -> str | None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
-        values = self.request.query_arguments.get(name, [])
-        if len(values) > 1:
-            raise bad_request(f"{name!r} is given {len(values)} times.")
-        try:
-            return values[0].decode("utf-8") if values else None
-        except UnicodeDecodeError as error:
-            raise bad_request(f"{name!r} is not UTF-8.") from error
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
+        return wishes.one_value(self.request.query_arguments, name)
 
 
 def checked_name(text: str) -> str:
-    """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
-    if len(text) > openapi.LONGEST_NAME or not re.fullmatch(openapi.NAME_PATTERN, text):
-        raise bad_request(
-            f"An environment's name has 1 to {openapi.LONGEST_NAME} characters, no control "
-            "characters and no space around it."
-        )
-    return text
+    """Return an environment's name of the path."""
+    with node_problems():
+        return wishes.checked_name(text)
 
 
 def checked_lease(text: str) -> str:
-    """Return a lease's id, or say that there is no such lease."""
-    if not re.fullmatch(openapi.ID_PATTERN, text):
-        raise ApiError("unknown_lease", "There is no such lease.")
-    return text
-
-
-def quota_wish(body: dict[str, Any]) -> dict[str, Any]:
-    """Turn a quota's JSON body into the protocol's parameters. Raises :class:`ApiError`."""
-    gpus = _whole(body.get("gpus"))
-    if gpus is None or not 0 <= gpus <= openapi.MOST_GPUS:
-        raise bad_request(f"'gpus' must be a whole number from 0 to {openapi.MOST_GPUS}.")
-    memory = body.get("memory")
-    if memory is not None:
-        try:
-            memory = parse_size(memory) if isinstance(memory, str) else _whole(memory)
-        except ValueError as error:
-            raise bad_request(str(error)) from error
-        if memory is None or not 1 <= memory <= openapi.MOST_MEMORY:
-            raise bad_request("'memory' must be a positive size such as '8GiB' or bytes, or null.")
-    weight = body.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise bad_request("'weight' must be a number.")
-    if not openapi.LEAST_WEIGHT <= weight <= openapi.MOST_WEIGHT:
-        raise bad_request(
-            f"'weight' must be from {openapi.LEAST_WEIGHT:g} to {openapi.MOST_WEIGHT:g}."
-        )
-    return {"gpus": gpus, "memory": memory, "weight": float(weight)}
-
-
-def _whole(value: object) -> int | None:
-    """Return a JSON number that is whole (``2.0`` is), ``None`` for anything else."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return a lease's id of the path."""
+    with node_problems():
+        return wishes.checked_lease(text)
 
 
 class StatusHandler(GpuShareHandler):
@@ -286,13 +197,9 @@ class RevokeHandler(GpuShareHandler):
     @admin_only
     async def post(self, lease: str) -> None:
         lease = checked_lease(lease)
-        reason: Any = self.body_object("reason").get("reason")
-        told = isinstance(reason, str) and len(reason) <= openapi.LONGEST_REASON
-        if not told or not re.fullmatch(openapi.TEXT_PATTERN, reason):
-            raise bad_request(
-                f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters, none of "
-                "them control characters: the lease's owner reads it."
-            )
+        body = self.body_object("reason")
+        with node_problems():
+            reason = wishes.checked_reason(body.get("reason"))
         answer = await self.ask(Method.LEASE_REVOKE, lease=lease, reason=reason)
         self.answer({"lease": lease, "state": answer["state"]})
 
@@ -386,7 +293,9 @@ class EnvironmentQuotaHandler(GpuShareHandler):
     @web.authenticated
     @admin_only
     async def put(self, environment: str) -> None:
-        wish = quota_wish(self.body_object("gpus", "memory", "weight"))
+        body = self.body_object("gpus", "memory", "weight")
+        with node_problems():
+            wish = wishes.quota_wish(body)
         environment = checked_name(environment)
         self.answer(await self.ask(Method.QUOTA_SET, environment=environment, **wish))
 

@@ -18,9 +18,9 @@ from support.jupyter import Home, Server, wait_for
 from support.node import GIB, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 
+from jupyter_gpushare.link import openapi
 from jupyter_gpushare.policy.model import EndReason
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.server import openapi
 
 DOCUMENT = openapi.document()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

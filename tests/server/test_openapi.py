@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from schemathesis import GenerationMode
 from support.jupyter import TOKEN, Home, Server
 
-from jupyter_gpushare.server import openapi
+from jupyter_gpushare.link import openapi
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ def is_socket(handler: type) -> bool:
 
 
 async def test_the_routes_are_the_documented_ones(jp_serverapp: Any) -> None:
-    from jupyter_gpushare.server import openapi
+    from jupyter_gpushare.link import openapi
 
     served = {
         (re.sub("some-id", "{}", path.removeprefix(jp_serverapp.base_url.rstrip("/"))), verb)

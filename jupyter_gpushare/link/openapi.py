@@ -1,11 +1,13 @@
 """The REST interface's OpenAPI 3.1 document, built from plain data.
 
-Kept beside the handlers and held to them by a test: schemathesis sends what
-the document allows (and what it does not) to a real server.
+The Jupyter server's interface and JupyterHub's have the same resources; what
+differs is a :class:`Host`. Held to the handlers by a test: schemathesis sends
+what the document allows (and what it does not) to a real server.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_gpushare._version import __version__
@@ -29,6 +31,41 @@ NAME_PATTERN = (
     r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
 )
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Who serves the interface: where, in whose eyes, and who is refused.
+
+    ``many_nodes``: it knows several node managers, and ``node`` says which.
+    """
+
+    prefix: str
+    about: str
+    forbidden: str
+    many_nodes: bool = False
+
+
+SERVER = Host(
+    prefix="/gpushare/api",
+    about=(
+        "The node manager's GPUs, leases and quotas, as this Jupyter server's user "
+        "sees them. Live status: the WebSocket `gpushare/api/live`, which sends "
+        '`{"type": "status", "status": …}` or `{"type": "unavailable", '
+        '"reason": …, "message": …}` with each change.'
+    ),
+    forbidden="Not logged in, not authorized by the server's Authorizer, or not an admin.",
+)
+HUB = Host(
+    prefix="/api",
+    about=(
+        "The node managers' GPUs, leases and quotas, as the owner of the JupyterHub token "
+        "sees them. The token needs the scope `access:services!service=gpushare`. The "
+        'WebSocket `live` sends `{"type": "changed"}` with each change.'
+    ),
+    forbidden="No token that JupyterHub knows, one without the scope, or not an admin's.",
+    many_nodes=True,
+)
 
 
 def _object(properties: Json, *, required: list[str] | None = None, closed: bool = False) -> Json:
@@ -345,10 +382,28 @@ def _schemas() -> Json:
     }
 
 
-def _answers(schema: str, *extra: int) -> Json:
+def _hub_schemas() -> Json:
+    return {
+        "Nodes": _object(
+            {
+                "nodes": _array(
+                    _object(
+                        {
+                            "name": _TEXT,
+                            "connected": _FLAG,
+                            "message": {**_TEXT, "description": "why not; empty where it is"},
+                        }
+                    )
+                )
+            }
+        ),
+    }
+
+
+def _answers(schema: str, forbidden: str, *extra: int) -> Json:
     texts = {
         400: "The request makes no sense; nothing was changed.",
-        403: "Not logged in, not authorized by the server's Authorizer, or not an admin.",
+        403: forbidden,
         404: "There is no such thing, or it is not yours.",
         409: "It cannot be done in the present state.",
         429: "Too many requests; try again in a second.",
@@ -393,32 +448,32 @@ def _body(schema: str) -> Json:
     return {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}
 
 
-def _operation(name: str, summary: str, schema: str, *extra: int, **more: Any) -> Json:
-    return {
-        "operationId": name,
-        "summary": summary,
-        "responses": _answers(schema, *extra),
-        **more,
-    }
+def _paths(host: Host) -> Json:
+    one_node = _query("node", _NAME, "Of this node; may be left out where there is one.")
+    which = [one_node] if host.many_nodes else []
 
+    def operation(name: str, summary: str, schema: str, *extra: int, **more: Any) -> Json:
+        if which:
+            more["parameters"] = [*more.get("parameters", []), *which]
+        return {
+            "operationId": name,
+            "summary": summary,
+            "responses": _answers(schema, host.forbidden, *extra),
+            **more,
+        }
 
-def _paths() -> Json:
     since = {"type": "number", "minimum": 0, "maximum": MOST_SECONDS}
     limit = {"type": "integer", "minimum": 1, "maximum": LONGEST_HISTORY, "default": 50}
-    return {
-        "/gpushare/api/status": {
-            "get": _operation("getStatus", "GPUs, leases and queue of the node.", "Status")
-        },
-        "/gpushare/api/leases": {
-            "get": _operation("getLeases", "Leases and waiting requests.", "Leases")
-        },
-        "/gpushare/api/leases/{lease}": {
+    paths = {
+        "/status": {"get": operation("getStatus", "GPUs, leases and queue of the node.", "Status")},
+        "/leases": {"get": operation("getLeases", "Leases and waiting requests.", "Leases")},
+        "/leases/{lease}": {
             "parameters": [_LEASE_ID],
-            "delete": _operation("releaseLease", "Release a lease of yours.", "LeaseState", 404),
+            "delete": operation("releaseLease", "Release a lease of yours.", "LeaseState", 404),
         },
-        "/gpushare/api/leases/{lease}/revoke": {
+        "/leases/{lease}/revoke": {
             "parameters": [_LEASE_ID],
-            "post": _operation(
+            "post": operation(
                 "revokeLease",
                 "Take anyone's lease away (admin).",
                 "LeaseState",
@@ -426,17 +481,17 @@ def _paths() -> Json:
                 requestBody=_body("Revoke"),
             ),
         },
-        "/gpushare/api/quota": {"get": _operation("getQuota", "Your own quota.", "OwnQuota")},
-        "/gpushare/api/usage": {
-            "get": _operation(
+        "/quota": {"get": operation("getQuota", "Your own quota.", "OwnQuota")},
+        "/usage": {
+            "get": operation(
                 "getUsage",
                 "GPU-seconds held and busy by environment.",
                 "Usage",
                 parameters=[_query("since", since, "Seconds back from now."), _ONE_ENVIRONMENT],
             )
         },
-        "/gpushare/api/usage/daily": {
-            "get": _operation(
+        "/usage/daily": {
+            "get": operation(
                 "getDailyUsage",
                 "GPU-seconds by local day, oldest first; today ends now.",
                 "DailyUsage",
@@ -460,8 +515,8 @@ def _paths() -> Json:
                 ],
             )
         },
-        "/gpushare/api/readings": {
-            "get": _operation(
+        "/readings": {
+            "get": operation(
                 "getReadings",
                 "The GPUs' utilisation and memory used over the last quarter of an hour.",
                 "Readings",
@@ -474,57 +529,61 @@ def _paths() -> Json:
                 ],
             )
         },
-        "/gpushare/api/history": {
-            "get": _operation(
+        "/history": {
+            "get": operation(
                 "getHistory",
                 "The ledger's latest events, newest first.",
                 "History",
                 parameters=[_query("limit", limit, "At most so many."), _ONE_ENVIRONMENT],
             )
         },
-        "/gpushare/api/quotas": {
-            "get": _operation(
+        "/quotas": {
+            "get": operation(
                 "listQuotas",
                 "The quotas of every environment that the node manager knows (admin).",
                 "Quotas",
             )
         },
-        "/gpushare/api/quotas/{environment}": {
+        "/quotas/{environment}": {
             "parameters": [_ENVIRONMENT],
-            "get": _operation("getQuotaOf", "One environment's quota (admin).", "Quota", 404),
-            "put": _operation(
+            "get": operation("getQuotaOf", "One environment's quota (admin).", "Quota", 404),
+            "put": operation(
                 "setQuota",
                 "Set an environment's quota (admin).",
                 "Quota",
                 requestBody=_body("QuotaWish"),
             ),
-            "delete": _operation(
+            "delete": operation(
                 "unsetQuota", "Go back to the default quota (admin).", "Quota", 404
             ),
         },
     }
+    if host.many_nodes:
+        paths["/nodes"] = {
+            "get": {
+                "operationId": "getNodes",
+                "summary": "The node managers that this service knows.",
+                "responses": _answers("Nodes", host.forbidden),
+            }
+        }
+    return {host.prefix + path: operations for path, operations in paths.items()}
 
 
-def document(base_url: str = "/") -> Json:
-    """Return the OpenAPI document of a server whose base URL is ``base_url``."""
+def document(base_url: str = "/", host: Host = SERVER) -> Json:
+    """Return the OpenAPI document of a ``host`` whose base URL is ``base_url``."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "jupyter_gpushare",
             "version": __version__,
-            "description": (
-                "The node manager's GPUs, leases and quotas, as this Jupyter server's user "
-                "sees them. Live status: the WebSocket `gpushare/api/live`, which sends "
-                '`{"type": "status", "status": …}` or `{"type": "unavailable", '
-                '"reason": …, "message": …}` with each change.'
-            ),
+            "description": host.about,
             "license": {"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
         },
         "servers": [{"url": base_url.rstrip("/") or "/"}],
         "security": [{"token": []}],
-        "paths": _paths(),
+        "paths": _paths(host),
         "components": {
-            "schemas": _schemas(),
+            "schemas": {**_schemas(), **(_hub_schemas() if host.many_nodes else {})},
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
             },

@@ -1,0 +1,151 @@
+"""What people send over HTTP, checked before it goes to a node manager. Pure.
+
+The Jupyter server's REST interface, JupyterHub's, and the forms of its pages
+read the same things by the same rules; the OpenAPI document tells them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from jupyter_gpushare.protocol.sizes import parse_size
+
+from . import openapi
+from .errors import NodeProblem
+
+#: The HTTP status of a reason; those that are not here are the node manager's fault (502).
+HTTP_STATUS: Final[Mapping[str, int]] = {
+    "bad_request": 400,
+    "not_allowed": 403,
+    "unknown_lease": 404,
+    "not_found": 404,
+    "over_quota": 409,
+    "zero_quota": 409,
+    "too_large": 409,
+    "no_resources": 409,
+    "rate_limited": 429,
+    "unsupported_protocol": 502,
+    "unavailable": 503,
+    "timed_out": 504,
+}
+
+
+def bad_request(message: str) -> NodeProblem:
+    """The refusal of input that makes no sense; the node manager is not asked."""
+    return NodeProblem("bad_request", message)
+
+
+def json_object(body: bytes, *known: str) -> dict[str, Any]:
+    """Return the JSON object of a body, refusing anything but ``known`` keys."""
+    try:
+        read = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"The body is not JSON ({error}).") from error
+    if not isinstance(read, dict):
+        raise bad_request("The body must be a JSON object.")
+    unknown = sorted(set(read) - set(known))
+    if unknown:
+        raise bad_request(
+            f"Unknown key {unknown[0][:64]!r}; known are {', '.join(map(repr, known))}."
+        )
+    return read
+
+
+def one_value(given: Mapping[str, Sequence[bytes]], name: str) -> str | None:
+    """Return a query's argument, ``None`` when it is not given; twice is refused."""
+    values = given.get(name, [])
+    if len(values) > 1:
+        raise bad_request(f"{name!r} is given {len(values)} times.")
+    try:
+        return values[0].decode("utf-8") if values else None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"{name!r} is not UTF-8.") from error
+
+
+def number(name: str, text: str | None, least: float, most: float) -> float | None:
+    """Return a number of a query within bounds, ``None`` when it is not given."""
+    if text is None:
+        return None
+    # Python's float() also takes "1_0", " 1", "nan" and Arabic digits. A double may be written
+    # with more places than it has figures: 0.00012…
+    if not re.fullmatch(r"-?[0-9]{1,16}(\.[0-9]{0,32})?([eE][+-]?[0-9]{1,3})?", text):
+        raise bad_request(f"{name!r} must be a number, not {text[:64]!r}.")
+    value = float(text)
+    if not least <= value <= most:
+        raise bad_request(f"{name!r} must be between {least:g} and {most:g}.")
+    return value
+
+
+def count(name: str, text: str | None, least: int, most: int) -> int | None:
+    """Return a whole number of a query within bounds, ``None`` when it is not given."""
+    value = number(name, text, least, most)
+    if value is None:
+        return None
+    if not value.is_integer():
+        raise bad_request(f"{name!r} must be a whole number.")
+    return int(value)
+
+
+def checked_name(text: str) -> str:
+    """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
+    if len(text) > openapi.LONGEST_NAME or not re.fullmatch(openapi.NAME_PATTERN, text):
+        raise bad_request(
+            f"An environment's name has 1 to {openapi.LONGEST_NAME} characters, no control "
+            "characters and no space around it."
+        )
+    return text
+
+
+def checked_lease(text: str) -> str:
+    """Return a lease's id, or say that there is no such lease."""
+    if not re.fullmatch(openapi.ID_PATTERN, text):
+        raise NodeProblem("unknown_lease", "There is no such lease.")
+    return text
+
+
+def checked_reason(reason: object) -> str:
+    """Return the words for the owner of a lease that is taken away."""
+    told = isinstance(reason, str) and len(reason) <= openapi.LONGEST_REASON
+    if not told or not re.fullmatch(openapi.TEXT_PATTERN, str(reason)):
+        raise bad_request(
+            f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters, none of "
+            "them control characters: the lease's owner reads it."
+        )
+    return str(reason)
+
+
+def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a quota's JSON body into the protocol's parameters."""
+    gpus = _whole(body.get("gpus"))
+    if gpus is None or not 0 <= gpus <= openapi.MOST_GPUS:
+        raise bad_request(f"'gpus' must be a whole number from 0 to {openapi.MOST_GPUS}.")
+    memory = body.get("memory")
+    if memory is not None:
+        try:
+            memory = parse_size(memory) if isinstance(memory, str) else _whole(memory)
+        except ValueError as error:
+            raise bad_request(str(error)) from error
+        if memory is None or not 1 <= memory <= openapi.MOST_MEMORY:
+            raise bad_request("'memory' must be a positive size such as '8GiB' or bytes, or null.")
+    weight = body.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise bad_request("'weight' must be a number.")
+    if not openapi.LEAST_WEIGHT <= weight <= openapi.MOST_WEIGHT:
+        raise bad_request(
+            f"'weight' must be from {openapi.LEAST_WEIGHT:g} to {openapi.MOST_WEIGHT:g}."
+        )
+    return {"gpus": gpus, "memory": memory, "weight": float(weight)}
+
+
+def _whole(value: object) -> int | None:
+    """Return a JSON number that is whole (``2.0`` is), ``None`` for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
