@@ -50,6 +50,12 @@ class Spawning(Enum):
     OS_USERS = "an OS user each"
     NAMESPACES = "one OS user for all, namespaces of their own"
 
+    def prefix(self, name: str) -> tuple[str, ...]:
+        """What goes before the command of somebody's server."""
+        if self is Spawning.OS_USERS:
+            return as_os_user(name)
+        return NAMESPACES if self is Spawning.NAMESPACES else ()
+
 
 def why_not(spawning: Spawning) -> str | None:
     """Why a Hub cannot run here, or ``None``."""
@@ -59,14 +65,11 @@ def why_not(spawning: Spawning) -> str | None:
         return None
     if os.getuid() != 0:
         return "only root starts servers of other OS users, or in namespaces"
-    if spawning is Spawning.NAMESPACES:
-        tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True)
-        return None if tried.returncode == 0 else f"unshare: {tried.stderr.strip()}"
-    for path in (Path(sys.executable).absolute(), Path(__file__).absolute()):
-        for part in path.parents:
-            if not part.stat().st_mode & 0o005:
-                return f"other OS users cannot read {part}"
-    return None
+    prefix = spawning.prefix("alice")
+    tried = subprocess.run(
+        [*prefix, sys.executable, "-c", ""], capture_output=True, text=True, check=False
+    )
+    return None if tried.returncode == 0 else f"{prefix[0]}: {tried.stderr.strip()}"
 
 
 def proxy() -> str | None:
@@ -78,10 +81,24 @@ NAMESPACES = ("unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-c
 #: OS users that every Debian has, for those who need an uid of their own.
 OS_USERS = {"alice": "games", "bob": "news", "carol": "uucp"}
 
+
+def as_os_user(name: str) -> tuple[str, ...]:
+    """What starts a program as somebody's own OS user.
+
+    Where this Python lies in a folder that only root may read, they may read it all the same.
+    """
+    user = pwd.getpwnam(OS_USERS[name])
+    drop = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    needed = (Path(sys.executable).resolve(), Path(__file__).resolve())
+    if all(part.stat().st_mode & 0o001 for path in needed for part in path.parents):
+        return drop
+    return (*drop, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+
+
 CONFIG = """
 import os, sys
 from jupyterhub.auth import DummyAuthenticator
-from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
+from jupyterhub.spawner import SimpleLocalProcessSpawner
 from jupyter_gpushare.hub import setup
 
 HOME = {home!r}
@@ -96,20 +113,9 @@ class Homes:
         return env
 
 class OneUser(Homes, SimpleLocalProcessSpawner):
-    pass
-
-class OsUsers(Homes, LocalProcessSpawner):
-    names = {os_users!r}
-    def make_preexec_fn(self, name):
-        return super().make_preexec_fn(self.names[name])
-
-class Namespaces(OneUser):
-    @property
-    def cmd_prefix(self):
-        return list({namespaces!r})
+    prefixes = {prefixes!r}
     async def start(self):
-        if self.cmd[0] != self.cmd_prefix[0]:
-            self.cmd = [*self.cmd_prefix, *self.cmd]
+        self.cmd = [*self.prefixes[self.user.name], sys.executable, "-m", "jupyterhub.singleuser"]
         return await super().start()
 
 c = get_config()
@@ -123,8 +129,7 @@ c.JupyterHub.cookie_secret_file = HOME + "/cookie_secret"
 c.JupyterHub.authenticator_class = DummyAuthenticator
 c.Authenticator.allowed_users = {{"alice", "bob", "carol"}}
 c.Authenticator.admin_users = {{"carol"}}
-c.JupyterHub.spawner_class = {spawner}
-c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
+c.JupyterHub.spawner_class = OneUser
 c.Spawner.default_url = "/lab"
 c.Spawner.args = ["--ServerApp.allow_root=True", "--ServerApp.contents_manager_class="
     "jupyter_server.services.contents.largefilemanager.AsyncLargeFileManager"]
@@ -261,11 +266,6 @@ class RunningHub:
             **setup,
         }
         arguments = [f"--ledger={home}/ledger.sqlite", *given.pop("node_arguments", ())]
-        kind = {
-            Spawning.ONE_USER: "OneUser",
-            Spawning.OS_USERS: "OsUsers",
-            Spawning.NAMESPACES: "Namespaces",
-        }[spawning]
         (home / "jupyterhub_config.py").write_text(
             CONFIG.format(
                 home=str(home),
@@ -273,9 +273,7 @@ class RunningHub:
                 hub_port=hub_port,
                 proxy_port=proxy_port,
                 proxy=proxy(),
-                os_users=OS_USERS,
-                namespaces=NAMESPACES,
-                spawner=kind,
+                prefixes={name: spawning.prefix(name) for name in OS_USERS},
                 groups=GROUPS,
                 master=MASTER,
                 more=textwrap.dedent(more),
