@@ -224,8 +224,19 @@ class Policy(Configurable):
 class Connections(Configurable):
     """What one client may take of the node manager."""
 
-    most = Integer(20_000, min=1, help="Connections in all.").tag(config=True)
-    most_per_user = Integer(12_000, min=1, help="Connections of one OS user.").tag(config=True)
+    most = Integer(
+        20_000,
+        min=1,
+        help="""Connections in all. When there are so many, the environment that has most of
+        them loses one for each newcomer of another.""",
+    ).tag(config=True)
+    most_per_user = Integer(12_000, min=1, help="Connections of one environment.").tag(config=True)
+    strangers = Integer(
+        2_000,
+        min=1,
+        help="""Connections that have not said hello yet; of more, the one that has said nothing
+        for longest goes.""",
+    ).tag(config=True)
     calls_per_second = Float(200.0, min=1.0, help="Calls a second of one connection.").tag(
         config=True
     )
@@ -240,6 +251,7 @@ class Connections(Configurable):
         return Limits(
             connections=self.most,
             connections_per_user=self.most_per_user,
+            strangers=self.strangers,
             calls_per_second=self.calls_per_second,
             burst=self.burst,
             calls_in_flight=self.calls_in_flight,

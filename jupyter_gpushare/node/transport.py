@@ -15,7 +15,6 @@ import os
 import socket
 import stat
 import struct
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from ..protocol.errors import (
 )
 from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
 from ..protocol.messages import Call, CallId, Method, Notice
+from .admission import Admission, Places, Refusal
 from .identity import Identity, IdentityRefused, Peer, Principal
 
 SO_PEERPIDFD: Final = 77
@@ -50,11 +50,14 @@ class Limits:
     Of what a client has not read: beyond ``soft_buffer`` status changes are
     dropped; beyond ``hard_buffer`` the next message closes the connection.
     ``calls_per_second`` and ``burst`` bound calls of one connection.
+    ``connections`` and ``connections_per_user`` count those who said who they
+    are; ``strangers`` those who have not, yet.
     """
 
     line: int = MAX_LINE
     connections: int = 20_000
     connections_per_user: int = 12_000
+    strangers: int = 2_000
     calls_in_flight: int = 256
     calls_per_second: float = 200.0
     burst: int = 400
@@ -100,8 +103,7 @@ class Connection(asyncio.Protocol):
         self._allowance_at = self._home.now()
         refusal = self._home.admit(self)
         if refusal is not None:
-            self.error(None, DOMAIN_ERROR, Reason.RATE_LIMITED, refusal)
-            self.close()
+            self.turn_away(refusal)
             return
         self._admitted = True
         try:
@@ -178,6 +180,11 @@ class Connection(asyncio.Protocol):
         self._send(messages.notification(notice, params))
         return True
 
+    def turn_away(self, why: str) -> None:
+        """Say why there is no place, and close."""
+        self.error(None, DOMAIN_ERROR, Reason.RATE_LIMITED, why)
+        self.close()
+
     def close(self) -> None:
         """Close when what was said is sent; at once if the client does not read."""
         if self._protocol.phase is not Phase.CLOSED:
@@ -251,6 +258,7 @@ class Connection(asyncio.Protocol):
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
+        self._home.admission.speaks(self, self.peer.uid)
         try:
             principal = await self._home.identity.identify(self.peer, call.params.token)
         except IdentityRefused as error:
@@ -268,6 +276,11 @@ class Connection(asyncio.Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
+        refusal = self._home.greet(self, principal)
+        if refusal is not None:
+            self._refuse(call.id, Reason.RATE_LIMITED, refusal)
+            self.close()
+            return
         self.principal = principal
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
@@ -364,8 +377,10 @@ class Transport:
         self._shared = shared
         self._server: asyncio.Server | None = None
         self._next = 0
-        self._connections: dict[int, Connection] = {}
-        self._by_user: Counter[int] = Counter()
+        self.admission: Admission[Connection] = Admission(
+            Places(limits.strangers, limits.connections, limits.connections_per_user)
+        )
+        self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
@@ -380,14 +395,17 @@ class Transport:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
         self._loop = asyncio.get_running_loop()
         sock = self._bind()
-        self._server = await self._loop.create_unix_server(self._connect, sock=sock, backlog=4096)
+        # asyncio accepts as many at once as may wait: few, so that a flood of connections does
+        # not hold up those that are there; many may wait.
+        self._server = await self._loop.create_unix_server(self._connect, sock=sock, backlog=64)
+        sock.listen(4096)
 
     async def close(self) -> None:
         """Close all connections and remove the socket."""
         self._is_closing = True
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self._connections.values()):
+        for connection in tuple(self._connections):
             connection.close()
         for task in tuple(self._tasks):
             task.cancel()
@@ -416,23 +434,29 @@ class Transport:
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; a sentence when it may not come in."""
         assert connection.peer is not None
-        uid = connection.peer.uid
         if self._is_closing:
             # It was accepted just before the listening ended.
             return "The node manager is ending; try again later."
-        if len(self._connections) >= self.limits.connections:
-            return "The node manager has too many connections; try again later."
-        if self._by_user[uid] >= self.limits.connections_per_user:
-            return "You have too many connections to the node manager; close some."
-        self._connections[connection.id] = connection
-        self._by_user[uid] += 1
+        self._connections.add(connection)
+        goes = self.admission.arrive(connection, connection.peer.uid)
+        if goes is not None:
+            goes.turn_away(Refusal.SILENT.value)
         return None
+
+    def greet(self, connection: Connection, principal: Principal) -> str | None:
+        """Count a connection whose principal is known now; a sentence when it may not stay."""
+        refusal, goes = self.admission.greet(connection, principal.environment)
+        if goes is not None:
+            goes.turn_away(Refusal.GIVEN_UP.value)
+        return None if refusal is None else refusal.value
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
         assert connection.peer is not None
-        self._connections.pop(connection.id, None)
-        self._by_user[connection.peer.uid] -= 1
+        self._connections.discard(connection)
+        principal = connection.principal
+        whose = None if principal is None else principal.environment
+        self.admission.leave(connection, connection.peer.uid, whose)
 
     def _connect(self) -> Connection:
         self._next += 1

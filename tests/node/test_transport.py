@@ -564,32 +564,75 @@ def test_connections_are_bounded(place: Path) -> None:
     async def story(house: House) -> None:
         first, _second = await house.guest(), await house.guest()
         third = await house.connect()
+        await third.send(Method.HELLO, protocol=1, client=CLIENT)
         error = await third.error()
-        assert (error.id, error.error.reason) == (None, Reason.RATE_LIMITED)
+        assert error.error.reason is Reason.RATE_LIMITED
+        assert "You have too many" in error.error.message
         assert await third.ended()
         await first.call(Method.STATUS)
-        assert len(house.host.opened) == 2
         first.writer.close()
-        await house.host.until(lambda: len(house.host.closed) == 1)
+        await house.host.until(lambda: len(house.host.closed) == 2)
         await house.guest()
 
-    play(story, place / "s", limits=Limits(connections=2))
+    play(story, place / "s", limits=Limits(connections_per_user=2))
 
 
-@needs_root
-def test_one_users_connections_do_not_keep_others_out(place: Path) -> None:
+def test_those_who_say_nothing_go_first(place: Path) -> None:
     async def story(house: House) -> None:
-        await house.guest()
-        await house.guest()
-        mine = await house.connect()
-        assert "You have too many" in (await mine.error()).error.message
-        with Puppet(uid=54321) as puppet:
-            theirs = await house.connect(puppet.connect(house.transport.path))
-            await theirs.hello()
-            assert house.host.opened[-1].peer is not None
-            assert house.host.opened[-1].peer.uid == 54321
+        silent = [await house.connect() for _ in range(4)]
+        await house.host.until(lambda: len(house.host.opened) == 4)
+        for wire in silent[:2]:
+            assert "say nothing" in (await wire.error()).error.message
+            assert await wire.ended()
+        # Who speaks is none of them: a flood of silent ones pushes nobody else out.
+        await silent[2].hello()
+        flood = [await house.connect() for _ in range(20)]
+        await house.host.until(lambda: len(house.host.opened) == 24)
+        await silent[2].call(Method.STATUS)
+        await (await house.guest()).call(Method.STATUS)
+        assert "say nothing" in (await flood[0].error()).error.message
 
-    play(story, place / "s", limits=Limits(connections_per_user=2), shared=True)
+    play(story, place / "s", limits=Limits(strangers=2))
+
+
+class ByToken:
+    """An identity for which a token is a name."""
+
+    recheck = None
+
+    async def identify(self, peer: Peer, token: str | None) -> Principal:
+        return Principal(token or "nobody")
+
+    def close(self) -> None:
+        pass
+
+
+def test_one_who_takes_all_places_gives_them_up_for_others(place: Path) -> None:
+    async def story(house: House) -> None:
+        async def come(name: str) -> Wire:
+            wire = await house.connect()
+            await wire.send(Method.HELLO, protocol=1, client=CLIENT, token=name)
+            return wire
+
+        bobs = [await come("bob") for _ in range(4)]
+        for wire in bobs:
+            assert isinstance(await wire.next(), Answer)
+        # All run as one OS user, as in containers: what counts is whose the token is.
+        alice = await come("alice")
+        assert isinstance(await alice.next(), Answer)
+        assert "you have most" in (await bobs[3].error()).error.message
+        assert await bobs[3].ended()
+        await bobs[0].call(Method.STATUS)
+        again = await come("bob")
+        assert "too many connections; try again" in (await again.error()).error.message
+        await alice.call(Method.STATUS)
+
+    play(
+        story,
+        place / "s",
+        limits=Limits(connections=4),
+        identity=ByToken(),
+    )
 
 
 def test_nothing_is_left_of_those_who_went(place: Path) -> None:
