@@ -24,11 +24,13 @@ from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicod
 from traitlets.config import Configurable
 
 from .._version import __version__
+from ..policy.commands import Heartbeat
 from ..policy.config import PolicyConfig
 from ..policy.effects import Signal
-from ..policy.model import HolderAction, ProcessId
+from ..policy.model import EnvironmentName, HolderAction, LeaseId, LeasePhase, ProcessId
 from ..policy.state import State
 from ..protocol.address import embedded_socket
+from . import systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
 from .hubapi import HubApi
@@ -48,6 +50,10 @@ from .transport import Limits, SocketInUse, Transport
 
 _ACTIONS = {"wait": HolderAction.WAIT, "report": HolderAction.WAIT}
 _ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
+
+
+#: The name under which systemd hands over the node manager's token (``LoadCredential=``).
+HUB_CREDENTIAL = "hub-token"
 
 
 class Quotas(Configurable):
@@ -75,7 +81,7 @@ class Hub(Configurable):
         "",
         help="""File with the node manager's own token, as a service of the Hub with the scopes
         read:users:name, read:users:groups, read:roles:users, list:groups, read:groups. Not set:
-        the environment variable JUPYTERHUB_API_TOKEN.""",
+        systemd's credential hub-token, else the environment variable JUPYTERHUB_API_TOKEN.""",
     ).tag(config=True)
     believed = Float(
         60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
@@ -131,12 +137,12 @@ class Hub(Configurable):
     def own_token(self) -> str:
         """The node manager's token. Raises :class:`ValueError` where there is none."""
         if self.api_token_file:
-            path = Path(self.api_token_file)
-            if path.stat().st_mode & 0o077:
-                raise ValueError(f"{path} can be read by others: run `chmod 600 {path}`.")
-            token = path.read_text(encoding="utf-8").strip()
+            token = systemd.read_secret(Path(self.api_token_file), os.environ)
         else:
-            token = os.environ.get("JUPYTERHUB_API_TOKEN", "")
+            # systemd hands over an empty one where the administrator has made none.
+            credential = systemd.credential(os.environ, HUB_CREDENTIAL)
+            token = systemd.read_secret(credential, os.environ) if credential else ""
+            token = token or os.environ.get("JUPYTERHUB_API_TOKEN", "")
         if not token or not (self.api_url or os.environ.get("JUPYTERHUB_API_URL")):
             raise ValueError(
                 "With --hub the node manager needs the Hub's address and a token of its own: set "
@@ -356,6 +362,7 @@ class NodeManagerApp(JupyterApp):
             InventoryError,
             SocketInUse,
             ProcessError,
+            systemd.InheritedSocketWrong,
             TraitError,
             ValueError,
         ) as error:
@@ -384,6 +391,9 @@ class NodeManagerApp(JupyterApp):
 
     async def _serve(self) -> None:
         _raise_file_limit()
+        notifier = systemd.Notifier(systemd.take_ear(os.environ, os.getpid()), log=self.log)
+        inherited = systemd.take_socket(os.environ, os.getpid())
+        place = _place(self.socket, inherited)
         clock = SystemClock()
         ledger_path = Path(
             self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite")
@@ -419,12 +429,13 @@ class NodeManagerApp(JupyterApp):
         )
         boot_id = clock.boot_id()
         transport = Transport(
-            self.socket or embedded_socket(jupyter_runtime_dir()),
+            place,
             limits=Connections(parent=self).frozen(),
             identity=self._identity(),
             handler=service,
             identify_process=lambda peer: identify_peer(peer, boot_id),
             shared=self.shared,
+            inherited=inherited,
             log=self.log,
         )
         quotas = Quotas(parent=self)
@@ -432,6 +443,9 @@ class NodeManagerApp(JupyterApp):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        if notifier.ear.address is not None:
+            # A service is told to reload by SIGHUP, and must not end by it.
+            loop.add_signal_handler(signal.SIGHUP, self._nothing_to_reload)
         if self.exit_with_parent:
             when_parent_ends(loop, stop.set)
         ends = {
@@ -439,7 +453,7 @@ class NodeManagerApp(JupyterApp):
             loop.create_task(manager.crashed.wait()),
         }
         exporter: Any = None
-        watching: asyncio.Task[None] | None = None
+        background: list[asyncio.Task[None]] = []
         try:
             starting = loop.create_task(
                 manager.start(
@@ -455,8 +469,13 @@ class NodeManagerApp(JupyterApp):
             if self.hub:
                 groups = self._hub_quotas(manager, clock, quotas)
                 await groups.look()  # before the first request, if the Hub answers
-                watching = loop.create_task(groups.run())
-                loop.add_signal_handler(signal.SIGHUP, groups.hurry)
+                background.append(loop.create_task(groups.run()))
+
+                def reload() -> None:
+                    notifier.reloading(time.monotonic())
+                    groups.hurry(notifier.ready)
+
+                loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             service.start()
             if self.metrics_port:
@@ -466,12 +485,14 @@ class NodeManagerApp(JupyterApp):
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
             print(f"ready {transport.path}", flush=True)
+            notifier.ready()
+            telling = systemd.keep_telling(notifier, lambda: _how_it_is(manager))
+            background.append(loop.create_task(telling))
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for end in ends:
-                end.cancel()
-            if watching is not None:
-                watching.cancel()
+            notifier.stopping()
+            for task in (*ends, *background):
+                task.cancel()
             if exporter is not None:
                 exporter.shutdown()
                 exporter.server_close()
@@ -480,6 +501,12 @@ class NodeManagerApp(JupyterApp):
             await manager.close()
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
+
+    def _nothing_to_reload(self) -> None:
+        self.log.info(
+            "Without --hub nothing is read again at SIGHUP: restart the node manager to read its "
+            "configuration. Leases stay."
+        )
 
     def _hub_quotas(self, manager: Manager, clock: SystemClock, quotas: Quotas) -> HubQuotas:
         hub = Hub(parent=self)
@@ -516,6 +543,34 @@ class NodeManagerApp(JupyterApp):
 
 class NodeManagerCrashed(Exception):
     """Our bug stopped the node manager's loop; its cause is the story."""
+
+
+def _place(configured: str, inherited: socket.socket | None) -> str:
+    """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant."""
+    if inherited is None:
+        return configured or embedded_socket(jupyter_runtime_dir())
+    path: str = inherited.getsockname()
+    if configured and os.path.abspath(configured) != path:
+        raise systemd.InheritedSocketWrong(
+            f"The socket unit listens on {path}, but the node manager is told to listen on "
+            f"{configured}. Take --socket (or c.NodeManagerApp.socket) away, or make the socket "
+            "unit's ListenStream= the same."
+        )
+    return path
+
+
+async def _how_it_is(manager: Manager) -> str:
+    """One line about the node; comes back only when the manager's loop came round."""
+    # Nobody's heartbeat: it is decided like any other, and changes nothing.
+    nobody = ProcessId(manager.state.boot_id, 0, 0)
+    await manager.submit(Heartbeat(manager.clock.boot(), LeaseId(""), EnvironmentName(""), nobody))
+    state = manager.state
+    if state.problem is not None:
+        return f"Grants nothing now: {state.problem}"
+    if manager.readings.problem is not None:
+        return f"Cannot measure the GPUs: {manager.readings.problem}"
+    waiting = sum(lease.phase is LeasePhase.QUEUED for lease in state.leases.values())
+    return f"{len(state.gpus)} GPUs, {len(state.leases) - waiting} leases, {waiting} waiting"
 
 
 async def _first(work: asyncio.Task[None], ends: set[asyncio.Task[Any]]) -> bool:

@@ -74,20 +74,25 @@ class HubQuotas:
         self._told: dict[str, str] = {}
         self._is_away = False
         self._now = asyncio.Event()
+        self._then: list[Callable[[], object]] = []
 
-    def hurry(self) -> None:
-        """Look now."""
+    def hurry(self, then: Callable[[], object] = lambda: None) -> None:
+        """Look now; ``then`` is called after that look, whatever came of it."""
+        self._then.append(then)
         self._now.set()
 
     async def run(self) -> None:
         """Look for ever; cancel it to stop."""
         while True:
             self._now.clear()
+            waiting, self._then = self._then, []
             try:
                 await self.look()
             except Exception:  # noqa: BLE001 - quotas must not stand still for ever
                 # A bug of ours, or a ledger that cannot be written: the next look may do better.
                 self._log.exception("The quotas of JupyterHub's groups could not be applied")
+            for then in waiting:
+                then()
             try:
                 async with asyncio.timeout(self._refresh):
                     await self._now.wait()

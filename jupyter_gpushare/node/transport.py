@@ -15,6 +15,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._allowance_at = self._home.now()
         refusal = self._home.admit(self)
         if refusal is not None:
-            self.turn_away(refusal)
+            self.turn_away(*refusal)
             return
         self._admitted = True
         try:
@@ -180,9 +181,9 @@ class Connection(asyncio.Protocol):
         self._send(messages.notification(notice, params))
         return True
 
-    def turn_away(self, why: str) -> None:
-        """Say why there is no place, and close."""
-        self.error(None, DOMAIN_ERROR, Reason.RATE_LIMITED, why)
+    def turn_away(self, reason: Reason, why: str) -> None:
+        """Say why it may not stay, and close."""
+        self.error(None, DOMAIN_ERROR, reason, why)
         self.close()
 
     def close(self) -> None:
@@ -354,7 +355,9 @@ class Transport:
 
     ``shared`` makes a socket that every user of the host may connect to;
     otherwise it is for the owner only. ``identify_process`` names the
-    peer's process, ``None`` when it is gone.
+    peer's process, ``None`` when it is gone. ``inherited`` listens at
+    ``path`` already and belongs to somebody else, who made it with the mode
+    it has: it is neither changed nor removed.
     """
 
     def __init__(
@@ -366,6 +369,7 @@ class Transport:
         handler: Handler,
         identify_process: Callable[[Peer], ProcessId | None],
         shared: bool = False,
+        inherited: socket.socket | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self.path = Path(path)
@@ -375,6 +379,7 @@ class Transport:
         self.identify_process = identify_process
         self.log = log or logging.getLogger(__name__)
         self._shared = shared
+        self._inherited = inherited
         self._server: asyncio.Server | None = None
         self._next = 0
         self.admission: Admission[Connection] = Admission(
@@ -394,14 +399,21 @@ class Transport:
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
         self._loop = asyncio.get_running_loop()
-        sock = self._bind()
+        sock = self._bind() if self._inherited is None else self._inherited
+        # From Python 3.13 on asyncio would remove the file, an inherited socket's too.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
         # asyncio accepts as many at once as may wait: few, so that a flood of connections does
         # not hold up those that are there; many may wait.
-        self._server = await self._loop.create_unix_server(self._connect, sock=sock, backlog=64)
+        self._server = await self._loop.create_unix_server(
+            self._connect, sock=sock, backlog=64, **keep
+        )
         sock.listen(4096)
 
     async def close(self) -> None:
-        """Close all connections and remove the socket."""
+        """Close all connections and remove the socket, unless it was inherited.
+
+        Who connects to an inherited one from now on waits for the next node manager.
+        """
         self._is_closing = True
         if self._server is not None:
             self._server.close()
@@ -411,7 +423,9 @@ class Transport:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.identity.close()
-        if self._server is not None:
+        if self._inherited is not None:
+            self._inherited.close()
+        elif self._server is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
         # Let connection_lost run for those that could be closed at once.
@@ -431,23 +445,30 @@ class Transport:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def admit(self, connection: Connection) -> str | None:
-        """Count a new connection; a sentence when it may not come in."""
+    def admit(self, connection: Connection) -> tuple[Reason, str] | None:
+        """Count a new connection; the reason and a sentence when it may not come in."""
         assert connection.peer is not None
+        uid = connection.peer.uid
+        if self._inherited is not None and not self._shared and uid not in (0, os.getuid()):
+            # Its mode is not ours: what our own socket's would keep out is kept out here.
+            return Reason.NOT_ALLOWED, (
+                "This node manager serves only the user who runs it. For everybody the "
+                "administrator starts it with --shared."
+            )
         if self._is_closing:
             # It was accepted just before the listening ended.
-            return "The node manager is ending; try again later."
+            return Reason.RATE_LIMITED, "The node manager is ending; try again later."
         self._connections.add(connection)
-        goes = self.admission.arrive(connection, connection.peer.uid)
+        goes = self.admission.arrive(connection, uid)
         if goes is not None:
-            goes.turn_away(Refusal.SILENT.value)
+            goes.turn_away(Reason.RATE_LIMITED, Refusal.SILENT.value)
         return None
 
     def greet(self, connection: Connection, principal: Principal) -> str | None:
         """Count a connection whose principal is known now; a sentence when it may not stay."""
         refusal, goes = self.admission.greet(connection, principal.environment)
         if goes is not None:
-            goes.turn_away(Refusal.GIVEN_UP.value)
+            goes.turn_away(Reason.RATE_LIMITED, Refusal.GIVEN_UP.value)
         return None if refusal is None else refusal.value
 
     def forget(self, connection: Connection) -> None:

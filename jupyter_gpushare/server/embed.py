@@ -28,6 +28,7 @@ from pathlib import Path
 
 LOCK_NAME = "gpushare-node.lock"
 
+_SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _READY_WITHIN = 30.0  # seconds a node manager may take until it serves
 _STOP_WITHIN = 5.0  # seconds it may take to end when asked
 _POLL = 2.0  # seconds between two looks at the lock when all is quiet
@@ -218,7 +219,11 @@ class EmbeddedNode:
                 stderr=asyncio.subprocess.PIPE,
                 # A terminal's Ctrl-C is for the server: it asks before it stops.
                 start_new_session=True,
-                env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+                # Where this server is a systemd service, that is to hear of the server only.
+                env={
+                    **{name: value for name, value in os.environ.items() if name not in _SYSTEMD},
+                    "JUPYTER_GPUSHARE": "off",
+                },
             )
         except OSError as error:
             self._say_problem(f"Cannot start the node manager: {error}.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,35 +9,13 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RunningNode, until
-from support.tinyhub import OWN, TinyHub
+from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.client.settings import read_token
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
 GIB = 2**30
-
-
-@contextmanager
-def served(hub: TinyHub) -> Iterator[None]:
-    """Answer from a thread of its own."""
-    ready, stop = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def serve() -> None:
-        async with hub.served():
-            loops.append(asyncio.get_running_loop())
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tinyhub")
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
 
 
 @pytest.fixture

@@ -99,6 +99,8 @@ class RunningNode:
         self.arguments = list(arguments)
         self.shared = shared
         self.ledger = ledger or directory / "ledger.sqlite"
+        #: Descriptors that it inherits.
+        self.pass_fds: Sequence[int] = ()
         self.log = directory / "node.log"
         self.config = directory / "node_config.py"
         self.config.write_text(config, encoding="utf-8")
@@ -134,6 +136,7 @@ class RunningNode:
                 text=True,
                 env={**self.environ, **extra_environ},
                 start_new_session=True,
+                pass_fds=self.pass_fds,
             )
         return self.process
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,3 +103,25 @@ class _Handler(RequestHandler):
         status, body = (hub.broken, {}) if hub.broken else hub.answer(path, token, offset)
         self.set_status(status)
         self.finish(json.dumps(body))
+
+
+@contextmanager
+def served(hub: TinyHub) -> Iterator[None]:
+    """Answer from a thread, for tests that are not asynchronous."""
+    ready, stop = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        async with hub.served():
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tinyhub")
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join(10)

@@ -1,0 +1,232 @@
+"""What systemd gives a service: a socket that listens already, an ear, a watchdog, credentials.
+
+Where systemd is not there, or says nothing of these, nothing here does anything. What it says
+is in environment variables that are meant for this process only, so they are taken out of the
+environment: a child of ours must not listen on our socket or speak for our service.
+
+The formats are systemd's stable interface: sd_listen_fds(3), sd_notify(3), systemd.exec(5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FIRST_FD: Final = 3
+# Far more than any service gets; a larger number is a mistake, not a list of descriptors.
+_MOST_FDS: Final = 4096
+_LISTEN: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+_NOTIFY: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+_STATUS_EVERY: Final = 5.0  # seconds
+# Seconds for which a message that is said once may wait for a busy systemd.
+_PATIENCE: Final = 1.0
+
+
+class InheritedSocketWrong(Exception):
+    """What systemd handed over is not the one socket to listen on; the text says what to change."""
+
+
+# -- the socket ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Descriptors that systemd handed over, with the names of their ``FileDescriptorName=``."""
+
+    fds: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+def handed(environ: Mapping[str, str], pid: int) -> Handed:
+    """What the variables say to the process ``pid``: nothing, when they are another's.
+
+    Raises :class:`InheritedSocketWrong` when they are ours and make no sense.
+    """
+    if _number(environ.get("LISTEN_PID", "")) != pid:
+        return Handed((), ())
+    count = _number(environ.get("LISTEN_FDS", ""))
+    if count is None or count > _MOST_FDS:
+        raise InheritedSocketWrong(
+            f"LISTEN_FDS is {environ.get('LISTEN_FDS', '')!r}, and not the number of sockets that "
+            "were handed over. Start the node manager from its socket unit."
+        )
+    names = environ["LISTEN_FDNAMES"].split(":") if environ.get("LISTEN_FDNAMES") else []
+    names = [*names, *("unknown" for _ in range(count))][:count]
+    return Handed(tuple(range(FIRST_FD, FIRST_FD + count)), tuple(names))
+
+
+def take_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket | None:
+    """The listening socket that systemd handed to us, ``None`` when there is none.
+
+    Takes the variables out of ``environ``, whomever they were for. Raises
+    :class:`InheritedSocketWrong` unless it is exactly one Unix stream socket
+    that listens at a path.
+    """
+    try:
+        given = handed(environ, pid)
+    finally:
+        for name in _LISTEN:
+            environ.pop(name, None)
+    if not given.fds:
+        return None
+    try:
+        for fd in given.fds:
+            # They came through exec; whatever we start must not get them.
+            flags = fcntl.fcntl(fd, fcntl.F_GETFD)
+            fcntl.fcntl(fd, fcntl.F_SETFD, flags | fcntl.FD_CLOEXEC)
+        first = os.fstat(given.fds[0])
+    except OSError as error:
+        raise InheritedSocketWrong(
+            f"LISTEN_FDS promises {len(given.fds)} sockets that are not all there: "
+            f"{error.strerror}. Start the node manager from its socket unit."
+        ) from error
+    if len(given.fds) != 1:
+        raise InheritedSocketWrong(
+            f"{len(given.fds)} sockets were handed over ({', '.join(given.names)}). The node "
+            "manager listens on one: leave one ListenStream= in one socket unit."
+        )
+    if not stat.S_ISSOCK(first.st_mode):
+        raise InheritedSocketWrong(
+            f"What was handed over as {given.names[0]!r} is no socket: use ListenStream= with "
+            "a path."
+        )
+    sock = socket.socket(fileno=given.fds[0])
+    try:
+        _check(sock, given.names[0])
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _check(sock: socket.socket, name: str) -> None:
+    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
+        wrong = "is no Unix stream socket: use ListenStream= with a path"
+    elif not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        wrong = "does not listen: the socket unit needs Accept=no"
+    elif not isinstance(sock.getsockname(), str) or not sock.getsockname().startswith("/"):
+        # Without a file there is no mode to say who may connect, and no client finds it.
+        wrong = "has no path: use ListenStream= with one, such as /run/jupyter-gpushare/node.sock"
+    else:
+        return
+    raise InheritedSocketWrong(f"The socket that was handed over as {name!r} {wrong}.")
+
+
+# -- the ear ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ear:
+    """Where systemd listens. ``watchdog``: seconds after which silence is taken for a hang."""
+
+    address: str | None = None
+    watchdog: float | None = None
+
+
+def take_ear(environ: MutableMapping[str, str], pid: int) -> Ear:
+    """What the variables say; takes them out of ``environ``. Nonsense is as good as nothing."""
+    said = {name: environ.pop(name, "") for name in _NOTIFY}
+    address = said["NOTIFY_SOCKET"]
+    if address[:1] not in ("/", "@") or len(address) < 2:
+        return Ear()
+    usec = _number(said["WATCHDOG_USEC"])
+    for_us = not said["WATCHDOG_PID"] or _number(said["WATCHDOG_PID"]) == pid
+    return Ear(address, usec / 1e6 if usec and for_us else None)
+
+
+class Notifier:
+    """Tells systemd how the service is. Never raises, hardly ever waits; deaf ears are logged once.
+
+    Without an ``ear`` all of it does nothing.
+    """
+
+    def __init__(self, ear: Ear, log: logging.Logger | None = None) -> None:
+        self.ear = ear
+        self._log = log or logging.getLogger(__name__)
+        self._is_deaf = False
+
+    def ready(self) -> None:
+        """Clients are served (again)."""
+        self._say("READY=1", patience=_PATIENCE)
+
+    def reloading(self, monotonic: float) -> None:
+        """Settings are read again, until :meth:`ready`. ``monotonic``: CLOCK_MONOTONIC seconds."""
+        self._say(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic * 1e6)}", patience=_PATIENCE)
+
+    def stopping(self) -> None:
+        """The service ends because it wants to."""
+        self._say("STOPPING=1", patience=_PATIENCE)
+
+    def status(self, text: str, *, alive: bool = False) -> None:
+        """One line for ``systemctl status``; ``alive``: and a sign of life for the watchdog."""
+        line = "STATUS=" + " ".join(text.split())
+        self._say(f"WATCHDOG=1\n{line}" if alive else line)
+
+    def _say(self, message: str, patience: float = 0.0) -> None:
+        if self.ear.address is None:
+            return
+        address = self.ear.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as wire:
+                wire.settimeout(patience)
+                # An abstract address is written with @ and has a NUL there.
+                wire.connect("\0" + address[1:] if address[0] == "@" else address)
+                wire.sendall(message.encode("utf-8", "replace"))
+        except (OSError, ValueError) as error:
+            if not self._is_deaf:
+                self._log.warning("systemd cannot be told %s: %s", message.split("\n")[0], error)
+            self._is_deaf = True
+        else:
+            self._is_deaf = False
+
+
+async def keep_telling(notifier: Notifier, look: Callable[[], Awaitable[str]]) -> None:
+    """Say for ever how the service is; cancel it to stop.
+
+    ``look`` gives one line, and comes back only while the service really
+    answers: when it does not, nothing is said, and the watchdog acts.
+    """
+    watchdog = notifier.ear.watchdog
+    beat = _STATUS_EVERY if watchdog is None else min(_STATUS_EVERY, watchdog / 2)
+    while notifier.ear.address is not None:
+        notifier.status(await look(), alive=watchdog is not None)
+        await asyncio.sleep(beat)
+
+
+# -- credentials --------------------------------------------------------------------------
+
+
+def credential(environ: Mapping[str, str], name: str) -> Path | None:
+    """The file of the credential ``name`` (``LoadCredential=``), ``None`` when there is none."""
+    folder = environ.get("CREDENTIALS_DIRECTORY", "")
+    path = Path(folder, name)
+    return path if folder and path.is_file() else None
+
+
+def read_secret(path: Path, environ: Mapping[str, str]) -> str:
+    """A secret's text, from a file that only we may read.
+
+    Raises :class:`ValueError` when others may, :class:`OSError` when we may not.
+    """
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        folder = environ.get("CREDENTIALS_DIRECTORY", "")
+        # systemd lets our user in by an access list, which shows as the group's right to read.
+        others = 0o037 if folder and path.parent == Path(folder) else 0o077
+        if mode & others:
+            raise ValueError(f"{path} can be read by others: run `chmod 600 {path}`.")
+        return file.read().decode("utf-8").strip()
+
+
+def _number(text: str) -> int | None:
+    """A plain decimal number, as systemd writes them."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -1,0 +1,462 @@
+"""The node manager as a systemd service: its socket, what it tells, its secrets, its rights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.node import (
+    NodeClient,
+    Puppet,
+    RemoteError,
+    RunningNode,
+    needs_root,
+    open_directory,
+    until,
+)
+from support.systemd import ActivatedNode, Ear, handing_over
+from support.tinyhub import OWN, TinyHub, served
+
+from jupyter_gpushare.node import systemd
+from jupyter_gpushare.node.app import Hub
+from jupyter_gpushare.protocol.errors import RemoteProtocolError
+from jupyter_gpushare.protocol.messages import Method
+
+SYSTEMD = {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC"}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with open_directory() as path:
+        yield path
+
+
+# -- what the variables say -------------------------------------------------------------
+
+
+def test_no_variables_no_socket_and_nobody_to_tell() -> None:
+    environ = {"PATH": "/bin"}
+    assert systemd.take_socket(environ, 7) is None
+    assert systemd.take_ear(environ, 7) == systemd.Ear()
+    assert environ == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize("whose", ["", "8", "77", "-7", "7 ", "seven", "0x7", "7" * 40, "\u0667"])
+def test_what_is_for_another_process_is_ignored_and_goes_no_further(whose: str) -> None:
+    environ = {"LISTEN_PID": whose, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "node.socket", "A": "b"}
+    assert systemd.take_socket(environ, 7) is None
+    assert environ == {"A": "b"}
+
+
+@pytest.mark.parametrize("count", ["", "-1", "one", "1.0", "99999999999", "9" * 30])
+def test_a_number_of_sockets_that_is_none_is_an_error_and_goes_no_further(count: str) -> None:
+    environ = {"LISTEN_PID": "7", "LISTEN_FDS": count}
+    with pytest.raises(systemd.InheritedSocketWrong, match="LISTEN_FDS is"):
+        systemd.take_socket(environ, 7)
+    assert environ == {}
+
+
+def test_names_of_what_is_handed_over() -> None:
+    def names(count: str, said: str) -> tuple[str, ...]:
+        environ = {"LISTEN_PID": "7", "LISTEN_FDS": count, "LISTEN_FDNAMES": said}
+        return systemd.handed(environ, 7).names
+
+    assert names("2", "a:b") == ("a", "b")
+    assert names("3", "a") == ("a", "unknown", "unknown")
+    assert names("1", "a:b:c") == ("a",)
+    assert names("0", "a") == ()
+
+
+@given(st.dictionaries(st.sampled_from(sorted(SYSTEMD)), st.text()), st.integers(1, 99))
+def test_no_nonsense_raises_anything_else(environ: dict[str, str], pid: int) -> None:
+    with contextlib.suppress(systemd.InheritedSocketWrong):
+        assert len(systemd.handed(environ, pid).fds) <= 4096
+    ear = systemd.take_ear(environ, pid)
+    assert ear.address is not None or ear.watchdog is None
+    assert not environ.keys() & {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+
+
+@pytest.mark.parametrize(
+    ("said", "ear"),
+    [
+        ({"NOTIFY_SOCKET": "/run/s"}, systemd.Ear("/run/s")),
+        ({"NOTIFY_SOCKET": "@s", "WATCHDOG_USEC": "3000000"}, systemd.Ear("@s", 3.0)),
+        ({"NOTIFY_SOCKET": "/s", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, systemd.Ear("/s")),
+        ({"NOTIFY_SOCKET": "/s", "WATCHDOG_USEC": "0"}, systemd.Ear("/s")),
+        ({"NOTIFY_SOCKET": "/s", "WATCHDOG_USEC": "soon"}, systemd.Ear("/s")),
+        ({"NOTIFY_SOCKET": "vsock:2:9999"}, systemd.Ear()),
+        ({"NOTIFY_SOCKET": "@"}, systemd.Ear()),
+        ({"WATCHDOG_USEC": "3000000"}, systemd.Ear()),
+    ],
+)
+def test_where_systemd_listens(said: dict[str, str], ear: systemd.Ear) -> None:
+    assert systemd.take_ear(said, 7) == ear
+
+
+# -- the socket -------------------------------------------------------------------------
+
+TAKE = [
+    sys.executable,
+    "-c",
+    "import os, fcntl\n"
+    "from jupyter_gpushare.node.systemd import take_socket, InheritedSocketWrong\n"
+    "try:\n    sock = take_socket(os.environ, os.getpid())\n"
+    "except InheritedSocketWrong as error:\n    print('wrong', error)\n"
+    "else:\n    print('right', sock.getsockname(), fcntl.fcntl(3, fcntl.F_GETFD))\n"
+    "print(sorted(name for name in os.environ if name.startswith('LISTEN')))",
+]
+
+
+def taken(*files: Any) -> str:
+    """What a real process says that gets these as systemd hands them over."""
+    fds = [file.fileno() for file in files]
+    told = subprocess.run(
+        handing_over(fds, TAKE), pass_fds=fds, capture_output=True, text=True, check=True
+    )
+    answer, left = told.stdout.splitlines()
+    assert left == "[]"
+    return answer
+
+
+def listening(path: Path | str, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, kind)
+    sock.bind(str(path))
+    if kind != socket.SOCK_DGRAM:
+        sock.listen()
+    return sock
+
+
+def test_one_listening_unix_socket_is_taken_and_not_inherited_further(place: Path) -> None:
+    with listening(place / "s") as sock:
+        assert taken(sock) == f"right {place / 's'} {1}"  # FD_CLOEXEC
+
+
+def test_anything_else_is_refused_with_a_sentence(place: Path) -> None:
+    with listening(place / "s") as good, listening(place / "t") as other:
+        assert "2 sockets were handed over (a, b)" in taken(good, other)
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.connect(str(place / "s"))
+            assert "'a' does not listen: the socket unit needs Accept=no" in taken(wire)
+    with socket.create_server(("127.0.0.1", 0)) as tcp:
+        assert "is no Unix stream socket" in taken(tcp)
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+        with listening(place / f"k{kind}", kind) as wrong:
+            assert "is no Unix stream socket" in taken(wrong)
+    with listening(f"\0{place}") as abstract:
+        assert "has no path" in taken(abstract)
+    with (place / "file").open("w") as file:
+        assert "is no socket" in taken(file)
+
+
+def test_a_promised_socket_that_is_not_there_is_said() -> None:
+    code = f"import os; os.environ['LISTEN_PID'] = str(os.getpid())\n{TAKE[-1]}"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LISTEN_FDS": "99"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "wrong LISTEN_FDS promises 99 sockets that are not all there" in told.stdout
+
+
+def test_the_socket_stays_as_it_was_made_over_starts_and_ends(place: Path) -> None:
+    node = ActivatedNode(place, mode=0o640)
+    before = (place / "node.sock").stat()
+    with node:
+        assert node.status()["gpus"]
+        assert node.terminate() == 0
+        assert (place / "node.sock").stat() == before, "it belongs to systemd"
+        node.start()
+        assert node.status()["gpus"]
+        node.restart()
+        assert node.status()["gpus"]
+    assert stat.S_IMODE((place / "node.sock").stat().st_mode) == 0o640
+
+
+def test_two_places_to_listen_are_an_error(place: Path) -> None:
+    node = ActivatedNode(place)
+    node.socket = place / "elsewhere.sock"
+    try:
+        assert node.launch().wait(30) == 1
+        assert "listen on" in node.story()
+        assert "elsewhere.sock. Take --socket" in node.story()
+    finally:
+        node.close()
+
+
+def test_without_systemd_its_variables_stop_nothing(place: Path) -> None:
+    """Left behind by a parent, say: a terminal that itself was started as a service."""
+    node = RunningNode(place)
+    node.environ |= {"LISTEN_PID": "1", "LISTEN_FDS": "9", "NOTIFY_SOCKET": str(place / "gone")}
+    with node:
+        assert node.status()["gpus"]
+        assert stat.S_IMODE(node.socket.stat().st_mode) == 0o600
+    assert node.story().count("systemd cannot be told") == 1
+    assert not node.socket.exists()
+
+
+@needs_root
+@pytest.mark.parametrize("shared", [False, True])
+def test_shared_says_who_may_come_in_whatever_the_mode(place: Path, shared: bool) -> None:
+    with ActivatedNode(place, shared=shared) as node, Puppet(uid=54321) as puppet:
+        if shared:
+            assert puppet.client(node.socket).hello["environment"] == "uid-54321"
+        else:
+            with (
+                NodeClient(connected=puppet.connect(node.socket), hello=False) as client,
+                pytest.raises(RemoteProtocolError, match="--shared"),
+            ):
+                client.pump(10.0)
+        assert node.status()["gpus"]
+
+
+def test_who_connects_while_it_restarts_waits_instead_of_failing(place: Path) -> None:
+    with ActivatedNode(place) as node, contextlib.ExitStack() as stack:
+        node.kill9()
+        waiting = []
+        for _ in range(200):
+            client = stack.enter_context(NodeClient(node.socket, hello=False))
+            hello = client.send(Method.HELLO, protocol=1, client={"name": "n", "version": "0"})
+            waiting.append((client, hello))
+        assert not waiting[0][0].answered(waiting[0][1])
+        node.start()
+        for client, hello in waiting:
+            assert client.wait(hello)["node"]
+
+
+def test_restarts_under_load_refuse_nobody_and_lose_no_lease(place: Path) -> None:
+    """Clients connect all the time, while it is ended and killed: not one is refused."""
+    stop = threading.Event()
+    refused: list[str] = []
+    answered = [0] * 8
+
+    def keep_asking(me: int) -> None:
+        while not stop.is_set():
+            try:
+                with NodeClient(node.socket) as client:
+                    assert client.call(Method.STATUS)["gpus"]
+                answered[me] += 1
+            except (ConnectionRefusedError, FileNotFoundError) as error:
+                refused.append(repr(error))
+            except (ConnectionError, RemoteError, RemoteProtocolError):
+                # It was connected when the node manager went: it comes again, as clients do.
+                continue
+
+    def served_since(before: list[int]) -> Callable[[], bool]:
+        return lambda: all(now > was for now, was in zip(answered, before, strict=True))
+
+    node = ActivatedNode(place, config="c.Policy.restart_grace = 60.0\n")
+    with node, NodeClient(node.socket) as holder:
+        lease = holder.request()
+        threads = [threading.Thread(target=keep_asking, args=(me,)) for me in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            for end in (node.kill9, node.terminate, node.kill9, node.terminate):
+                until(served_since(list(answered)), "all are served")
+                end()
+                node.start()
+            until(served_since(list(answered)), "all are served at the end")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        assert refused == []
+        with node.client() as again:
+            attach = {"lease": lease["lease"], "secret": lease["secret"]}
+            assert again.call(Method.ATTACH, **attach)["state"] == "held"
+
+
+# -- what it tells ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_it_tells_when_it_serves_how_it_is_and_when_it_ends(place: Path, abstract: bool) -> None:
+    address = f"@{place}/notify" if abstract else f"{place}/notify"
+    with Ear(address) as ear:
+        node = ActivatedNode(place)
+        node.environ["NOTIFY_SOCKET"] = address
+        with node:
+            ear.wait("READY=1")
+            assert ear.wait("STATUS=") == ["STATUS=2 GPUs, 0 leases, 0 waiting"]
+            node.terminate()
+            ear.wait("STOPPING=1")
+            assert not any("WATCHDOG=1" in said for said in ear.heard)
+    assert ear.heard[0] == "READY=1"
+
+
+def test_the_watchdog_hears_it_twice_in_its_time(place: Path) -> None:
+    with Ear(f"{place}/notify") as ear:
+        node = RunningNode(place)
+        node.environ |= {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "800000"}
+        with node:
+            ear.wait("WATCHDOG=1")
+            for _ in range(4):
+                before = time.monotonic()
+                ear.wait("WATCHDOG=1")
+                assert time.monotonic() - before < 0.8
+            os.kill(node.pid, signal.SIGSTOP)
+            while ear.next(0.0) is not None:
+                pass  # what it had said before
+            assert ear.next(1.0) is None
+            os.kill(node.pid, signal.SIGCONT)
+            ear.wait("WATCHDOG=1")
+
+
+def test_a_node_manager_that_does_not_answer_gives_no_sign_of_life(place: Path) -> None:
+    async def scene() -> None:
+        answers = asyncio.Event()
+
+        async def look() -> str:
+            await answers.wait()
+            return "fine,\nthank you"
+
+        notifier = systemd.Notifier(systemd.Ear(ear.address, 0.02))
+        task = asyncio.create_task(systemd.keep_telling(notifier, look))
+        await asyncio.sleep(0.1)  # five times the watchdog's time
+        assert ear.next(0.0) is None
+        answers.set()
+        said = await asyncio.to_thread(ear.wait, "WATCHDOG=1")
+        assert said == ["WATCHDOG=1", "STATUS=fine, thank you"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with Ear(f"{place}/notify") as ear:
+        asyncio.run(scene())
+
+
+def test_a_deaf_systemd_is_logged_once_and_again_when_it_was_heard(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier = systemd.Notifier(systemd.Ear(f"{place}/notify"))
+    with caplog.at_level(logging.WARNING):
+        notifier.ready()
+        notifier.stopping()
+        assert len(caplog.records) == 1
+        with Ear(f"{place}/notify"):
+            notifier.ready()
+        notifier.status("x")
+        assert len(caplog.records) == 2
+    long = systemd.Notifier(systemd.Ear("/" + "x" * 300))
+    long.ready()
+
+
+def test_nobody_to_tell_is_no_work() -> None:
+    asyncio.run(systemd.keep_telling(systemd.Notifier(systemd.Ear()), never))
+
+
+async def never() -> str:
+    raise AssertionError("nobody asked")
+
+
+def test_a_reload_ends_no_service(place: Path) -> None:
+    with Ear(f"{place}/notify") as ear:
+        node = RunningNode(place)
+        node.environ["NOTIFY_SOCKET"] = ear.address
+        with node:
+            ear.wait("READY=1")
+            os.kill(node.pid, signal.SIGHUP)
+            until(lambda: "nothing is read again at SIGHUP" in node.story(), "it says so")
+            assert node.status()["gpus"]
+
+
+def test_a_reload_lasts_until_the_hubs_groups_are_looked_at(place: Path) -> None:
+    hub = TinyHub(
+        tokens={"token-a": "alice"},
+        users={"alice": ["students"]},
+        properties={"students": {"gpushare": {"gpus": 1}}},
+    )
+    own = place / "own-token"
+    own.write_text(OWN)
+    own.chmod(0o600)
+    arguments = ["--hub", f"--Hub.api_url={hub.url}", f"--Hub.api_token_file={own}"]
+    with served(hub), Ear(f"{place}/notify") as ear:
+        arguments[1] = f"--Hub.api_url={hub.url}"
+        node = RunningNode(place, arguments=[*arguments, "--Hub.refresh=3600"])
+        node.environ["NOTIFY_SOCKET"] = ear.address
+        with node, node.client("token-a") as alice:
+            ear.wait("READY=1")
+            assert alice.call(Method.STATUS)["quota"]["gpus"] == 1
+            hub.properties["students"] = {"gpushare": {"gpus": 2}}
+            before = time.clock_gettime(time.CLOCK_MONOTONIC)
+            os.kill(node.pid, signal.SIGHUP)
+            lines = ear.wait("RELOADING=1")
+            usec = int(lines[1].removeprefix("MONOTONIC_USEC="))
+            assert before <= usec / 1e6 <= time.clock_gettime(time.CLOCK_MONOTONIC)
+            ear.wait("READY=1")
+            assert alice.call(Method.STATUS)["quota"]["gpus"] == 2
+
+
+# -- secrets ----------------------------------------------------------------------------
+
+
+def test_a_credential_is_found_by_its_name(place: Path) -> None:
+    (place / "hub-token").write_text("secret\n")
+    environ = {"CREDENTIALS_DIRECTORY": str(place)}
+    assert systemd.credential(environ, "hub-token") == place / "hub-token"
+    assert systemd.credential(environ, "other") is None
+    assert systemd.credential({}, "hub-token") is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_credential", "good"),
+    [
+        (0o600, False, True),
+        (0o400, False, True),
+        (0o640, False, False),
+        (0o604, False, False),
+        (0o400, True, True),
+        (0o440, True, True),  # so systemd's access list shows itself
+        (0o444, True, False),
+        (0o460, True, False),
+        (0o450, True, False),
+    ],
+)
+def test_a_secret_is_read_only_when_no_other_can(
+    place: Path, mode: int, is_credential: bool, good: bool
+) -> None:
+    file = place / "hub-token"
+    file.write_text(" secret\n")
+    file.chmod(mode)
+    environ = {"CREDENTIALS_DIRECTORY": str(place)} if is_credential else {}
+    if good:
+        assert systemd.read_secret(file, environ) == "secret"
+    else:
+        with pytest.raises(ValueError, match="can be read by others"):
+            systemd.read_secret(file, environ)
+
+
+def test_the_hubs_token_may_be_a_credential(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "hub-token").write_text("from systemd\n")
+    (place / "hub-token").chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(place))
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "from the environment")
+    hub = Hub(api_url="http://127.0.0.1:1")
+    assert hub.own_token() == "from systemd"
+    (place / "mine").write_text("from the file")
+    (place / "mine").chmod(0o600)
+    hub.api_token_file = str(place / "mine")
+    assert hub.own_token() == "from the file"
+    hub.api_token_file = str(place / "hub-token")
+    assert hub.own_token() == "from systemd"
+    hub.api_token_file = ""
+    # The shipped unit hands over an empty one where nobody made a token.
+    (place / "hub-token").chmod(0o600)
+    (place / "hub-token").write_text("")
+    assert hub.own_token() == "from the environment"
