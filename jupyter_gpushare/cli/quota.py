@@ -46,10 +46,12 @@ class QuotaSetApp(Verb):
         "gpus": "QuotaSetApp.gpus",
         "memory": "QuotaSetApp.memory",
         "weight": "QuotaSetApp.weight",
+        "gpu-hours": "QuotaSetApp.gpu_hours",
     }
     examples = """
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
+    jupyter gpushare quota set carol --gpus 1 --gpu-hours 20
     """
 
     gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
@@ -57,6 +59,12 @@ class QuotaSetApp(Verb):
         help="Memory on each GPU, such as 8GiB. Default: the whole GPU.",
     ).tag(config=True)
     weight = Float(1.0, help="Fair share among those who wait.").tag(config=True)
+    gpu_hours = Float(
+        None,
+        allow_none=True,
+        min=0.0,
+        help="""GPU-hours it may hold in the node manager's rolling window. Default: as now.""",
+    ).tag(config=True)
 
     def run(self, arguments: list[str]) -> int:
         if len(arguments) != 1:
@@ -65,6 +73,7 @@ class QuotaSetApp(Verb):
             raise UsageError("say how many: --gpus N")
         from ..protocol.messages import Method
 
+        named = {} if self.gpu_hours is None else {"gpu_hours": self.gpu_hours}
         with connect() as node:
             quota = node.call(
                 Method.QUOTA_SET,
@@ -72,6 +81,7 @@ class QuotaSetApp(Verb):
                 gpus=self.gpus,
                 memory=self.memory,
                 weight=self.weight,
+                **named,
             )
         if self.json:
             self.print_json(quota)

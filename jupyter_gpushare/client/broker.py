@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..protocol import names
 from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ..protocol.errors import Reason
-from ..protocol.messages import Method
+from ..protocol.messages import Method, Notice, Notification
 from . import display
 from .adapters import registry
 from .errors import GpuShareError, LeaseLost, NodeUnavailable
@@ -297,6 +297,7 @@ class Broker:
                 lambda: read_token(self._environ, found),
                 timeout,
                 on_lost=self._lost,
+                on_notice=self._noticed,
             )
             session.open(timeout if patience is None else patience)
             self._session = session
@@ -427,6 +428,11 @@ class Broker:
             "counts as used without a lease. Save your work; `%gpushare request` or a restart "
             "asks for a new one."
         )
+
+    def _noticed(self, message: Notification) -> None:
+        """Called on the session's thread."""
+        if message.notice is Notice.BUDGET:
+            self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
 
     def _settle(self) -> None:
         """What the loss of a lease means for the environment, on the user's thread."""

@@ -454,6 +454,20 @@ def quota_line(quota: Document | None) -> str:
     )
 
 
+def budget_line(quota: Document) -> str | None:
+    """What was used of the GPU-hours; ``None`` where they are not limited."""
+    budget = quota.get("budget")
+    if not isinstance(budget, dict):
+        return None
+    used, hours = budget.get("spent"), budget.get("hours")
+    if not isinstance(used, int | float) or not isinstance(hours, int | float):
+        return None
+    said = f"{used:.1f} of {hours:g} GPU-hours of the last {duration(budget.get('window'))} used"
+    if budget.get("level") == "spent":
+        return f"{said}: the budget is spent, and new requests wait."
+    return f"{said}: nearly all." if budget.get("level") == "warned" else f"{said}."
+
+
 def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
     """What the environment may hold, holds, and has held lately."""
     quota = status.get("quota") or {}
@@ -468,6 +482,8 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
         )
     else:
         lines.append(f"{count(gpus - used, 'more GPU')} can be yours, as soon as there is room.")
+    if budget := budget_line(quota):
+        lines.append(budget)
     weight = quota.get("weight")
     if isinstance(weight, int | float) and weight != 1:
         lines.append(f"Your share when people wait has the weight {weight:g} (others: 1).")

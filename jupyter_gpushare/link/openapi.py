@@ -109,6 +109,24 @@ _WHY_ENDED = (
 _MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
 
 
+_BUDGET: Json = {
+    "description": "GPU-hours held in the rolling window; null: they are not limited",
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {
+                "hours": {"type": "number", "description": "GPU-hours that may be held"},
+                "spent": {"type": "number", "description": "GPU-hours held, as measured last"},
+                "window": _SECONDS,
+                "level": {"enum": ["ok", "warned", "spent"]},
+            },
+            "required": ["hours", "spent", "window", "level"],
+        },
+        {"type": "null"},
+    ],
+}
+
+
 def _quota(more: Json) -> Json:
     return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
 
@@ -230,7 +248,7 @@ def _schemas() -> Json:
                 "ahead": _object({"interactive": _COUNT, "batch": _COUNT}),
                 "reason": {
                     **_or_null("string", description="why it waits; null: not yours to know"),
-                    "enum": ["no_resources", "unavailable", None],
+                    "enum": ["no_resources", "budget_spent", "unavailable", None],
                 },
                 "message": _or_null(
                     "string", description="why it waits, for a person; null: not yours to know"
@@ -260,7 +278,10 @@ def _schemas() -> Json:
                 "waits": _waits_schema(),
             }
         ),
-        "HeldQuota": _object(_quota({"source": _SOURCE, "used_gpus": _COUNT})),
+        "HeldQuota": _object(
+            _quota({"source": _SOURCE, "used_gpus": _COUNT, "budget": _ref("Budget")})
+        ),
+        "Budget": _BUDGET,
         "Live": {
             "oneOf": [
                 _object({"type": {"const": "status"}, "status": _ref("Status")}),
@@ -377,7 +398,16 @@ def _schemas() -> Json:
             required=["gpus"],
             closed=True,
         ),
-        "Quota": _object(_quota({"environment": _TEXT, "source": _SOURCE, "used_gpus": _COUNT})),
+        "Quota": _object(
+            _quota(
+                {
+                    "environment": _TEXT,
+                    "source": _SOURCE,
+                    "used_gpus": _COUNT,
+                    "budget": _ref("Budget"),
+                }
+            )
+        ),
         "Quotas": _object({"quotas": _array(_ref("Quota")), "default": _object(_quota({}))}),
     }
 

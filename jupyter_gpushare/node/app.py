@@ -208,6 +208,19 @@ class Policy(Configurable):
         3600.0, min=1.0, help="Seconds after which recent use counts half for fairness."
     ).tag(config=True)
 
+    budget_window = Float(
+        7 * 86400.0,
+        min=1.0,
+        help="""Seconds for which a quota's gpu_hours are the budget: what was held in the last
+        week, if not set. What lies further back counts no more.""",
+    ).tag(config=True)
+    budget_warning = Float(
+        0.8, min=0.0, max=1.0, help="Share of the budget at which people are warned."
+    ).tag(config=True)
+    budget_interval = Float(
+        30.0, min=0.1, help="Seconds between two looks at what was spent of the budgets."
+    ).tag(config=True)
+
     def frozen(self) -> PolicyConfig:
         """These traits as the policy takes them."""
         return PolicyConfig(
@@ -224,6 +237,8 @@ class Policy(Configurable):
             backfill_depth=self.backfill_depth,
             max_waiting_per_environment=self.max_waiting_per_environment,
             usage_half_life=self.usage_half_life,
+            budget_window=self.budget_window,
+            budget_warning=self.budget_warning,
         )
 
 
@@ -411,6 +426,7 @@ class NodeManagerApp(JupyterApp):
             processes=NodeProcesses,
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
+            budget_interval=policy.budget_interval,
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..policy.explain import gpus, size
+from ..policy.explain import gpus, hours, size
 from .ledger import Record
 
 
@@ -43,7 +43,18 @@ def _quota(data: Mapping[str, Any]) -> str:
     return (
         f"quota set to {gpus(quota['gpus'])}, {size(quota['memory'])} on each, "
         f"weight {quota['weight']:g}, by {data['by']}"
+        + ("" if quota.get("gpu_hours") is None else f", {hours(quota['gpu_hours'])} GPU-hours")
     )
+
+
+def _budget(data: Mapping[str, Any]) -> str:
+    budget = data["budget"]
+    used = f"{hours(data['spent'])} of {hours(budget or 0)} GPU-hours"
+    if data["level"] == "spent":
+        return f"the budget is spent, {used}: new requests wait"
+    if data["level"] == "warned":
+        return f"the budget is nearly spent: {used}"
+    return "GPU-hours are not limited any more" if budget is None else f"there is budget: {used}"
 
 
 _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
@@ -65,6 +76,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "ClaimMoved": lambda d: f"memory on {d['gpu']} is {d['phase']}",
     "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
     "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
+    "BudgetChanged": _budget,
     "GrantingChanged": lambda d: (
         f"nothing is granted: {d['problem']}" if d["problem"] else "granting goes on"
     ),

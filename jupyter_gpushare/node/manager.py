@@ -21,10 +21,10 @@ from typing import Any, Protocol, TypeVar
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.config import PolicyConfig
-from ..policy.effects import Effect, Measure, Signal, WatchProcess
+from ..policy.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
-from ..policy.model import ProcessId, Quota
+from ..policy.model import EnvironmentName, ProcessId, Quota
 from ..policy.state import State
 from .clock import Clock
 from .codec import from_record, to_record
@@ -95,6 +95,7 @@ class Manager:
         measure_interval: float = 2.0,
         discover_interval: float = 60.0,
         tidy_interval: float = 600.0,
+        budget_interval: float = 30.0,
         retry_interval: float = 5.0,
         snapshot_every: int = 5000,
         check: bool = False,
@@ -122,6 +123,7 @@ class Manager:
         self._since_snapshot = 0
         self._snapshot_due = False
         self._tidy_interval = tidy_interval
+        self._budget_interval = budget_interval
         self._retry_interval = retry_interval
         self._retries: dict[ProcessId, asyncio.TimerHandle] = {}
         self._check = check
@@ -132,6 +134,7 @@ class Manager:
         self._backlog: list[Event] = []
         self._is_broken = False
         self._measure_wanted = asyncio.Event()
+        self._budgets_wanted = asyncio.Event()
         self.crashed = asyncio.Event()
         self.crash: BaseException | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -159,12 +162,16 @@ class Manager:
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus))
         # Squatters are counted before anything is granted.
         await self._measure_once()
+        # Nor anything to who has spent the GPU-hours. Which quotas have such a budget may be
+        # known later (JupyterHub's groups), so this is read in any case.
+        await self._measure_budgets()
         await self.submit(quotas(len(gpus)))
         for effect in core.resume(self.state):
             self._carry_out(effect)
         self._begin(self._measure_loop(), "gpushare-measure")
         self._begin(self._tick_loop(), "gpushare-tick")
         self._begin(self._tidy_loop(), "gpushare-tidy")
+        self._begin(self._budget_loop(), "gpushare-budgets")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -368,6 +375,8 @@ class Manager:
             self._watch(effect.process)
         elif isinstance(effect, Measure):
             self._measure_wanted.set()
+        elif isinstance(effect, LookAtBudgets):
+            self._budgets_wanted.set()
         elif isinstance(effect, Signal):
             try:
                 self._processes.signal(effect)
@@ -434,6 +443,30 @@ class Manager:
     def _tell_measured(self) -> None:
         for measured in self.measured:
             measured(self.readings)
+
+    async def _budget_loop(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._budget_interval):
+                    await self._budgets_wanted.wait()
+            self._budgets_wanted.clear()
+            if self.state.quotas.has_budgets:
+                await self._measure_budgets()
+
+    async def _measure_budgets(self) -> None:
+        """Read what every environment held in the window; the newest lease counts until now."""
+        at, wall, window = self.clock.boot(), self.clock.wall(), self.config.budget_window
+        try:
+            rows = await self.in_ledger(lambda: self.ledger.usage(wall - window, wall, None))
+        except LedgerError as error:
+            self._log.error("What was spent of GPU-hour budgets could not be read: %s", error)
+            return
+        spent = tuple(
+            (EnvironmentName(row.environment), row.gpu_seconds_held / 3600.0)
+            for row in rows
+            if row.gpu_seconds_held > 0.0
+        )
+        await self.submit(cmd.MeasureBudgets(at, spent))
 
     async def _tick_loop(self) -> None:
         while True:

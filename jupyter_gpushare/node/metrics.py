@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..policy.events import LeaseGranted
-from ..policy.model import EndReason, PriorityClass
+from ..policy.model import BudgetLevel, EndReason, PriorityClass
 from ..policy.state import State
 from .manager import Manager, Outcome
 from .status import DisplayState, display_state
@@ -106,6 +106,19 @@ class NodeMetrics(Collector):
         for word in DisplayState:
             leases.add_metric([word.value], float(tally[word]))
         yield leases
+        budgets = GaugeMetricFamily(
+            f"{PREFIX}_budgets",
+            "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
+            labels=["level"],
+        )
+        levels = Tally(
+            budget.level
+            for name, budget in state.budgets.items()
+            if state.quotas.resolve(name)[0].gpu_hours is not None
+        )
+        for level in BudgetLevel:
+            budgets.add_metric([level.value], float(levels[level]))
+        yield budgets
         yield _gauge("queue_requests", "Requests that wait", float(len(state.queue.waiting)))
         yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
 

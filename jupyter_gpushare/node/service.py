@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from ..policy import commands as cmd
 from ..policy import core
-from ..policy.effects import TellEnded, TellGranted
-from ..policy.events import GrantingChanged, LeaseQueued
+from ..policy.effects import TellBudget, TellEnded, TellGranted
+from ..policy.events import BudgetChanged, GrantingChanged, LeaseQueued
 from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
 from ..policy.state import State
 from ..protocol.errors import DOMAIN_ERROR, Reason
@@ -40,7 +40,7 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, GrantingChanged)
+_MOVES_QUEUE = (LeaseQueued, GrantingChanged, BudgetChanged)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
 #: Records read at the start for the waits of the last hour; a busier hour is told in part.
@@ -202,7 +202,7 @@ class Service:
                 },
                 "environment": who.environment,
                 "admin": who.admin,
-                "quota": quota_document(self._manager.state, who.environment),
+                "quota": quota_document(self._manager.state, who.environment, self._manager.config),
                 "heartbeat_interval": self._heartbeat_interval,
             },
         )
@@ -340,12 +340,21 @@ class Service:
         except LedgerError as error:
             self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
 
+    def _quota_set(self, guest: _Guest, call: Call) -> None:
+        """What the call does not name stays as it is: a new count must not lift a budget."""
+        quota, _ = self._manager.state.quotas.resolve(EnvironmentName(call.params.environment))
+        params = translate.complete_quota(call.params, quota)
+        self._command(guest, Call(call.id, call.method, params))
+
     def _quota_list(self, guest: _Guest, call: Call) -> None:
         state = self._manager.state
         book = state.quotas
         names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
         names |= {lease.environment for lease in state.leases.values()}
-        quotas = [{"environment": name, **quota_document(state, name)} for name in sorted(names)]
+        config = self._manager.config
+        quotas = [
+            {"environment": name, **quota_document(state, name, config)} for name in sorted(names)
+        ]
         default = book.default
         guest.conn.reply(
             call.id,
@@ -369,6 +378,7 @@ class Service:
         Method.READINGS: _readings,
         Method.HISTORY: _history,
         Method.QUOTA_LIST: _quota_list,
+        Method.QUOTA_SET: _quota_set,
     }
 
     # -- answers ---------------------------------------------------------------
@@ -381,7 +391,8 @@ class Service:
         elif isinstance(decision, core.Done):
             if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
                 name = EnvironmentName(call.params.environment)
-                conn.reply(call.id, {"environment": name, **quota_document(state, name)})
+                quota = quota_document(state, name, self._manager.config)
+                conn.reply(call.id, {"environment": name, **quota})
             else:
                 conn.reply(call.id, translate.done_result(decision, call.method, state))
         else:
@@ -430,6 +441,8 @@ class Service:
                 self._granted(effect.lease, state)
             elif isinstance(effect, TellEnded):
                 self._ended(effect)
+            elif isinstance(effect, TellBudget):
+                self._budget(effect)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self._changed.set()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
@@ -471,6 +484,13 @@ class Service:
                     "message": message,
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
+
+    def _budget(self, effect: TellBudget) -> None:
+        notice = translate.budget_notice(effect, self._manager.config)
+        for guest in tuple(self._guests.values()):
+            concerned = guest.leases or guest.watching
+            if concerned and guest.who.environment == effect.environment:
+                guest.conn.notify(Notice.BUDGET.value, notice)
 
     def _tell_position(self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place) -> None:
         state = self._manager.state

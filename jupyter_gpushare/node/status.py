@@ -24,6 +24,7 @@ from ..policy.model import (
     LeasePhase,
     PriorityClass,
     ProcessId,
+    Quota,
 )
 from ..policy.state import Lease, State
 
@@ -76,7 +77,7 @@ def places(state: State) -> dict[LeaseId, Place]:
     ahead = {kind: 0 for kind in PriorityClass}
     for position, item in enumerate(state.queue.service_order(state.grants), start=1):
         result[item.lease] = Place(position, dict(ahead))
-        ahead[state.leases[item.lease].request.priority_class] += 1
+        ahead[item.priority_class] += 1
     return result
 
 
@@ -132,7 +133,7 @@ def status_document(
         },
         "environment": viewer.environment,
         "admin": viewer.admin,
-        "quota": quota_document(state, viewer.environment),
+        "quota": quota_document(state, viewer.environment, config),
         "gpus": [
             _gpu(state, uuid, viewer, readings)
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
@@ -146,8 +147,13 @@ def status_document(
     }
 
 
-def quota_document(state: State, environment: EnvironmentName) -> dict[str, Any]:
-    """An environment's quota in force, where it comes from, and the GPUs it holds now."""
+def quota_document(
+    state: State, environment: EnvironmentName, config: PolicyConfig
+) -> dict[str, Any]:
+    """An environment's quota in force, where it comes from, and the GPUs it holds now.
+
+    ``budget`` is ``None`` where GPU-hours are not limited.
+    """
     quota, source = state.quotas.resolve(environment)
     used = sum((environment, gpu) in state.reservations for gpu in state.gpus)
     return {
@@ -156,6 +162,21 @@ def quota_document(state: State, environment: EnvironmentName) -> dict[str, Any]
         "weight": quota.weight,
         "source": source.value,
         "used_gpus": used,
+        "budget": _budget(state, environment, quota, config),
+    }
+
+
+def _budget(
+    state: State, environment: EnvironmentName, quota: Quota, config: PolicyConfig
+) -> dict[str, Any] | None:
+    if quota.gpu_hours is None:
+        return None
+    budget = state.budget(environment)
+    return {
+        "hours": quota.gpu_hours,
+        "spent": budget.spent,
+        "window": config.budget_window,
+        "level": budget.level.value,
     }
 
 

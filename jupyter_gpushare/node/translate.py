@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..policy import commands as cmd
 from ..policy import core
+from ..policy.config import PolicyConfig
+from ..policy.effects import TellBudget
+from ..policy.explain import budget_notice_text
 from ..policy.model import (
     Activity,
     Bytes,
@@ -71,8 +74,18 @@ def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) ->
 
 def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
     memory = None if params.memory is None else Bytes(params.memory)
-    quota = Quota(params.gpus, memory, params.weight)
+    quota = Quota(params.gpus, memory, params.weight, params.gpu_hours, params.idle_timeout)
     return cmd.SetQuota(at, EnvironmentName(params.environment), quota, who.environment)
+
+
+def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
+    """``params`` with what they leave open taken from the quota in force."""
+    hours, idle = params.gpu_hours, params.idle_timeout
+    return replace(
+        params,
+        gpu_hours=now.gpu_hours if hours is None else hours,
+        idle_timeout=now.idle_timeout if idle is None else idle,
+    )
 
 
 _Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
@@ -142,6 +155,18 @@ def queued_notice(
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
         "message": why.message,
+    }
+
+
+def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:
+    """What people of an environment are told whose budget is nearly, or all, spent."""
+    window = config.budget_window
+    return {
+        "level": effect.level.value,
+        "hours": effect.budget,
+        "spent": effect.spent,
+        "window": window,
+        "message": budget_notice_text(effect.level, effect.spent, effect.budget, window),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .lifecycle import InvariantBroken
-from .model import ClaimPhase, LeasePhase
+from .model import BudgetLevel, ClaimPhase, LeasePhase
 from .state import State
 
 
@@ -14,6 +14,7 @@ def check(state: State) -> None:
     _books(state)
     _leases(state)
     _queue(state)
+    _budgets(state)
 
 
 def _require(holds: bool, story: str) -> None:
@@ -69,3 +70,24 @@ def _queue(state: State) -> None:
     _require(set(state.queue.waiting) == queued, "queue and leases disagree")
     order = [item.lease for item in state.queue.service_order(state.grants)]
     _require(sorted(order) == sorted(queued), "the service order lost or repeats a request")
+    for name, item in state.queue.waiting.items():
+        held_up = state.is_held_up(state.leases[name])
+        _require((name in state.queue.held_up) == held_up, f"request {name} is in the wrong line")
+        _require((item.left is not None) == held_up, f"request {name} counts grants wrongly")
+    urgent = state.queue.first_urgent(state.grants)
+    _require(urgent is None or urgent.lease not in state.queue.held_up, "one held up bars others")
+
+
+def _budgets(state: State) -> None:
+    if not state.quotas.is_configured:
+        return  # what the ledger knew of levels is looked at again with the first quotas
+    names = {state.leases[name].environment for name in state.queue.waiting}
+    for environment in {*names, *state.budgets}:
+        budget = state.budget(environment)
+        hours = state.quotas.resolve(environment)[0].gpu_hours
+        spent = hours is not None and budget.spent >= hours
+        _require(
+            (budget.level is BudgetLevel.SPENT) == spent,
+            f"{environment} spent {budget.spent} of {hours} GPU-hours and is {budget.level.value}",
+        )
+        _require(hours is not None or budget.level is BudgetLevel.OK, "a level without a budget")

@@ -148,6 +148,16 @@ class Observe(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureBudgets(Command):
+    """What each environment held in the budget's window, in GPU-hours; who is not named: nothing.
+
+    A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
+    """
+
+    spent: tuple[tuple[EnvironmentName, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetGranting(Command):
     """Stop granting (``problem`` says why), or go on (``None``); leases are kept either way."""
 
@@ -185,6 +195,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         SetQuota,
         UnsetQuota,
         Observe,
+        MeasureBudgets,
         SetGranting,
         ProcessGone,
         Tick,

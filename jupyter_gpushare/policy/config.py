@@ -16,7 +16,8 @@ class PolicyConfig:
     ``overtake_interactive`` and ``overtake_batch`` bound waiting: a request is
     passed over by at most that many later requests (plus the number that was
     ahead of it when it came) before it goes to the very front and nothing may
-    pass it any more.
+    pass it any more. ``budget_warning`` is the share of a GPU-hour budget at
+    which people are told; ``budget_window`` is what the budget is for.
     """
 
     max_tasks_per_gpu: int = 4
@@ -34,6 +35,8 @@ class PolicyConfig:
     max_waiting_per_environment: int = 64
     usage_half_life: float = 3600.0
     settle_interval: float = 60.0
+    budget_window: float = 7 * 86400.0
+    budget_warning: float = 0.8
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

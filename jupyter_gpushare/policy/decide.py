@@ -16,6 +16,7 @@ from .config import PolicyConfig
 from .evolve import evolve
 from .model import (
     Activity,
+    BudgetLevel,
     ClaimPhase,
     EndReason,
     EnvironmentName,
@@ -24,6 +25,7 @@ from .model import (
     LeasePhase,
     PriorityClass,
     ProcessId,
+    Quota,
     RefusalReason,
     Request,
 )
@@ -157,7 +159,12 @@ def _grant(draft: Draft, item: Waiting, granted: Granted) -> None:
 
 
 def serve(draft: Draft) -> None:
-    """Grant whatever now fits, in order, until nothing does."""
+    """Grant whatever now fits, in order, until nothing does.
+
+    Before the quotas are known nobody can be granted, or refused, anything.
+    """
+    if not draft.state.quotas.is_configured:
+        return
     while _serve_one(draft):
         pass
 
@@ -235,8 +242,45 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
 
 
+def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
+    """What ``spent`` GPU-hours mean for an environment with this quota."""
+    if quota.gpu_hours is None:
+        return BudgetLevel.OK
+    if spent >= quota.gpu_hours:
+        return BudgetLevel.SPENT
+    warned = spent >= quota.gpu_hours * config.budget_warning
+    return BudgetLevel.WARNED if warned else BudgetLevel.OK
+
+
+def _weigh(draft: Draft, environments: Iterable[EnvironmentName]) -> None:
+    """Note whose budget stands otherwise than before: use was measured, or the quota changed."""
+    if not draft.state.quotas.is_configured:
+        return
+    for environment in sorted(set(environments)):
+        quota, _source = draft.state.quotas.resolve(environment)
+        known = draft.state.budget(environment)
+        level = level_of(known.spent, quota, draft.config)
+        if level is not known.level:
+            draft.emit(ev.BudgetChanged(draft.at, environment, level, known.spent, quota.gpu_hours))
+
+
+def _weigh_all(draft: Draft) -> None:
+    waiting = {item.environment for item in draft.state.queue.waiting.values()}
+    _weigh(draft, {*waiting, *draft.state.budgets})
+
+
+def _measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
+    draft.emit(ev.BudgetsMeasured(draft.at, command.spent))
+    before = len(draft.events)
+    _weigh_all(draft)
+    if len(draft.events) > before:
+        serve(draft)
+    return Done(count=len(command.spent))
+
+
 def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
     draft.emit(ev.QuotasConfigured(draft.at, command.default, command.groups, command.users))
+    _weigh_all(draft)
     serve(draft)
     return Done()
 
@@ -245,6 +289,7 @@ def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     known = draft.state.quotas.groups_of.get(command.environment, ())
     if known != command.groups:
         draft.emit(ev.GroupsChanged(draft.at, command.environment, command.groups))
+        _weigh(draft, (command.environment,))
         serve(draft)
     return Done()
 
@@ -258,6 +303,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
             if lease.phase is LeasePhase.HELD:
                 return Grant(known)
             return Wait(known, "This request is already in the queue.")
+    _weigh(draft, (command.environment,))  # a budget of 0 is spent by who held nothing yet
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -288,6 +334,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             RefusalReason.RATE_LIMITED, explain.waiting_limit_text(limit), {"waiting": limit}
         )
     if not command.wait:
+        budget = state.budget(command.environment)
+        if budget.level is BudgetLevel.SPENT:
+            text = _spent_text(state, command.environment, draft.config)
+            return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(_try(draft, command.environment, request), Granted):
             return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
@@ -312,6 +362,8 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     # Nothing was freed, so whoever waited before still does not fit: only the
     # newcomer is tried, and only if nobody has waited too long to be passed.
     item = draft.state.queue.waiting[command.lease]
+    if item.left is not None:
+        return Wait(command.lease, _spent_text(draft.state, command.environment, draft.config))
     urgent = draft.state.queue.first_urgent(draft.state.grants)
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
@@ -345,6 +397,8 @@ def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) 
     if state.problem is not None:
         return Why(RefusalReason.UNAVAILABLE, explain.stopped_text(state.problem))
     waiting = state.leases[lease]
+    if state.budget(waiting.environment).level is BudgetLevel.SPENT:
+        return Why(RefusalReason.BUDGET_SPENT, _spent_text(state, waiting.environment, config))
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
@@ -354,6 +408,12 @@ def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) 
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
+
+
+def _spent_text(state: State, environment: EnvironmentName, config: PolicyConfig) -> str:
+    hours = state.quotas.resolve(environment)[0].gpu_hours or 0.0
+    spent = state.budget(environment).spent
+    return explain.budget_spent_text(spent, hours, config.budget_window)
 
 
 def unavailable(problem: str) -> Refuse:
@@ -441,6 +501,7 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
 
 def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     draft.emit(ev.QuotaOverridden(draft.at, command.environment, command.quota, command.by))
+    _weigh(draft, (command.environment,))
     serve(draft)
     return Done()
 
@@ -449,6 +510,7 @@ def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
     if command.environment not in draft.state.quotas.overrides:
         return Done()
     draft.emit(ev.QuotaOverrideRemoved(draft.at, command.environment, command.by))
+    _weigh(draft, (command.environment,))
     serve(draft)
     return Done(count=1)
 
@@ -547,6 +609,7 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.SetQuota: _set_quota,
     cmd.UnsetQuota: _unset_quota,
     cmd.Observe: _observe,
+    cmd.MeasureBudgets: _measure_budgets,
     cmd.SetGranting: _set_granting,
     cmd.ProcessGone: _process_gone,
     cmd.Tick: _tick,

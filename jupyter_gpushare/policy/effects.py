@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import events as ev
 from .config import PolicyConfig
-from .model import EndReason, HolderAction, LeaseId, ProcessId
+from .model import BudgetLevel, EndReason, EnvironmentName, HolderAction, LeaseId, ProcessId
 from .state import State
 
 
@@ -47,7 +47,22 @@ class TellEnded:
     detail: str
 
 
-Effect = WatchProcess | Measure | Signal | TellGranted | TellEnded
+@dataclass(frozen=True, slots=True)
+class LookAtBudgets:
+    """Read from the ledger what was spent: quotas have changed, and some limit GPU-hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellBudget:
+    """Whoever computes or watches for this environment: its budget is nearly or all spent."""
+
+    environment: EnvironmentName
+    level: BudgetLevel
+    spent: float
+    budget: float
+
+
+Effect = WatchProcess | Measure | Signal | TellGranted | TellEnded | LookAtBudgets | TellBudget
 
 
 def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Effect]:
@@ -71,6 +86,12 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             lease = state.leases.get(event.lease)
             if lease is not None and config.stalled_action is not HolderAction.WAIT:
                 yield Signal(lease.task.process, config.stalled_action)
+        case ev.BudgetChanged():
+            if event.level is not BudgetLevel.OK and event.budget is not None:
+                yield TellBudget(event.environment, event.level, event.spent, event.budget)
+        case ev.QuotasConfigured() | ev.QuotaOverridden():
+            if state.quotas.has_budgets:
+                yield LookAtBudgets()
         case ev.FlagActed():
             yield Signal(event.process, config.audit_action)
         case _:

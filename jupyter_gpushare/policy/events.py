@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from .model import (
     Activity,
     Allocation,
+    BudgetLevel,
     Bytes,
     ClaimPhase,
     EndReason,
@@ -260,6 +261,27 @@ class FlagCleared(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetsMeasured(Event):
+    """GPU-hours that each environment held in the window; who is not named held none."""
+
+    DURABLE: ClassVar[bool] = False
+    spent: tuple[tuple[EnvironmentName, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged(Event):
+    """An environment stands otherwise with its budget: ``spent`` of ``budget`` GPU-hours.
+
+    ``budget`` is ``None`` when it has none any more.
+    """
+
+    environment: EnvironmentName
+    level: BudgetLevel
+    spent: float
+    budget: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class GrantingChanged(Event):
     """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
 
@@ -309,6 +331,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         ProcessFlagged,
         FlagActed,
         FlagCleared,
+        BudgetsMeasured,
+        BudgetChanged,
         GrantingChanged,
         BooksRestored,
     )

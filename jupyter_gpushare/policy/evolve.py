@@ -13,6 +13,7 @@ from . import events as ev
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (
     Activity,
+    BudgetLevel,
     Bytes,
     ClaimPhase,
     EnvironmentName,
@@ -22,7 +23,7 @@ from .model import (
     ProcessId,
 )
 from .queueing import Account, Waiting
-from .state import Claim, Flag, GpuState, Lease, Reservation, State
+from .state import Budget, Claim, Flag, GpuState, Lease, Reservation, State
 
 K = TypeVar("K")
 
@@ -128,6 +129,7 @@ def _quotas_configured(state: State, event: ev.QuotasConfigured) -> State:
         default=event.default,
         groups=Map(dict(event.groups)),
         users=Map(dict(event.users)),
+        is_configured=True,
     )
     return _rekey(replace(state, quotas=quotas), event.at)
 
@@ -145,6 +147,33 @@ def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
 def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
     groups_of = state.quotas.groups_of.set(event.environment, event.groups)
     return _rekey(replace(state, quotas=replace(state.quotas, groups_of=groups_of)), event.at)
+
+
+def _in_line(state: State, name: LeaseId) -> State:
+    """Hold a waiting request up, or let it in again, as the state now says."""
+    if name not in state.queue.waiting:
+        return state
+    if state.is_held_up(_lease(state, name)):
+        return replace(state, queue=state.queue.hold_up(name, state.grants))
+    return replace(state, queue=state.queue.let_in(name, state.grants))
+
+
+def _budgets_measured(state: State, event: ev.BudgetsMeasured) -> State:
+    budgets = {name: Budget(spent) for name, spent in event.spent}
+    for name, known in state.budgets.items():
+        if name in budgets or known.level is not BudgetLevel.OK:
+            spent = budgets[name].spent if name in budgets else 0.0
+            budgets[name] = Budget(spent, known.level)
+    return replace(state, budgets=Map(budgets))
+
+
+def _budget_changed(state: State, event: ev.BudgetChanged) -> State:
+    budget = Budget(event.spent, event.level)
+    state = replace(state, budgets=state.budgets.set(event.environment, budget))
+    for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
+        if item.environment == event.environment:
+            state = _in_line(state, item.lease)
+    return state
 
 
 def _nothing(state: State, event: ev.Event) -> State:
@@ -187,7 +216,7 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
         queue=state.queue.add(waiting),
         arrivals=max(state.arrivals, event.order + 1),
     )
-    return _charge(state, event.environment, event.at)
+    return _in_line(_charge(state, event.environment, event.at), event.lease)
 
 
 def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
@@ -448,6 +477,8 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.ProcessFlagged: _process_flagged,
     ev.FlagActed: _flag_acted,
     ev.FlagCleared: _flag_cleared,
+    ev.BudgetsMeasured: _budgets_measured,
+    ev.BudgetChanged: _budget_changed,
     ev.GrantingChanged: _granting_changed,
     ev.BooksRestored: _books_restored,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import RefusalReason
+from .model import BudgetLevel, RefusalReason
 from .placement import NoRoom, Refused
 
 GIB = 1024**3
@@ -65,6 +65,45 @@ def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
     return (
         f"{gpus(asked)} asked, {have} free for you now.{waits} "
         "It is granted as soon as others give GPUs back; interrupt to leave the queue."
+    )
+
+
+def hours(count: float) -> str:
+    """GPU-hours as a person says them."""
+    return f"{count:.2f}".rstrip("0").rstrip(".")
+
+
+def span(seconds: float) -> str:
+    """A window of time as a person says it."""
+    for unit, scale in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= scale:
+            count = f"{seconds / scale:.1f}".removesuffix(".0")
+            return f"{count} {unit}s" if count != "1" else unit
+    return f"{seconds:g} seconds"
+
+
+def _budget(spent: float, budget: float, window: float) -> str:
+    return f"{hours(spent)} of {hours(budget)} GPU-hours in the last {span(window)}"
+
+
+def budget_spent_text(spent: float, budget: float, window: float) -> str:
+    """Why a request waits whose environment has spent its GPU-hours."""
+    return (
+        f"Your GPU-hour budget is spent: {_budget(spent, budget, window)}. A GPU is given again "
+        "when the older of them are out of that window, or the administrator raises the budget."
+    )
+
+
+def budget_notice_text(level: BudgetLevel, spent: float, budget: float, window: float) -> str:
+    """What people are told when their budget is nearly, or all, spent."""
+    if level is BudgetLevel.SPENT:
+        return (
+            f"{budget_spent_text(spent, budget, window)} What computes goes on; an idle GPU is "
+            "taken back."
+        )
+    return (
+        f"You have used {_budget(spent, budget, window)}. When they are spent new requests wait: "
+        "release GPUs that you do not need."
     )
 
 

@@ -76,12 +76,21 @@ class EndReason(Enum):
     REBOOTED = "rebooted"
 
 
+class BudgetLevel(Enum):
+    """How an environment stands with its GPU-hours."""
+
+    OK = "ok"
+    WARNED = "warned"
+    SPENT = "spent"
+
+
 class RefusalReason(Enum):
-    """Why a command is refused; the same words travel on the wire."""
+    """Why a command is refused or a request waits; the same words travel on the wire."""
 
     OVER_QUOTA = "over_quota"
     ZERO_QUOTA = "zero_quota"
     NO_RESOURCES = "no_resources"
+    BUDGET_SPENT = "budget_spent"
     TOO_LARGE = "too_large"
     UNKNOWN_LEASE = "unknown_lease"
     NOT_ALLOWED = "not_allowed"
@@ -161,8 +170,9 @@ class Quota:
     """The most an environment may hold.
 
     ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
-    GPU); ``weight`` is the fair share. ``gpu_hours`` and ``idle_timeout``
-    (seconds) are carried for later policies.
+    GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held
+    in the rolling window (``None``: no budget). ``idle_timeout`` (seconds; 0 = never)
+    goes before the node's own; ``None`` leaves it to that.
     """
 
     gpus: int

@@ -11,6 +11,12 @@ everything that is not, and as long as it does not fit, nothing else is granted.
 So it is passed over by at most ``ahead + overtakes`` grants; and while urgent
 it waits only for leases that already run.
 
+A request that nothing given back could help (its environment's GPU-hours are
+spent) is *held up*: it keeps its place among its environment's own, but stands
+in no line, is never urgent and bars nobody, and the grants that pass it
+meanwhile do not count towards its bound. What is left of the bound goes on
+counting when it is let in again.
+
 Recent use is a forward-decayed sum (G. Cormode et al., "Forward Decay", ICDE
 2009), kept as a logarithm so that it never overflows: with it the *order* of
 two environments changes only when one of them uses a GPU, so the heap stays
@@ -68,13 +74,17 @@ def _log_add(a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued request. ``order`` counts arrivals; ``urgent_at`` counts grants."""
+    """A queued request. ``order`` counts arrivals; ``urgent_at`` counts grants.
+
+    While it is held up ``left`` is how many more grants may pass it afterwards.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
     priority_class: PriorityClass
     order: int
     urgent_at: int
+    left: int | None = None
 
 
 _Lane = tuple[PriorityClass, EnvironmentName]
@@ -82,9 +92,13 @@ _Lane = tuple[PriorityClass, EnvironmentName]
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """All waiting requests. Every method returns a new queue."""
+    """All waiting requests. Every method returns a new queue.
+
+    ``held_up`` are those that are in ``waiting`` and in no lane.
+    """
 
     waiting: Map[LeaseId, Waiting] = Map()
+    held_up: Map[LeaseId, None] = Map()
     lanes: Map[_Lane, tuple[LeaseId, ...]] = Map()
     keys: Map[EnvironmentName, float] = Map()
     fair: Map[PriorityClass, Heap[tuple[float, int, str]]] = Map()
@@ -92,10 +106,14 @@ class Queue:
 
     def add(self, item: Waiting) -> Queue:
         lane = (item.priority_class, item.environment)
+        waiting = self.waiting.set(item.lease, item)
+        lanes = (*self.lanes.get(lane, ()), item.lease)
+        if len(lanes) > 1 and waiting[lanes[-2]].order > item.order:  # it was held up
+            lanes = tuple(sorted(lanes, key=lambda lease: waiting[lease].order))
         queue = replace(
             self,
-            waiting=self.waiting.set(item.lease, item),
-            lanes=self.lanes.set(lane, (*self.lanes.get(lane, ()), item.lease)),
+            waiting=waiting,
+            lanes=self.lanes.set(lane, lanes),
             urgent=self.urgent.push((item.urgent_at, item.order, item.lease)),
         )
         return queue._list(lane)
@@ -104,6 +122,10 @@ class Queue:
         item = self.waiting.get(lease)
         if item is None:
             return self
+        if lease in self.held_up:
+            return replace(
+                self, waiting=self.waiting.delete(lease), held_up=self.held_up.delete(lease)
+            )
         lane = (item.priority_class, item.environment)
         rest = tuple(other for other in self.lanes[lane] if other != lease)
         queue = replace(
@@ -112,6 +134,27 @@ class Queue:
             lanes=self.lanes.set(lane, rest) if rest else self.lanes.delete(lane),
         )
         return queue._list(lane)._compact()
+
+    def hold_up(self, lease: LeaseId, grants: int) -> Queue:
+        """Take a waiting request out of the line, after ``grants`` grants."""
+        item = self.waiting[lease]
+        if lease in self.held_up:
+            return self
+        queue = self.remove(lease)
+        item = replace(item, left=item.urgent_at - grants)
+        return replace(
+            queue,
+            waiting=queue.waiting.set(lease, item),
+            held_up=queue.held_up.set(lease, None),
+        )
+
+    def let_in(self, lease: LeaseId, grants: int) -> Queue:
+        """Put a request that was held up back into the line, at its place."""
+        item = self.waiting[lease]
+        if lease not in self.held_up:
+            return self
+        urgent_at = grants + (item.left or 0)
+        return self.remove(lease).add(replace(item, urgent_at=urgent_at, left=None))
 
     def charge(self, environment: EnvironmentName, key: float) -> Queue:
         """Note an environment's weighted recent use (log2), the smaller the earlier."""
@@ -123,7 +166,8 @@ class Queue:
         return queue
 
     def in_environment(self, environment: EnvironmentName) -> int:
-        return sum(len(self.lanes.get((c, environment), ())) for c in CLASSES)
+        in_line = sum(len(self.lanes.get((c, environment), ())) for c in CLASSES)
+        return in_line + sum(self.waiting[n].environment == environment for n in self.held_up)
 
     def first_urgent(self, grants: int) -> Waiting | None:
         """The request that nothing may pass any more, if there is one."""
@@ -133,12 +177,13 @@ class Queue:
             if urgent_at > grants:
                 return None
             item = self.waiting.get(LeaseId(lease))
-            if item is not None and item.order == order:
+            current = item is not None and (item.urgent_at, item.order) == (urgent_at, order)
+            if item is not None and current and item.left is None:
                 return item
         return None
 
     def fair_order(self) -> Iterator[Waiting]:
-        """Everybody, class by class, the least served environment first; lazily."""
+        """Everybody in line, class by class, the least served environment first; lazily."""
         for priority_class in CLASSES:
             heap = self.fair.get(priority_class, Heap())
             last: tuple[float, int, str] | None = None
@@ -154,13 +199,18 @@ class Queue:
                         yield self.waiting[lease]
 
     def service_order(self, grants: int) -> tuple[Waiting, ...]:
-        """Everybody in the order of service; for display, O(n log n)."""
+        """Everybody in the order of service, who is held up last; for display, O(n log n)."""
         urgent = sorted(
-            (item for item in self.waiting.values() if item.urgent_at <= grants),
+            (
+                item
+                for item in self.waiting.values()
+                if item.left is None and item.urgent_at <= grants
+            ),
             key=lambda item: (item.urgent_at, item.order),
         )
         first = {item.lease for item in urgent}
-        return (*urgent, *(item for item in self.fair_order() if item.lease not in first))
+        last = sorted((self.waiting[n] for n in self.held_up), key=lambda item: item.order)
+        return (*urgent, *(x for x in self.fair_order() if x.lease not in first), *last)
 
     def _entry(self, lane: _Lane) -> tuple[float, int, str] | None:
         leases = self.lanes.get(lane)
@@ -181,7 +231,7 @@ class Queue:
         queue = self
         limit = 2 * len(self.waiting) + 64
         if self.urgent.size > limit:
-            items = self.waiting.values()
+            items = [item for item in self.waiting.values() if item.left is None]
             urgent = Heap.of((i.urgent_at, i.order, str(i.lease)) for i in items)
             queue = replace(queue, urgent=urgent)
         for priority_class, heap in self.fair.items():

@@ -29,6 +29,14 @@ class QuotaBook:
     users: Map[EnvironmentName, Quota] = Map()
     overrides: Map[EnvironmentName, Quota] = Map()
     groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
+    # Before the configuration was read nobody can be granted or refused anything.
+    is_configured: bool = False
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether any quota limits GPU-hours."""
+        every = (*self.groups.values(), *self.users.values(), *self.overrides.values())
+        return any(quota.gpu_hours is not None for quota in (self.default, *every))
 
     def resolve(self, environment: EnvironmentName) -> tuple[Quota, QuotaSource]:
         """The quota in force and where it came from."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from . import events as ev
-from .model import Activity, ClaimPhase, EndReason, LeasePhase
+from .model import Activity, BudgetLevel, ClaimPhase, EndReason, LeasePhase
 from .state import Lease, State
 
 
@@ -39,10 +39,18 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield ev.BooksRestored(
         at, state.grants, state.arrivals, state.settled_at, accounts, reservations
     )
+    # After the number of grants is known: what is held up counts from it.
+    for environment, budget in sorted(state.budgets.items()):
+        if budget.level is not BudgetLevel.OK:
+            hours = state.quotas.resolve(environment)[0].gpu_hours
+            yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
 
 
 def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     waiting = state.queue.waiting.get(lease.id)
+    urgent_at = waiting.urgent_at if waiting else 0
+    if waiting is not None and waiting.left is not None:
+        urgent_at = state.grants + waiting.left
     yield ev.LeaseQueued(
         lease.requested_at,
         lease.id,
@@ -50,7 +58,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         lease.task,
         lease.request,
         lease.order,
-        waiting.urgent_at if waiting else 0,
+        urgent_at,
     )
     for process in sorted(lease.members - {lease.task.process}):
         yield ev.MemberJoined(lease.changed_at, lease.id, process)

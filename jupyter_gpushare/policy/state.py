@@ -13,6 +13,7 @@ from immutables import Map
 from .model import (
     Activity,
     Allocation,
+    BudgetLevel,
     Bytes,
     ClaimPhase,
     EndReason,
@@ -99,6 +100,14 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """GPU-hours that an environment held in the window, as measured last, and its level."""
+
+    spent: float = 0.0
+    level: BudgetLevel = BudgetLevel.OK
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything. Leases that ended are kept only while a claim of theirs drains.
 
@@ -121,8 +130,17 @@ class State:
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()
     accounts: Map[EnvironmentName, Account] = Map()
+    budgets: Map[EnvironmentName, Budget] = Map()
     usage_half_life: float = 3600.0
     problem: str | None = None
     settled_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
+
+    def budget(self, environment: EnvironmentName) -> Budget:
+        """How ``environment`` stands with its GPU-hours."""
+        return self.budgets.get(environment, Budget())
+
+    def is_held_up(self, lease: Lease) -> bool:
+        """Whether nothing that others give back could help this waiting request."""
+        return self.budget(lease.environment).level is BudgetLevel.SPENT

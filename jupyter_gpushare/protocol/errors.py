@@ -13,6 +13,7 @@ class Reason(Enum):
     OVER_QUOTA = "over_quota"
     ZERO_QUOTA = "zero_quota"
     NO_RESOURCES = "no_resources"
+    BUDGET_SPENT = "budget_spent"
     TOO_LARGE = "too_large"
     UNKNOWN_LEASE = "unknown_lease"
     NOT_ALLOWED = "not_allowed"
@@ -27,6 +28,7 @@ MEANING: Final[dict[Reason, str]] = {
     Reason.OVER_QUOTA: "The request asks for more than the environment's quota.",
     Reason.ZERO_QUOTA: "The environment's quota is 0 GPUs.",
     Reason.NO_RESOURCES: "Nothing is free now, and the request said not to wait.",
+    Reason.BUDGET_SPENT: "Why a request waits: its environment's GPU-hours are spent for now.",
     Reason.TOO_LARGE: "The node does not have that many GPUs, or none that large.",
     Reason.UNKNOWN_LEASE: "There is no such lease, or it belongs to another environment.",
     Reason.NOT_ALLOWED: "Only an administrator may do this, or the connection is not known yet.",

@@ -55,6 +55,7 @@ class Notice(Enum):
     GRANTED = "granted"
     REVOKED = "revoked"
     CHANGED = "changed"
+    BUDGET = "budget"
     PARK = "park"
     RESUME = "resume"
 
@@ -169,12 +170,17 @@ class TaskEndedParams:
 
 @dataclass(frozen=True, slots=True)
 class QuotaParams:
-    """An admin's override. ``memory`` in bytes; ``None``: whole GPUs."""
+    """An admin's override. ``memory`` in bytes; ``None``: whole GPUs.
+
+    ``gpu_hours`` and ``idle_timeout`` (seconds) stay as they are where ``None``.
+    """
 
     environment: str
     gpus: int
     memory: int | None
     weight: float
+    gpu_hours: float | None = None
+    idle_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +297,9 @@ class _Reader:
             raise self._bad(name, f"a number from {least:g} to {most:g}")
         return float(value)
 
+    def number_or_none(self, name: str, least: float, most: float) -> float | None:
+        return None if self._data.get(name) is None else self.number(name, least, least, most)
+
     def flag(self, name: str, default: bool) -> bool:
         value = self._data.get(name, default)
         if not isinstance(value, bool):
@@ -397,6 +406,8 @@ def _quota(read: _Reader) -> QuotaParams:
         gpus=read.whole("gpus", 0, 1_000_000),
         memory=read.whole_or_none("memory", 1),
         weight=read.number("weight", 1.0, 1e-6, 1e6),
+        gpu_hours=read.number_or_none("gpu_hours", 0.0, 1e9),
+        idle_timeout=read.number_or_none("idle_timeout", 0.0, 1e9),
     )
 
 

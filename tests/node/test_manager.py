@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.node.clock import SystemClock
 from jupyter_gpushare.node.codec import from_record
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger, LedgerFull, Record
+from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, LedgerFull, Record
 from jupyter_gpushare.node.manager import Manager, Outcome
 from jupyter_gpushare.node.processes import ProcessError
 from jupyter_gpushare.policy import commands as cmd
@@ -329,3 +329,48 @@ def test_a_bug_in_the_loop_is_noticed(tmp_path: Path) -> None:
             assert isinstance(manager.crash, ZeroDivisionError)
 
     asyncio.run(story())
+
+
+def test_a_ledger_that_cannot_be_read_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget is no reason for a node manager not to start, or to end."""
+
+    def usage(*_: object) -> list[Any]:
+        raise LedgerFailed("The disk is gone.")
+
+    monkeypatch.setattr(Ledger, "usage", usage)
+
+    async def run() -> None:
+        async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+            await asyncio.sleep(0.05)
+            assert isinstance(await manager.submit(ask(1)), core.Grant)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_read_while_no_quota_has_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger's thread has better things to do."""
+    calls: list[object] = []
+    real = Ledger.usage
+
+    def usage(self: Ledger, *arguments: Any) -> Any:
+        calls.append(arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "usage", usage)
+
+    async def run() -> None:
+        async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
+            await asyncio.sleep(0.1)
+            assert len(calls) == 1, "once at the start, before the first grant"
+            alice = EnvironmentName("alice")
+            quota = Quota(1, gpu_hours=5.0)
+            await manager.submit(cmd.SetQuota(CLOCK.boot(), alice, quota, alice))
+            async with asyncio.timeout(10):
+                while len(calls) < 3:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())

@@ -46,18 +46,35 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
         ):
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
-            whole = {"gpus": 3, "memory": None, "weight": 1.0, "source": "user", "used_gpus": 0}
+            whole = {
+                "gpus": 3,
+                "memory": None,
+                "weight": 1.0,
+                "source": "user",
+                "used_gpus": 0,
+                "budget": None,
+            }
             assert rows["configured"] == whole
-            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 0}
+            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 0, "budget": None}
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
             own = holder.request(gpus=1)["lease"]
             for _ in range(2):
                 member.request(gpus=2)  # the second joins the first on the same GPUs
             rows = listed(root)
-            assert rows["holder"] == {**DEFAULT, "source": "default", "used_gpus": 1}
-            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 2}
-            assert rows["ghost"] == {**OVERRIDE, "source": "override", "used_gpus": 0}
+            assert rows["holder"] == {
+                **DEFAULT,
+                "source": "default",
+                "used_gpus": 1,
+                "budget": None,
+            }
+            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 2, "budget": None}
+            assert rows["ghost"] == {
+                **OVERRIDE,
+                "source": "override",
+                "used_gpus": 0,
+                "budget": None,
+            }
             # As each of them is told.
             status = holder.call(Method.STATUS)
             assert status["quota"] == rows["holder"]

@@ -14,6 +14,7 @@ from jupyter_gpushare.policy import decide, evolve, observe, placement
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
+from jupyter_gpushare.policy.state import State
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -101,6 +102,23 @@ def _lose_a_reservation(monkeypatch):
     monkeypatch.setitem(evolve._EVOLVE, ev.LeaseGranted, granted)
 
 
+def _grant_beyond_the_budget(monkeypatch):
+    """Who has spent the GPU-hours stands in line like everybody."""
+    monkeypatch.setattr(State, "is_held_up", lambda state, lease: False)
+
+
+def _never_look_at_a_lowered_budget(monkeypatch):
+    """Only a measurement says how a budget stands, not a changed quota."""
+    original = decide._weigh_all
+
+    def weigh_all(draft):
+        if isinstance(draft.events[-1], ev.BudgetsMeasured):
+            original(draft)
+
+    monkeypatch.setattr(decide, "_weigh", lambda draft, names: None)
+    monkeypatch.setattr(decide, "_weigh_all", weigh_all)
+
+
 def run_everything():
     for story in STORIES:
         story()
@@ -119,6 +137,8 @@ def run_everything():
         _leak_a_claim,
         _act_for_another,
         _lose_a_reservation,
+        _grant_beyond_the_budget,
+        _never_look_at_a_lowered_budget,
     ],
     ids=lambda plant: plant.__name__.strip("_"),
 )

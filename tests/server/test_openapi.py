@@ -102,7 +102,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         put = served.api.put(path, json={"gpus": 1, "memory": "8GiB", "weight": 2})
         assert put.status_code == 200, put.text
         wish = {"environment": name, "gpus": 1, "memory": 8 * 2**30, "weight": 2.0}
-        assert put.json() == {**wish, "source": "override", "used_gpus": 0}
+        assert put.json() == {**wish, "source": "override", "used_gpus": 0, "budget": None}
         got = served.api.get(path)
         assert got.status_code == 200, got.text
         assert wish.items() <= got.json().items()

@@ -49,7 +49,7 @@ class Histories(RuleBasedStateMachine):
             [gpu(index, size) for index, size in enumerate(gpus)],
             Quota(1, Bytes(4 * GIB)),
             alice=Quota(2, None, weight=2.0),
-            bob=Quota(2, Bytes(8 * GIB)),
+            bob=Quota(2, Bytes(8 * GIB), gpu_hours=2.0),
         )
         self.next_pid = 1
         self.alive: dict[int, str] = {}
@@ -161,9 +161,19 @@ class Histories(RuleBasedStateMachine):
                 )
         self.world.run(cmd.Tick(self.world.at, self.world.at))
 
-    @rule(who=st.sampled_from(PEOPLE), gpus=st.integers(0, 3), gib=st.none() | st.integers(1, 9))
-    def set_quota(self, who: str, gpus: int, gib: int | None) -> None:
-        quota = Quota(gpus, None if gib is None else Bytes(gib * GIB))
+    @rule(who=st.sampled_from(PEOPLE), hours=st.sampled_from([0.0, 1.0, 1.7, 2.0, 3.0]))
+    def window_rolls(self, who: str, hours: float) -> None:
+        self.world.spent[who] = hours
+        self.world.measure_budgets()
+
+    @rule(
+        who=st.sampled_from(PEOPLE),
+        gpus=st.integers(0, 3),
+        gib=st.none() | st.integers(1, 9),
+        hours=st.none() | st.sampled_from([0.0, 1.0, 2.0]),
+    )
+    def set_quota(self, who: str, gpus: int, gib: int | None, hours: float | None) -> None:
+        quota = Quota(gpus, None if gib is None else Bytes(gib * GIB), gpu_hours=hours)
         admin = EnvironmentName("root")
         self.world.run(cmd.SetQuota(self.world.at, EnvironmentName(who), quota, admin))
 
@@ -185,6 +195,7 @@ class Histories(RuleBasedStateMachine):
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
         assert state.reservations == before.reservations
         assert state.grants == before.grants
+        assert state.queue.held_up == before.queue.held_up
         self.world.state = dataclasses.replace(
             state,
             quotas=dataclasses.replace(
@@ -196,6 +207,7 @@ class Histories(RuleBasedStateMachine):
         assert [item.lease for item in again] == order
         gpus = tuple(books.gpu for books in before.gpus.values())
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
+        self.world.measure_budgets()
         self.world.observe()
 
     @invariant()
@@ -246,7 +258,7 @@ class Crowd(RuleBasedStateMachine):
             overtake_batch=2 * limit,
             max_waiting_per_environment=8,
         )
-        self.world = World(config).start([gpu(0), gpu(1)], Quota(2, None))
+        self.world = World(config).start([gpu(0), gpu(1)], Quota(2, None, gpu_hours=10.0))
         self.next_pid = 1
 
     @rule(who=st.sampled_from("abcdef"), both=st.booleans(), batch=st.booleans())
@@ -254,6 +266,11 @@ class Crowd(RuleBasedStateMachine):
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
         self.world.request(who, self.next_pid, Request(2 if both else 1, None, kind))
         self.next_pid += 1
+
+    @rule(who=st.sampled_from("abcdef"), spent=st.booleans())
+    def budget(self, who: str, spent: bool) -> None:
+        self.world.spent[who] = 10.0 if spent else 0.0
+        self.world.measure_budgets()
 
     @rule(seconds=st.floats(0.1, 100), first=st.booleans())
     def finish(self, seconds: float, first: bool) -> None:

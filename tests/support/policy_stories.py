@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.model import Bytes, LeaseId, LeasePhase, Quota
-from support.policy_world import GIB, World, gpu, process
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import (
+    BudgetLevel,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    Quota,
+    RefusalReason,
+    Request,
+)
+from jupyter_gpushare.policy.state import State
+from support.policy_world import BOOT, GIB, World, gpu, process
+
+ALICE = EnvironmentName("alice")
 
 
 def phase(world: World, lease: str) -> str:
@@ -115,7 +129,93 @@ def a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:
     assert world.gpus_of("L2") == [1], "what waits is served when a GPU comes"
 
 
+def a_reservation_grows_only_into_room() -> None:
+    """A second task that asks for more than is left waits, though its GPU is shared."""
+    world = World().start([gpu(0)], Quota(1, None))
+    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
+    world.request("bob", 2, Request(1, Bytes(16 * GIB)))
+    world.request("alice", 3, Request(1, Bytes(10 * GIB)))
+    assert phase(world, "L3") == "queued"
+
+
+def a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
+    """What waits is neither granted nor refused while only the ledger has been read."""
+    world = two_people_one_gpu()
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    world.state = state
+    world.memory[(9, gpu(0).uuid)] = 2 * GIB  # a squatter that came meanwhile
+    world.run(cmd.Start(world.at, BOOT, (gpu(0),)))
+    world.observe()
+    assert phase(world, "L2") == "queued"
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(8 * GIB))))
+    assert phase(world, "L2") == "queued"
+
+
+def budgets(hours: float, **more: Quota) -> World:
+    """One GPU for one task at a time; everybody has ``hours`` GPU-hours."""
+    config = PolicyConfig(max_tasks_per_gpu=1, overtake_interactive=2)
+    return World(config).start([gpu(0)], Quota(1, None, gpu_hours=hours), **more)
+
+
+def who_has_spent_the_budget_waits_and_bars_nobody() -> None:
+    """The request waits with its reason, others pass it, and it goes on when the window rolls."""
+    world = budgets(10.0)
+    world.spent["alice"] = 10.0
+    world.measure_budgets()
+    assert world.state.budget(ALICE).level is BudgetLevel.SPENT
+    waits = world.request("alice", 1)
+    assert isinstance(waits, core.Wait)
+    assert "10 of 10 GPU-hours in the last 7 days" in waits.message
+    why = core.why_waiting(world.state, waits.lease, 0, world.config)
+    assert why.reason is RefusalReason.BUDGET_SPENT
+    now = world.request("alice", 2, wait=False)
+    assert isinstance(now, core.Refuse)
+    assert now.reason is RefusalReason.NO_RESOURCES
+    assert "10 of 10" in now.message
+    for pid in range(3, 12):  # far more than the bound of 2
+        decision = world.request("bob", pid)
+        assert isinstance(decision, core.Grant)
+        world.release(decision.lease, "bob")
+        world.observe()
+    world.request("carol", 20)
+    world.request("dave", 21)
+    world.spent["alice"] = 7.9
+    world.measure_budgets()
+    assert world.state.budget(ALICE).level is BudgetLevel.OK
+    assert world.state.queue.service_order(world.state.grants)[0].lease == "L1"
+    assert world.state.queue.first_urgent(world.state.grants) is None, "it was in no line so far"
+
+
+def a_raised_budget_serves_who_waits() -> None:
+    """An administrator's override counts at once, and so does taking it back."""
+    world = budgets(10.0)
+    world.spent["alice"] = 11.0
+    world.measure_budgets()
+    world.request("alice", 1)
+    root = EnvironmentName("root")
+    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, gpu_hours=12.0), root))
+    assert phase(world, "L1") == "held"
+    assert world.state.budget(ALICE).level is BudgetLevel.WARNED
+    world.run(cmd.UnsetQuota(world.at, ALICE, root))
+    assert world.state.budget(ALICE).level is BudgetLevel.SPENT
+    assert phase(world, "L1") == "held", "what runs goes on"
+    assert isinstance(world.request("alice", 2), core.Wait), "even on the GPU that is held"
+
+
+def a_budget_of_nothing_is_spent_from_the_start() -> None:
+    """0 GPU-hours: nothing was measured, and nothing may be held."""
+    world = budgets(0.0)
+    assert isinstance(world.request("alice", 1), core.Wait)
+
+
 STORIES = (
+    a_reservation_grows_only_into_room,
+    a_restart_refuses_nobody_before_the_quotas_are_read,
+    who_has_spent_the_budget_waits_and_bars_nobody,
+    a_raised_budget_serves_who_waits,
+    a_budget_of_nothing_is_spent_from_the_start,
     a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free,
     a_stalled_holder_keeps_what_it_uses,
     a_released_lease_drains_until_measured,

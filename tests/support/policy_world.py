@@ -56,6 +56,10 @@ class World:
     commands: list[cmd.Command] = field(default_factory=list)
     memory: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
+    #: GPU-hours that each environment really held in the window, as the shell would measure.
+    spent: dict[str, float] = field(default_factory=dict)
+    #: How many more grants may pass each waiting request, counted here.
+    may_pass: dict[LeaseId, int] = field(default_factory=dict)
     serial: int = 0
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
@@ -69,8 +73,12 @@ class World:
         result = core.step(before, command, self.config)
         replayed = before
         for event in result.events:
+            if isinstance(event, ev.LeaseQueued):
+                bound = self.config.overtakes(event.request.priority_class)
+                self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
             if isinstance(event, ev.LeaseGranted):
                 self.fair_to_the_urgent(replayed, event)
+                self.within_budget(replayed, event)
             earlier, replayed = replayed, core.evolve(replayed, event)
             if isinstance(event, ev.LeaseGranted):
                 self.within_capacity(earlier, replayed, event)
@@ -109,14 +117,36 @@ class World:
             pid = after.leases[event.lease].task.process.pid
             self.entitled[(pid, part.gpu)] = part.memory
 
-    @staticmethod
-    def fair_to_the_urgent(before: State, event: ev.LeaseGranted) -> None:
-        """The stated bound: nobody passes a request that has been passed often enough."""
+    def within_budget(self, before: State, event: ev.LeaseGranted) -> None:
+        """Nobody whose GPU-hours are spent is granted more."""
+        hours = before.quotas.resolve(event.environment)[0].gpu_hours
+        spent = self.spent.get(event.environment, 0.0)
+        assert hours is None or spent < hours, f"{spent} of {hours} GPU-hours, and granted more"
+
+    def measure_budgets(self) -> None:
+        """The shell reads the ledger."""
+        spent = tuple((EnvironmentName(who), held) for who, held in sorted(self.spent.items()))
+        self.run(cmd.MeasureBudgets(self.at, spent))
+
+    def is_spent(self, before: State, who: EnvironmentName) -> bool:
+        hours = before.quotas.resolve(who)[0].gpu_hours
+        return hours is not None and self.spent.get(who, 0.0) >= hours
+
+    def fair_to_the_urgent(self, before: State, event: ev.LeaseGranted) -> None:
+        """The stated bound: nobody passes a request that has been passed often enough.
+
+        Grants that pass it while its environment has no GPU-hours left do not count.
+        """
         waiting = before.queue.waiting
         mine = (waiting[event.lease].urgent_at, waiting[event.lease].order)
         for item in waiting.values():
+            if self.is_spent(before, item.environment):
+                continue
             if item.urgent_at <= before.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"
+            if self.may_pass[item.lease] <= 0:
+                assert self.may_pass[event.lease] <= 0, "an urgent request was passed"
+            self.may_pass[item.lease] -= 1
 
     def request(
         self,

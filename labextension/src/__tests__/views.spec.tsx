@@ -46,6 +46,18 @@ describe('QuotaView', () => {
     expect(meter.dataset.level).toBe(level);
   });
 
+  it.each([
+    ['ok', 3, '3.0 of 10 in the last 7 d', null],
+    ['warned', 8.25, '8.3 of 10 in the last 7 d', /Nearly all are used/],
+    ['spent', 12, '12.0 of 10 in the last 7 d', /New requests wait/]
+  ] as const)('a budget that is %s', (level, spent, text, advice) => {
+    const budget = { hours: 10, spent, window: 7 * 86400, level };
+    show(QuotaView, aStatus({ quota: aQuota({ budget }) }));
+    expect(bar('GPU-hours').getAttribute('aria-valuetext')).toBe(text);
+    const said = screen.queryByText(/Nearly all are used|New requests wait/);
+    expect(said?.textContent ?? '').toMatch(advice ?? /^$/);
+  });
+
   it('explains what it means to be over', () => {
     show(QuotaView, aStatus({ quota: aQuota({ gpus: 1, used_gpus: 2 }) }));
     expect(screen.getByText(/2 GPUs must come back/)).toBeTruthy();

@@ -199,6 +199,17 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description GPU-hours held in the rolling window; null: they are not limited */
+        Budget: {
+            /** @description GPU-hours that may be held */
+            hours: number;
+            /** @enum {unknown} */
+            level: "ok" | "warned" | "spent";
+            /** @description GPU-hours held, as measured last */
+            spent: number;
+            /** @description seconds */
+            window: number;
+        } | null;
         DailyUsage: {
             days: {
                 /** @description GPU-seconds */
@@ -256,6 +267,7 @@ export interface components {
             uuid: string;
         };
         HeldQuota: {
+            budget: components["schemas"]["Budget"];
             gpus: number;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
@@ -346,6 +358,7 @@ export interface components {
             quota: components["schemas"]["HeldQuota"];
         };
         Quota: {
+            budget: components["schemas"]["Budget"];
             environment: string;
             gpus: number;
             /** @description bytes on each GPU; null: whole GPUs */
@@ -462,7 +475,7 @@ export interface components {
              * @description why it waits; null: not yours to know
              * @enum {string|null}
              */
-            reason: "no_resources" | "unavailable" | null;
+            reason: "no_resources" | "budget_spent" | "unavailable" | null;
             /** @description seconds */
             waiting: number;
         };

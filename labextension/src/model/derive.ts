@@ -78,6 +78,11 @@ export function gpuUse(quota: Quota): IUse {
   return use(quota.used_gpus, quota.gpus);
 }
 
+/** GPU-hours held of those that may be; `null` where they are not limited. */
+export function budgetUse(quota: Quota): IUse | null {
+  return quota.budget && use(quota.budget.spent, quota.budget.hours);
+}
+
 /** What I have reserved on each GPU I hold, of what I may; the whole GPU where no limit is set. */
 export function memoryUse(status: Status): { gpu: Gpu; use: IUse }[] {
   const limit = status.quota?.memory ?? null;

@@ -2,8 +2,14 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { Quota } from '../api/types';
-import { gpuUse, type IUse, Level, memoryUse } from '../model/derive';
-import { formatBytes, formatGpus } from '../text/format';
+import {
+  budgetUse,
+  gpuUse,
+  type IUse,
+  Level,
+  memoryUse
+} from '../model/derive';
+import { formatBytes, formatDuration, formatGpus } from '../text/format';
 import { useSettings, useSnapshot, useView } from './host';
 import { Skeleton, UseBar } from './parts';
 
@@ -25,6 +31,7 @@ export function QuotaView(): JSX.Element {
   }
   const gpus = gpuUse(quota);
   const memory = memoryUse(status);
+  const budget = budgetUse(quota);
   return (
     <div className="jp-gpushare-quota">
       <Row
@@ -52,6 +59,19 @@ export function QuotaView(): JSX.Element {
           }
         />
       ))}
+      {budget && quota.budget && (
+        <Row
+          label={trans.__('GPU-hours')}
+          text={trans.__(
+            '%1 of %2 in the last %3',
+            budget.used.toFixed(1),
+            quota.budget.hours,
+            formatDuration(quota.budget.window, trans)
+          )}
+          use={budget}
+          advice={budgetAdvice(quota.budget.level, trans)}
+        />
+      )}
       <dl className="jp-gpushare-facts">
         <dt>{trans.__('Memory per GPU')}</dt>
         <dd>
@@ -72,6 +92,24 @@ export function QuotaView(): JSX.Element {
       </dl>
     </div>
   );
+}
+
+function budgetAdvice(
+  level: 'ok' | 'warned' | 'spent',
+  trans: TranslationBundle
+): string | null {
+  switch (level) {
+    case 'ok':
+      return null;
+    case 'warned':
+      return trans.__(
+        'Nearly all are used. When none are left, new requests wait: release GPUs that you do not need.'
+      );
+    case 'spent':
+      return trans.__(
+        'New requests wait until the older hours are out of that window. What computes goes on; an idle GPU is taken back.'
+      );
+  }
 }
 
 function Row(props: {

@@ -126,7 +126,8 @@ export function install(size: ISize): void {
         memory: 16 * GIB,
         weight: 1,
         source: 'user',
-        used_gpus: 6
+        used_gpus: 6,
+        budget: null
       },
       gpus,
       leases,

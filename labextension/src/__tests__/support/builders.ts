@@ -107,6 +107,7 @@ export function aQuota(given: Partial<Quota> = {}): Quota {
     weight: 1,
     source: 'default',
     used_gpus: 0,
+    budget: null,
     ...given
   };
 }

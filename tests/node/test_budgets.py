@@ -1,0 +1,137 @@
+"""GPU-hour budgets in the real node manager: measured from the ledger, told, waited for, raised."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, RunningNode, until
+
+from jupyter_gpushare.node.ledger import Ledger, Record
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+SECONDS = 1 / 3600.0  # of a GPU, in GPU-hours
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.Policy.max_tasks_per_gpu = 1\n"
+    "c.Policy.budget_interval = 0.1\n"
+)
+
+
+def tokens(directory: Path) -> str:
+    path = directory / "tokens.json"
+    path.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    path.write_text(json.dumps({"tokens": people}))
+    return f"--token-file={path}"
+
+
+@contextlib.contextmanager
+def node(directory: Path, hours: float, *, window: float = 3600.0) -> Iterator[RunningNode]:
+    """One GPU for one task; alice has a budget, bob has none."""
+    config = (
+        f"{CONFIG}c.Quotas.users = {{'alice': {{'gpus': 1, 'gpu_hours': {hours}}}}}\n"
+        f"c.Policy.budget_window = {window}\n"
+    )
+    arguments = [tokens(directory)]
+    with RunningNode(directory, simulate="1x24GiB", config=config, arguments=arguments) as running:
+        yield running
+
+
+def budget(client: NodeClient) -> dict[str, Any]:
+    found: dict[str, Any] = client.call(Method.STATUS)["quota"]["budget"]
+    return found
+
+
+def kinds(client: NodeClient) -> list[str]:
+    return [event["text"] for event in client.call(Method.HISTORY)["events"]]
+
+
+def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> None:
+    with (
+        node(tmp_path, 1.5 * SECONDS) as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+        running.client("root") as root,
+    ):
+        assert bob.call(Method.STATUS)["quota"]["budget"] is None
+        assert budget(alice)["level"] == "ok"
+        first = alice.request()
+        assert alice.wait_notice(Notice.BUDGET)["level"] == "warned"
+        told = alice.wait_notice(Notice.BUDGET)
+        assert told["level"] == "spent"
+        assert "GPU-hour budget is spent" in told["message"]
+        now = budget(alice)
+        assert now["spent"] >= now["hours"] == 1.5 * SECONDS
+        state = alice.call(Method.HEARTBEAT, lease=first["lease"])["state"]
+        assert state == "held", "what computes goes on"
+        alice.call(Method.RELEASE, lease=first["lease"])
+
+        waiting = alice.ask()
+        notice = alice.wait_notice(Notice.QUEUED)
+        assert notice["reason"] == "budget_spent"
+        assert "GPU-hours in the last hour" in notice["message"]
+        with pytest.raises(RemoteError) as refused:
+            alice.request(wait=False)
+        assert refused.value.reason is Reason.NO_RESOURCES
+        assert "budget is spent" in refused.value.message
+        bobs = bob.request(wait=False)  # passes: nobody is held up by her
+        bob.call(Method.RELEASE, lease=bobs["lease"])
+        assert not alice.answered(waiting)
+
+        raised = root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=10.0)
+        assert raised["budget"]["hours"] == 10.0
+        assert alice.wait(waiting)["state"] == "held"
+        texts = kinds(alice)
+        assert any("nearly spent" in text for text in texts)
+        assert any("the budget is spent" in text for text in texts)
+        kept = root.call(Method.QUOTA_SET, environment="alice", gpus=1)
+        assert kept["budget"]["hours"] == 10.0, "a new count must not lift the budget"
+        back = root.call(Method.QUOTA_UNSET, environment="alice")
+        assert back["budget"]["hours"] == 1.5 * SECONDS
+
+
+def test_the_window_rolls_on_and_serves_who_waits(tmp_path: Path) -> None:
+    with node(tmp_path, 0.5 * SECONDS, window=3.0) as running, running.client("alice") as alice:
+        first = alice.request()
+        until(lambda: budget(alice)["level"] == "spent", "half a second was held")
+        alice.call(Method.RELEASE, lease=first["lease"])
+        asked = time.monotonic()
+        assert alice.request()["state"] == "held"
+        assert time.monotonic() - asked > 1.0, "not before the first seconds are out of the window"
+
+
+def test_a_restart_grants_nothing_before_it_knows_what_was_spent(tmp_path: Path) -> None:
+    with node(tmp_path, 1.0, window=7200.0) as running, running.client("alice") as alice:
+        lease = alice.request()["lease"]
+        alice.call(Method.RELEASE, lease=lease)
+        running.kill9()
+        # What the time until now would have left there, had it been an hour and a half.
+        ledger = Ledger.open(running.ledger, history=1e6, wall=time.time())
+        wall, at = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        granted = {"gpus": [{"gpu": "GPU-1", "memory": 1}], "activity": "busy"}
+        ended = {"reason": "released", "detail": "", "v": 1}
+        ledger.append(
+            [
+                Record("LeaseGranted", at - 6000, wall - 6000, "alice", "old", granted),
+                Record("LeaseEnded", at - 600, wall - 600, "alice", "old", ended),
+            ]
+        )
+        _skip_for_the_policy(ledger)
+        ledger.close()
+        running.start()
+        with running.client("alice") as again, pytest.raises(RemoteError) as refused:
+            again.request(wait=False)
+        assert "1.5 of 1 GPU-hours" in refused.value.message
+
+
+def _skip_for_the_policy(ledger: Ledger) -> None:
+    """The two records are for the usage tables: the state in the snapshot is the one before."""
+    snapshot, after = ledger.load()
+    ledger.write_snapshot([*snapshot, *(r for r in after if r.lease != "old")])
