@@ -121,6 +121,7 @@ def environment() -> str:
 def configuration() -> str:
     """All traits."""
     from jupyter_gpushare.client.magics import GpuShare
+    from jupyter_gpushare.hub.app import GpuShareHub
     from jupyter_gpushare.node import app as node
     from jupyter_gpushare.server.extension import GpuShareExtension
 
@@ -131,6 +132,7 @@ def configuration() -> str:
         ),
         ("Jupyter server: `jupyter_gpushare_config.py`", (GpuShareExtension,)),
         ("Kernels: `ipython_kernel_config.py`", (GpuShare,)),
+        ("JupyterHub's pages: `jupyter_gpushare_hub_config.py`", (GpuShareHub,)),
     )
     text = "# Configuration\n"
     for title, kinds in parts:

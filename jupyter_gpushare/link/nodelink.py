@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol.connection import ClientConnection
@@ -66,6 +66,9 @@ class NodeLink:
     where peer credentials do not; ``name`` is what the client calls itself.
     """
 
+    #: What the state says before the first try has ended.
+    UNTRIED: Final = "The connection to the node manager was not tried yet."
+
     def __init__(
         self,
         *,
@@ -76,7 +79,7 @@ class NodeLink:
         timeout: float = 5.0,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
-        self.state = LinkState(None, None, "The connection to the node manager was not tried yet.")
+        self.state = LinkState(None, None, self.UNTRIED)
         self._find = find
         self._why = why
         self._token = token

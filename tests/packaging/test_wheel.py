@@ -27,6 +27,9 @@ WHERE_IT_MATTERS = {
     "jupyter_gpushare.start",
     f"{DATA}/etc/ipython/ipython_kernel_config.json",
     f"{DATA}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",
+    f"{DATA}/share/jupyter_gpushare/systemd/jupyter-gpushare.service",
+    f"{DATA}/share/jupyter_gpushare/systemd/jupyter-gpushare.socket",
+    f"{DATA}/share/jupyter_gpushare/systemd/jupyter-gpushare.sysusers.conf",
 }
 
 
@@ -119,6 +122,10 @@ def test_the_wheel_has_everything(wheel: Path) -> None:
     for source in package.rglob("*"):
         if source.suffix in {".py", ".yaml", ".typed"}:
             assert f"jupyter_gpushare/{source.relative_to(package)}" in files
+    pages = [*(package / "hub" / "templates").rglob("*.html"), *(package / "hub/static").iterdir()]
+    assert {path.suffix for path in pages} == {".html", ".css", ".js"}
+    for page in pages:
+        assert f"jupyter_gpushare/{page.relative_to(package)}" in files
     others = {name.partition("/")[0] for name in files} - {
         "jupyter_gpushare",
         "jupyter_gpushare.pth",
@@ -289,6 +296,23 @@ def test_the_command_line(installed: Environment) -> None:
     script = installed.root / "bin" / "jupyter-gpushare"
     assert "gpushare" in run(script, "--help", cwd=installed.root).lower()
     assert __version__ in run(script, "--version", cwd=installed.root)
+
+
+def test_the_units_are_found_where_pip_put_them(installed: Environment) -> None:
+    told = installed.ask(
+        "import json, jupyter_gpushare.cli.systemd as it;"
+        "print(json.dumps(it.units(it.shipped(), '/opt/other/bin/python')))"
+    )
+    units = json.loads(told)
+    assert (
+        "ExecStart=/opt/other/bin/python -I -m" in units["systemd/system/jupyter-gpushare.service"]
+    )
+    assert set(units) == {
+        "systemd/system/jupyter-gpushare.service",
+        "systemd/system/jupyter-gpushare.socket",
+        "sysusers.d/jupyter-gpushare.conf",
+    }
+    assert (installed.root / "share" / "jupyter_gpushare" / "systemd").is_dir()
 
 
 def test_a_kernel_loads_our_extension_and_the_users_own(

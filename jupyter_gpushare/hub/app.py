@@ -1,0 +1,175 @@
+"""The service as a program: ``python -m jupyter_gpushare.hub``, which JupyterHub starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from jupyter_core.application import JupyterApp
+from jupyterhub._data import DATA_FILES_PATH
+from jupyterhub.services.auth import HubOAuth
+from jupyterhub.utils import url_path_join
+from tornado import web
+from tornado.httpserver import HTTPServer
+from traitlets import Dict, Float, Integer, List, TraitError, Unicode, default, validate
+
+from jupyter_gpushare._version import __version__
+from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
+
+from . import api, pages
+from .handlers import CallbackHandler, HealthHandler, quiet_log
+from .links import Limits, LinkPool
+from .live import Audience, LiveHandler
+from .site import STATIC, Site, make_templates, versions
+
+_MOST_BODY: Final = 1 << 20  # bytes of a request
+NOT_ALONE: Final = (
+    "This is a service that JupyterHub starts: put `from jupyter_gpushare.hub import setup; "
+    "setup(c)` into jupyterhub_config.py."
+)
+
+
+class GpuShareHub(JupyterApp):
+    """JupyterHub's pages about GPUs."""
+
+    name = "jupyter-gpushare-hub"
+    version = __version__
+    description = __doc__
+    config_file_name = Unicode("jupyter_gpushare_hub_config")
+    classes = List([HubOAuth])
+
+    nodes = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="""The socket of each node manager, by the name that people are shown. Not set: the
+        one of JUPYTER_GPUSHARE_SOCKET, or the system's, under this host's name.""",
+    ).tag(config=True)
+    url = Unicode(
+        help="""Where to listen. Not set: what JupyterHub says in JUPYTERHUB_SERVICE_URL."""
+    ).tag(config=True)
+    believed = Integer(
+        30, min=1, help="Seconds for which the Hub's word on a login is believed."
+    ).tag(config=True)
+    links = Integer(256, min=1, help="Most links to node managers at once.").tag(config=True)
+    links_per_user = Integer(16, min=1, help="Most of them in one person's name.").tag(config=True)
+    link_linger = Float(
+        10.0, min=0.0, help="Seconds after its last use in which a link is closed."
+    ).tag(config=True)
+    answer_timeout = Float(
+        5.0, min=0.1, help="Seconds a node manager may take to answer one question."
+    ).tag(config=True)
+    live_limit = Integer(512, min=0, help="Most pages that are kept up to date at once.").tag(
+        config=True
+    )
+    live_limit_per_user = Integer(16, min=0, help="Most of them one person's.").tag(config=True)
+    login_check = Float(
+        30.0, min=0.1, help="Seconds between two looks whether an open page's login is still good."
+    ).tag(config=True)
+    template_paths = List(
+        Unicode(), help="Directories of templates of your own, such as JupyterHub's page.html."
+    ).tag(config=True)
+
+    @default("nodes")
+    def _default_nodes(self) -> dict[str, str]:
+        return {socket.gethostname(): os.environ.get(names.SOCKET) or SYSTEM_SOCKET}
+
+    @default("url")
+    def _default_url(self) -> str:
+        return os.environ.get("JUPYTERHUB_SERVICE_URL", "")
+
+    @validate("nodes")
+    def _check_nodes(self, proposal: dict[str, Any]) -> dict[str, str]:
+        nodes: dict[str, str] = proposal["value"]
+        if not nodes or not all(nodes) or not all(nodes.values()):
+            raise TraitError("nodes needs at least one name with the path of a socket.")
+        return nodes
+
+    def start(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        # Below that it tells of every cookie that is set.
+        logging.getLogger("tornado.application").setLevel(logging.WARNING)
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        address = urlsplit(self.url)
+        port = address.port
+        if not address.hostname or port is None or "JUPYTERHUB_API_TOKEN" not in os.environ:
+            raise SystemExit(NOT_ALONE)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        site = self.make_site()
+        audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
+        server = HTTPServer(
+            make_application(site, audience), xheaders=True, max_body_size=_MOST_BODY
+        )
+        server.listen(port, address.hostname)
+        self.log.info("gpushare: serves %s at %s", site.prefix, self.url)
+        await stop.wait()
+        server.stop()
+        audience.close()
+        await site.pool.close()
+        await server.close_all_connections()
+
+    def make_site(self) -> Site:
+        """Join the parts. JupyterHub's environment variables say where and who it is."""
+        auth = HubOAuth(parent=self, cache_max_age=self.believed)
+        limits = Limits(self.links, self.links_per_user, self.link_linger, self.answer_timeout)
+        hub_url = auth.hub_host + auth.hub_prefix
+        templates = make_templates(
+            self.template_paths, [os.path.join(DATA_FILES_PATH, "templates")]
+        )
+        marks = versions()
+        prefix = auth.base_url
+        templates.globals["own_static"] = lambda name: (
+            f"{prefix}static/{name}?v={marks.get(name, '')}"
+        )
+        return Site(
+            name=os.environ.get("JUPYTERHUB_SERVICE_NAME", "gpushare"),
+            prefix=prefix,
+            hub_url=hub_url,
+            auth=auth,
+            pool=LinkPool(self.nodes, limits, log=self.log),
+            templates=templates,
+            origins=(auth.hub_host,) if auth.hub_host else (),
+        )
+
+
+def make_application(site: Site, audience: Audience) -> web.Application:
+    """The routes. Cookies are signed with a key of this process: a restart asks the Hub again."""
+    given = {"site": site}
+    routes: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+        (r"health", HealthHandler, {}),
+        (r"oauth_callback", CallbackHandler, given),
+        (r"static/(.*)", StaticHandler, {"path": str(STATIC)}),
+        (r"live", LiveHandler, {**given, "audience": audience}),
+        *((path, handler, given) for path, handler in api.ROUTES),
+        *((path, handler, given) for path, handler in pages.ROUTES),
+        (r".*", pages.NothingHandler, given),
+    ]
+    return web.Application(
+        [(url_path_join(site.prefix, path), *rest) for path, *rest in routes],
+        cookie_secret=os.urandom(32),
+        log_function=quiet_log,
+        websocket_ping_interval=30,
+    )
+
+
+class StaticHandler(web.StaticFileHandler):
+    """Our style and script; nothing in them is anybody's."""
+
+    def set_default_headers(self) -> None:
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.clear_header("Server")
+
+
+def main() -> None:
+    """Run the service."""
+    GpuShareHub.launch_instance()

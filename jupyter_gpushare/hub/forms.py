@@ -1,0 +1,91 @@
+"""The forms of the pages: what was typed, what is wrong with it, what it asks for. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.sizes import format_size, parse_size
+
+UNITS: Final = ("GiB", "MiB", "GB")
+_NUMBER: Final = re.compile(r"\d{1,9}(?:[.,]\d{1,6})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaForm:
+    """What stands in the fields, and beside which field stands which mistake."""
+
+    environment: str = ""
+    gpus: str = ""
+    memory: str = ""
+    unit: str = "GiB"
+    weight: str = "1"
+    mistakes: Mapping[str, str] = field(default_factory=dict)
+
+
+def filled(environment: str, quota: Mapping[str, Any]) -> QuotaForm:
+    """The form with a quota that is there."""
+    memory, unit = "", "GiB"
+    if quota["memory"] is not None:
+        memory, unit = _in_unit(quota["memory"])
+    return QuotaForm(environment, str(quota["gpus"]), memory, unit, f"{quota['weight']:g}")
+
+
+def _in_unit(size: int) -> tuple[str, str]:
+    """The shortest number that is exactly ``size`` bytes; else in MiB, rounded."""
+    for unit in UNITS:
+        text = f"{size / parse_size('1' + unit):.6f}".rstrip("0").rstrip(".")
+        if text != "0" and parse_size(text + unit) == size:
+            return text, unit
+    return str(max(1, round(size / 2**20))), "MiB"
+
+
+def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
+    """The form as it was typed, and the wish; the wish only counts without mistakes."""
+    form = {name: typed.get(name, "").strip() for name in ("environment", "gpus", "memory")}
+    unit = typed.get("unit", "GiB")
+    weight = typed.get("weight", "").strip() or "1"
+    mistakes: dict[str, str] = {}
+    wish: dict[str, Any] = {"memory": None}
+    try:
+        wish["environment"] = wishes.checked_name(form["environment"])
+    except NodeProblem as problem:
+        mistakes["environment"] = problem.message
+    if re.fullmatch(r"\d{1,9}", form["gpus"], re.ASCII) and int(form["gpus"]) <= openapi.MOST_GPUS:
+        wish["gpus"] = int(form["gpus"])
+    else:
+        mistakes["gpus"] = f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all."
+    if form["memory"]:
+        wish["memory"] = _memory(form["memory"], unit, mistakes)
+    number = weight.replace(",", ".")
+    if _NUMBER.fullmatch(weight) and (openapi.LEAST_WEIGHT <= float(number) <= openapi.MOST_WEIGHT):
+        wish["weight"] = float(number)
+    else:
+        mistakes["weight"] = "A number above 0, as 1 or 2.5."
+    return QuotaForm(**form, unit=unit, weight=weight, mistakes=mistakes), wish
+
+
+def _memory(text: str, unit: str, mistakes: dict[str, str]) -> int | None:
+    """Bytes of ``8`` and a unit, or of ``8GiB`` whatever the unit."""
+    with_unit = re.search(r"[a-zA-Z]", text) is not None
+    try:
+        if unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
+            raise ValueError
+        size = parse_size(text if with_unit else text.replace(",", ".") + unit)
+        if not 1 <= size <= openapi.MOST_MEMORY:
+            raise ValueError
+    except ValueError:
+        mistakes["memory"] = "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
+        return None
+    return size
+
+
+def wish_text(wish: Mapping[str, Any]) -> str:
+    """A quota in a sentence's words."""
+    memory = "whole GPUs" if wish["memory"] is None else f"{format_size(wish['memory'])} on each"
+    count = wish["gpus"]
+    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}"

@@ -1,0 +1,245 @@
+"""What the service's handlers have in common: who asks, in whose name, and how errors look."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated, UserNotAllowed
+from tornado import web
+
+from jupyter_gpushare.link import wishes
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.protocol.messages import Method
+
+from .links import Viewer
+from .site import Site
+
+_LOG: Final = logging.getLogger("jupyter_gpushare.hub")
+
+HUB_AWAY: Final = (
+    "JupyterHub does not answer, so nobody can be told who you are. Tasks that hold a GPU keep "
+    "it. Try again in a minute."
+)
+NOT_LET_IN: Final = (
+    "You may not use this service: it needs the permission access:services!service=gpushare. Ask "
+    "the administrator of this JupyterHub for it."
+)
+NOT_LOGGED_IN: Final = (
+    "You are not logged in, or this page is too old for what you asked: nothing was changed. Go "
+    "back, reload the page, and try again."
+)
+_REASONS: Final = {
+    400: "bad_request",
+    403: "not_allowed",
+    404: "not_found",
+    405: "method_not_allowed",
+    502: "bad_gateway",
+    503: "unavailable",
+}
+
+
+class Refusal(web.HTTPError):
+    """An error with its reason for programs and its sentence for people."""
+
+    def __init__(self, problem: NodeProblem) -> None:
+        super().__init__(wishes.HTTP_STATUS.get(problem.reason, 502))
+        self.problem = problem
+
+
+def quiet_log(handler: web.RequestHandler) -> None:
+    """Log a request without its query: OAuth codes and tokens travel there."""
+    status = handler.get_status()
+    level = logging.DEBUG if status < 400 else logging.INFO if status < 500 else logging.WARNING
+    request = handler.request
+    milliseconds = 1000 * request.request_time()
+    _LOG.log(level, "%d %s %s %.0f ms", status, request.method, request.path, milliseconds)
+
+
+class QuietErrors(web.RequestHandler):
+    """Errors without query strings and request dumps in the log."""
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Say what went wrong, with a traceback only where it is our mistake."""
+        what = f"{self.request.method} {self.request.path}"
+        if not isinstance(value, web.HTTPError):
+            _LOG.error("%s failed", what, exc_info=(typ, value, tb))
+        elif value.status_code >= 500:
+            _LOG.warning("%s: %s", what, said_by(value))
+        else:
+            _LOG.debug("%s: %s", what, said_by(value))
+
+
+def said_by(error: BaseException | None) -> str:
+    """An error's sentence, empty where it has none."""
+    if isinstance(error, Refusal):
+        return error.problem.message
+    if isinstance(error, web.HTTPError) and error.log_message:
+        return error.log_message % error.args if error.args else error.log_message
+    return ""
+
+
+class ServiceHandler(HubOAuthenticated, QuietErrors):
+    """Knows who asks before anything else happens.
+
+    ``viewer`` is that person with the token by which the Hub knows them.
+    """
+
+    #: Whether a browser without a login is sent to the Hub to log in.
+    sends_to_login = False
+
+    def initialize(self, site: Site) -> None:
+        self.site = site
+        self.hub_auth = site.auth
+        self._viewer: Viewer | None = None
+
+    @property
+    def viewer(self) -> Viewer:
+        assert self._viewer is not None, "prepare() lets nobody through without one"
+        return self._viewer
+
+    def set_default_headers(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "same-origin")
+        self.clear_header("Server")
+
+    async def prepare(self) -> None:
+        """Ask the Hub whose the login or token is; let nobody else through."""
+        try:
+            model = await self.hub_auth.get_user(self, sync=False)
+        except web.HTTPError as error:
+            raise Refusal(NodeProblem("unavailable", HUB_AWAY)) from error
+        if model is None:
+            if self.sends_to_login and self.request.method in ("GET", "HEAD"):
+                self.redirect(self.get_login_url())
+                return
+            raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
+        try:
+            self.current_user = self.check_hub_user(model)
+        except UserNotAllowed:
+            self.current_user = None
+            raise Refusal(NodeProblem("not_allowed", NOT_LET_IN)) from None
+        if self.request.method not in ("GET", "HEAD", "OPTIONS"):
+            # The Hub's code has looked already; what changes something is looked at here too.
+            self.check_xsrf_cookie()
+        self._viewer = Viewer(f"{model.get('kind', 'user')}:{model['name']}", self._token())
+
+    def _token(self) -> str:
+        """The token that the Hub knew: of the header, or the one of the login."""
+        if getattr(self, "_token_authenticated", False):
+            return str(self.hub_auth.get_token(self, in_cookie=False))
+        return str(self.hub_auth._get_token_cookie(self))
+
+    # -- asking --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def link(self, node: str) -> AsyncIterator[NodeLink]:
+        """The viewer's own link to a node. Raises :class:`NodeProblem`."""
+        async with self.site.pool.borrow(node, self.viewer) as link:
+            yield link
+
+    async def ask(self, node: str, method: Method, **params: Any) -> dict[str, Any]:
+        """Ask a node manager in the viewer's name; ``None`` parameters are left out."""
+        async with self.link(node) as link:
+            return await link.call(method, **params)
+
+    def node_named(self, name: str | None) -> str:
+        """A node by name, the only one without a name. Raises :class:`NodeProblem`."""
+        nodes = self.site.pool.nodes
+        if name is None:
+            if len(nodes) != 1:
+                raise wishes.bad_request(f"Say which node: 'node' is one of {', '.join(nodes)}.")
+            return next(iter(nodes))
+        if name not in nodes:
+            raise NodeProblem("not_found", f"There is no node {name[:64]!r}.")
+        return name
+
+    def query(self, name: str) -> str | None:
+        """A query's argument, as it was sent. Raises :class:`NodeProblem`."""
+        return wishes.one_value(self.request.query_arguments, name)
+
+
+class JsonHandler(ServiceHandler):
+    """Answers and errors as JSON."""
+
+    def answer(self, document: object) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(document, allow_nan=False))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Write ``{"reason", "message", …numbers}``."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        numbers: Mapping[str, Any] = {}
+        reason = _REASONS.get(status_code, "internal")
+        if isinstance(error, Refusal):
+            numbers, reason = error.problem.numbers, error.problem.reason
+        message = said_by(error) or {
+            404: "There is nothing at this address.",
+            405: "This address does not know that method.",
+        }.get(status_code, "Something went wrong in the service; its log has the reason.")
+        self.answer({**numbers, "reason": reason, "message": message})
+
+
+class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):
+    """Where the Hub sends a browser back to after the login."""
+
+    def initialize(self, site: Site) -> None:
+        self.site = site
+        self.hub_auth = site.auth
+
+    def set_default_headers(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+        self.clear_header("Server")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        self.set_header("Content-Security-Policy", self.site.policy())
+        write_page(
+            self,
+            "error.html",
+            title="The login did not work",
+            message="JupyterHub sent you back here without a login that counts.",
+            advice="Start again from the GPU page; if that does not help, log out and in again.",
+        )
+
+
+class HealthHandler(web.RequestHandler):
+    """Says that the service runs, to whoever asks, and nothing else."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Cache-Control", "no-store")
+        self.clear_header("Server")
+        self.finish("ok\n")
+
+
+def write_page(handler: Any, template: str, **view: Any) -> None:
+    """Render one of our pages around ``view`` and finish."""
+    site: Site = handler.site
+    user = getattr(handler, "_current_user", None)
+    handler.set_header("Content-Type", "text/html; charset=utf-8")
+    hub = site.hub_url
+    handler.finish(
+        site.templates.get_template(f"gpushare/{template}").render(
+            base_url=hub,
+            prefix=site.prefix,
+            user={"name": user["name"]} if user else None,
+            login_url=f"{hub}login",
+            logout_url=f"{hub}logout",
+            parsed_scopes=(),
+            services=[{"name": site.name, "href": site.prefix}],
+            static_url=lambda path, include_version=True: f"{hub}static/{path}",
+            **view,
+        )
+    )
+
+
+def attachment(handler: web.RequestHandler, name: str, text: str) -> None:
+    """Finish with a CSV file to be saved under ``name``."""
+    handler.set_header("Content-Type", "text/csv; charset=utf-8; header=present")
+    handler.set_header("Content-Disposition", f'attachment; filename="{name}"')
+    handler.finish(text)

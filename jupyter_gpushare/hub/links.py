@@ -1,0 +1,162 @@
+"""Links to the node managers, one for each viewer's token and node.
+
+The service has no power of its own: it asks in the viewer's name, with the
+viewer's token, and the node manager decides what that person sees. So links
+are never shared between tokens. There are only so many, and one that nobody
+uses is closed after a few seconds; with it the token is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
+
+_CLIENT_NAME: Final = "jupyterhub-service"
+#: Seconds for a new link's first answer, and for one that was lost to come back.
+_FIRST_ANSWER: Final = 6.0
+_COME_BACK: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks, as the Hub named them. The token is in no repr."""
+
+    name: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many links there may be, of all viewers and of one; and for how long unused (s)."""
+
+    most: int = 256
+    most_each: int = 16
+    linger: float = 10.0
+    timeout: float = 5.0
+
+
+@dataclass(slots=True)
+class _Lent:
+    link: NodeLink
+    viewer: str
+    users: int = 0
+    closing: asyncio.TimerHandle | None = None
+
+
+class LinkPool:
+    """Lends links. ``nodes``: the socket of each node manager, by name."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, str],
+        limits: Limits,
+        *,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self.nodes = dict(nodes)
+        self._limits = limits
+        self._log = log
+        self._lent: dict[tuple[str, str], _Lent] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    @asynccontextmanager
+    async def borrow(self, node: str, viewer: Viewer) -> AsyncIterator[NodeLink]:
+        """A link of ``viewer``'s to ``node``, connected if it can be.
+
+        Raises :class:`NodeProblem` where there are too many already.
+        """
+        key = (node, hashlib.sha256(viewer.token.encode()).hexdigest())
+        lent = self._lent.get(key)
+        if lent is None:
+            self._make_room(viewer.name)
+            lent = self._lent[key] = self._open(node, viewer)
+        if lent.closing is not None:
+            lent.closing.cancel()
+            lent.closing = None
+        lent.users += 1
+        try:
+            await _settle(lent.link)
+            yield lent.link
+        finally:
+            lent.users -= 1
+            if lent.users == 0 and self._lent.get(key) is lent:
+                lent.closing = asyncio.get_running_loop().call_later(
+                    self._limits.linger, self._end, key
+                )
+
+    async def close(self) -> None:
+        """Close all links."""
+        for key in tuple(self._lent):
+            self._end(key)
+        await asyncio.gather(*self._endings, return_exceptions=True)
+
+    def _open(self, node: str, viewer: Viewer) -> _Lent:
+        path, token = self.nodes[node], viewer.token
+        link = NodeLink(
+            find=lambda: path,
+            why=lambda: None,
+            token=lambda: token,
+            name=_CLIENT_NAME,
+            timeout=self._limits.timeout,
+            log=self._log,
+        )
+        link.start()
+        return _Lent(link, viewer.name)
+
+    def _make_room(self, viewer: str) -> None:
+        own = [key for key, lent in self._lent.items() if lent.viewer == viewer]
+        for keys, most in ((own, self._limits.most_each), (list(self._lent), self._limits.most)):
+            if len(keys) < most:
+                continue
+            # The one that is unused for longest: they are in the order of their making.
+            idle = next((key for key in keys if self._lent[key].users == 0), None)
+            if idle is None:
+                raise NodeProblem(
+                    "rate_limited",
+                    "Too many pages about GPUs are open at once. Close some, or try again in a "
+                    "minute.",
+                )
+            self._end(idle)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        lent = self._lent.pop(key)
+        if lent.closing is not None:
+            lent.closing.cancel()
+        task = asyncio.get_running_loop().create_task(lent.link.close())
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+
+async def _settle(link: NodeLink) -> None:
+    """Wait until a new link knows whether it is connected; give a lost one a chance."""
+    before = link.state
+    if before.connected:
+        return
+    fresh = before.generation == 0 and not _tried(link)
+    changed = asyncio.Event()
+    unsubscribe = link.subscribe(changed.set)
+    link.hurry()
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_ANSWER if fresh else _COME_BACK):
+                while not link.state.connected and not (fresh and _tried(link)):
+                    changed.clear()
+                    await changed.wait()
+    finally:
+        unsubscribe()
+
+
+def _tried(link: NodeLink) -> bool:
+    return link.state.message != NodeLink.UNTRIED

@@ -1,0 +1,176 @@
+"""``live``: tells an open page that something has changed, and no more.
+
+The page then fetches what it shows in the ordinary way. Who listens is known
+before the connection is upgraded, and asked again while it is open: it ends
+with the login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jupyterhub.services.auth import UserNotAllowed
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
+
+from .handlers import NOT_LOGGED_IN, Refusal, ServiceHandler
+from .site import Site
+from .views import fingerprint
+
+#: What a page is told.
+CHANGED: Final = '{"type": "changed"}'
+#: The WebSocket's own code for "you may not": the page does not try again.
+LOGGED_OUT: Final = 1008
+_AT_MOST_EVERY: Final = 1.0  # seconds between two messages
+_WRITE_WITHIN: Final = 30.0  # seconds a message may take to leave; then the listener is dropped
+_LARGEST_INCOMING: Final = 1024  # bytes; listeners have nothing to say
+
+
+@dataclass(slots=True)
+class Audience:
+    """Who listens now, of at most ``most``, ``most_each`` of them one person's.
+
+    ``look_again``: seconds between two questions to the Hub whether a login is
+    still good.
+    """
+
+    most: int
+    most_each: int
+    look_again: float
+    listeners: set[LiveHandler] = field(default_factory=set)
+    by_viewer: Counter[str] = field(default_factory=Counter)
+
+    def is_full(self, viewer: str) -> bool:
+        return len(self.listeners) >= self.most or self.by_viewer[viewer] >= self.most_each
+
+    def add(self, listener: LiveHandler) -> None:
+        self.listeners.add(listener)
+        self.by_viewer[listener.viewer.name] += 1
+
+    def remove(self, listener: LiveHandler) -> None:
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+            self.by_viewer[listener.viewer.name] -= 1
+            self.by_viewer += Counter()  # forgets those with none
+
+    def close(self) -> None:
+        """Say goodbye to everybody (1001, going away)."""
+        for listener in tuple(self.listeners):
+            listener.close(1001, "The service stops.")
+
+
+class LiveHandler(ServiceHandler, WebSocketHandler):
+    """One listener."""
+
+    def initialize(  # type: ignore[override] # tornado calls it with what the route gives
+        self, site: Site, audience: Audience
+    ) -> None:
+        super().initialize(site)
+        self.audience = audience
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def max_message_size(self) -> int:
+        return _LARGEST_INCOMING
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        by_token = getattr(self, "_token_authenticated", False)
+        if not by_token and not self.request.headers.get("Origin"):
+            # Browsers always say where they are; with one's cookie only a page of ours may ask.
+            raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
+        if self.audience.is_full(self.viewer.name):
+            message = "Too many pages about GPUs are open at once. Close some."
+            raise Refusal(NodeProblem("rate_limited", message))
+
+    async def get(self, *args: str, **kwargs: str) -> None:
+        upgraded: Awaitable[None] | None = super().get(*args, **kwargs)
+        if upgraded is not None:
+            await upgraded
+
+    def check_origin(self, origin: str) -> bool:
+        """Only pages of the very host that was asked."""
+        return bool(super().check_origin(origin))
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        if self.audience.is_full(self.viewer.name):
+            self.close(1013, "Too many.")
+            return
+        self.audience.add(self)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._look_again())]
+
+    def on_message(self, message: str | bytes) -> None:
+        """Listeners only listen."""
+
+    def on_close(self) -> None:
+        self.audience.remove(self)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _listen(self) -> None:
+        """Hear all nodes, and tell of changes as long as the listener is there."""
+        async with AsyncExitStack() as stack:
+            try:
+                for node in self.site.pool.nodes:
+                    link = await stack.enter_async_context(self.link(node))
+                    stack.callback(link.subscribe(self._hearing(link)))
+            except NodeProblem as problem:
+                self.close(1013, problem.message[:100])
+                return
+            self._changed.set()  # what the page shows is older than this connection
+            await self._tell()
+
+    def _hearing(self, link: NodeLink) -> Callable[[], None]:
+        """Told of each new status of ``link``; measurements alone are no news."""
+        before = fingerprint(link.state.status)
+
+        def hear() -> None:
+            nonlocal before
+            now = fingerprint(link.state.status)
+            if now != before:
+                before = now
+                self._changed.set()
+
+        return hear
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(WebSocketClosedError):
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(_WRITE_WITHIN):
+                        await self.write_message(CHANGED)
+                except TimeoutError:
+                    self.close(LOGGED_OUT, "Too slow.")
+                    return
+                await asyncio.sleep(_AT_MOST_EVERY)
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(self.audience.look_again)
+            if not await self._is_let_in():
+                self.close(LOGGED_OUT, "Your login has ended.")
+                return
+
+    async def _is_let_in(self) -> bool:
+        try:
+            model: Any = await self.hub_auth.user_for_token(
+                self.viewer.token, use_cache=False, sync=False
+            )
+            return model is not None and self.check_hub_user(model) is not None
+        except UserNotAllowed:
+            return False
+        except web.HTTPError:
+            return True  # the Hub is away: nobody is put out for that

@@ -1,0 +1,230 @@
+// Keeps an open page up to date. The page works without it.
+//
+// A WebSocket says that something has changed; the parts that are marked
+// data-live are then fetched as the server writes them and put in place of the
+// old ones. Nothing happens while nobody sees the page.
+
+const root = document.getElementById('gpushare');
+const prefix = root.dataset.prefix;
+const badge = document.getElementById('stale');
+const AT_MOST_EVERY = 1000; // ms between two looks
+const AT_LEAST_EVERY = 20_000; // ms; ages and measurements change by themselves
+const LOGGED_OUT = 1008;
+
+/** The sections' text as the server wrote it, by id: what is the same is left alone. */
+const written = new Map();
+let socket = null;
+let failures = 0;
+let again = 0;
+let next = 0;
+let fetched = 0;
+
+/** Write moments in the reader's own zone and habit. */
+function localise(part) {
+  for (const time of part.querySelectorAll('time[datetime]')) {
+    const when = new Date(time.dateTime);
+    const today = when.toDateString() === new Date().toDateString();
+    time.textContent = when.toLocaleString(
+      undefined,
+      today
+        ? { timeStyle: 'short' }
+        : { dateStyle: 'short', timeStyle: 'short' }
+    );
+    time.title = when.toLocaleString();
+  }
+}
+
+/** Whether somebody types in it just now. */
+function isEdited(part) {
+  const active = document.activeElement;
+  return (
+    part.contains(active) &&
+    active.matches('input:not([type=hidden]), select, textarea')
+  );
+}
+
+function remember(part) {
+  for (const section of part.querySelectorAll('section[id]')) {
+    written.set(section.id, section.innerHTML);
+  }
+}
+
+/** Put newer content into an element; what is open stays open, focus and scrolling stay. */
+function replace(old, newer) {
+  const focused = old.contains(document.activeElement)
+    ? document.activeElement.id || old.id
+    : null;
+  const open = [...old.querySelectorAll('details[open][id]')].map(d => d.id);
+  const scrolled = [...old.querySelectorAll('.gs-scroll')].map(box => [
+    box.scrollLeft,
+    box.scrollTop
+  ]);
+  localise(newer);
+  old.replaceChildren(...newer.childNodes);
+  for (const id of open) {
+    document.getElementById(id)?.setAttribute('open', '');
+  }
+  old.querySelectorAll('.gs-scroll').forEach((box, place) => {
+    [box.scrollLeft, box.scrollTop] = scrolled[place] ?? [0, 0];
+  });
+  if (focused !== null) {
+    (document.getElementById(focused) ?? old).focus({ preventScroll: true });
+  }
+}
+
+/** Take from a newer text of a part the sections that differ. */
+function update(part, text) {
+  const { body } = new DOMParser().parseFromString(text, 'text/html');
+  const old = [...part.querySelectorAll('section[id]')];
+  const newer = [...body.querySelectorAll('section[id]')];
+  const names = sections => sections.map(section => section.id).join();
+  const texts = newer.map(section => section.innerHTML);
+  if (names(old) !== names(newer)) {
+    if (!isEdited(part)) {
+      newer.forEach((section, place) => written.set(section.id, texts[place]));
+      replace(part, body);
+    }
+    return;
+  }
+  newer.forEach((section, place) => {
+    const { id } = section;
+    if (written.get(id) !== texts[place] && !isEdited(old[place])) {
+      written.set(id, texts[place]);
+      replace(old[place], section);
+    }
+  });
+}
+
+/** Fetch one part; false where the server does not give it. */
+async function look(part, more = {}) {
+  const address = new URL(location.href);
+  address.hash = '';
+  address.searchParams.set('part', part.dataset.part);
+  for (const [name, value] of Object.entries(more)) {
+    address.searchParams.set(name, value);
+  }
+  const answer = await fetch(address, {
+    headers: { 'X-XSRFToken': root.dataset.xsrf },
+    redirect: 'error'
+  });
+  if (answer.status === 403) {
+    stop();
+    return false;
+  }
+  if (!answer.ok) {
+    return false;
+  }
+  update(part, await answer.text());
+  return true;
+}
+
+/** Fetch all parts that change; at most once a second. */
+function refresh() {
+  if (next || document.hidden) {
+    return;
+  }
+  const wait = Math.max(0, fetched + AT_MOST_EVERY - Date.now());
+  next = setTimeout(async () => {
+    fetched = Date.now();
+    let good = true;
+    try {
+      for (const part of document.querySelectorAll('[data-live]')) {
+        good = (await look(part)) && good;
+      }
+    } catch {
+      good = false;
+    }
+    next = 0;
+    tell(good);
+  }, wait);
+}
+
+/** Say whether what is shown can be believed. */
+function tell(good) {
+  if (socket === 'ended') {
+    return;
+  }
+  const live = socket?.readyState === WebSocket.OPEN;
+  root.toggleAttribute('data-stale', !good);
+  badge.hidden = good && live;
+  badge.textContent = good
+    ? 'Changes do not come by themselves; looked at now and then'
+    : 'Not up to date; tried again';
+}
+
+/** The login has ended: no more tries. */
+function stop() {
+  const old = socket;
+  socket = 'ended';
+  clearTimeout(again);
+  if (old instanceof WebSocket) {
+    old.close();
+  }
+  root.toggleAttribute('data-stale', true);
+  badge.hidden = false;
+  badge.textContent = 'Not up to date: reload this page to log in again';
+}
+
+function connect() {
+  if (socket || document.hidden) {
+    return;
+  }
+  const address = new URL(`${prefix}live`, location.href);
+  address.protocol = address.protocol.replace('http', 'ws');
+  socket = new WebSocket(address);
+  socket.onmessage = () => {
+    failures = 0;
+    refresh();
+  };
+  socket.onclose = event => {
+    if (socket === 'ended') {
+      return;
+    }
+    socket = null;
+    if (event.code === LOGGED_OUT) {
+      stop();
+      return;
+    }
+    if (document.hidden) {
+      return;
+    }
+    failures += 1;
+    // With a jitter, or all pages come back at once when the service does.
+    const pause = Math.min(60_000, 1000 * 2 ** Math.min(failures, 6));
+    again = setTimeout(connect, pause * (0.6 + 0.8 * Math.random()));
+    refresh();
+  };
+}
+
+function seen() {
+  if (document.hidden) {
+    clearTimeout(again);
+    if (socket instanceof WebSocket) {
+      const old = socket;
+      socket = null;
+      old.onclose = null;
+      old.close();
+    }
+  } else {
+    connect();
+  }
+}
+
+localise(document);
+if (document.querySelector('[data-live]')) {
+  document.querySelectorAll('[data-live]').forEach(remember);
+  document.addEventListener('visibilitychange', seen);
+  setInterval(() => {
+    if (Date.now() - fetched > AT_LEAST_EVERY && socket !== 'ended') {
+      refresh();
+    }
+  }, AT_LEAST_EVERY / 4);
+  connect();
+}
+// Days begin at midnight where the reader is.
+const offset = -60 * new Date().getTimezoneOffset();
+for (const part of document.querySelectorAll('[data-local]')) {
+  if (offset !== 0) {
+    look(part, { utc_offset: offset }).catch(() => {});
+  }
+}

@@ -1,0 +1,560 @@
+"""What the pages show, from the node manager's documents. Pure.
+
+The templates only place what is here; every sentence and figure is made here,
+where it can be tested without a Hub.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from . import words
+
+Json = Mapping[str, Any]
+
+_MOST_WAITING: Final = 50  # rows of the queue; who stands further back learns how many are ahead
+
+
+class Level(Enum):
+    """How a use stands to what is allowed."""
+
+    FREE = "free"
+    FULL = "full"
+    OVER = "over"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A use as a bar and in words. ``share`` is from 0 to 1."""
+
+    label: str
+    text: str
+    share: float
+    level: Level = Level.FREE
+
+
+def bar(label: str, text: str, used: float, limit: float) -> Bar:
+    """The bar of ``used`` of ``limit``, in whichever unit."""
+    if limit <= 0:
+        level, share = (Level.OVER, 1.0) if used > 0 else (Level.NONE, 0.0)
+    else:
+        share = min(1.0, used / limit)
+        level = Level.OVER if used > limit else Level.FULL if used == limit else Level.FREE
+    return Bar(label, text, share, level)
+
+
+#: What changes all the time. Pages take it along when they look, and look for more than that.
+_VOLATILE: Final = frozenset({"time", "age", "waiting", "used", "utilisation", "measured", "spent"})
+
+
+def fingerprint(status: Json | None) -> str:
+    """A text that differs where two documents differ in what a page must show at once."""
+    return json.dumps(_lasting(status), sort_keys=True)
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _lasting(part) for k, part in value.items() if k not in _VOLATILE}
+    if isinstance(value, list):
+        return [_lasting(part) for part in value]
+    return value
+
+
+# -- one's own -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaView:
+    """``advice`` is a sentence where something is to be done about it."""
+
+    bars: tuple[Bar, ...]
+    facts: tuple[tuple[str, str], ...]
+    advice: str
+
+
+def quota_view(status: Json) -> QuotaView:
+    """The viewer's own quota, and what they use of it."""
+    quota = status.get("quota")
+    if not quota:
+        return QuotaView((), (), f"The node manager knows no quota for {status['environment']}.")
+    used, allowed = quota["used_gpus"], quota["gpus"]
+    bars = [bar("GPUs", f"{used} of {allowed}", used, allowed)]
+    for gpu in status["gpus"]:
+        if gpu["mine"] > 0:
+            limit = quota["memory"] or gpu["memory"]
+            text = f"{words.size(gpu['mine'])} of {words.size(limit)}"
+            bars.append(bar(f"Memory on GPU {gpu['index']}", text, gpu["mine"], limit))
+    budget = quota.get("budget")
+    if budget:
+        span = words.duration(budget["window"])
+        text = budget_text(budget)
+        bars.append(bar(f"GPU-hours of the last {span}", text, budget["spent"], budget["hours"]))
+    facts = (
+        ("Memory on each GPU", words.memory_each(quota["memory"])),
+        ("Weight", f"{quota['weight']:g}"),
+        ("Set by", words.source_word(quota["source"])),
+    )
+    return QuotaView(tuple(bars), facts, _quota_advice(used, allowed, budget))
+
+
+def budget_text(budget: Json) -> str:
+    """GPU-hours spent of those that may be."""
+    return f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g}"
+
+
+def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
+    if allowed == 0 and used == 0:
+        return (
+            "Your quota is 0 GPUs, so your notebooks run on the CPU. Ask the administrator of "
+            "this JupyterHub for one."
+        )
+    if used > allowed:
+        return (
+            "You hold more GPUs than your quota allows: it was lowered meanwhile. Nothing is "
+            "taken from you; new requests wait until you are within it."
+        )
+    if budget and budget["level"] == "spent":
+        return (
+            "Your GPU-hours are spent. You get a GPU again when what you held long ago falls out "
+            f"of the last {words.duration(budget['window'])}."
+        )
+    if budget and budget["level"] == "warned":
+        return "Most of your GPU-hours are spent: release what you do not need."
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One lease. Moments are Unix seconds; ``key`` tells rows of a page apart."""
+
+    key: str
+    lease: str
+    state: str
+    word: str
+    hint: str
+    title: str
+    path: str
+    environment: str
+    where: str
+    memory: str
+    since: float
+    lasts: str
+    why: str
+    mine: bool
+    can_release: bool
+    can_cancel: bool
+    can_revoke: bool
+    use: Bar | None = None
+
+
+def lease_views(status: Json, *, everybody: bool = False) -> list[LeaseView]:
+    """One's own leases, or all: those who wait first, then the oldest first."""
+    leases = [
+        lease
+        for lease in status["leases"]
+        if lease["state"] != "ended" and (lease["mine"] or everybody)
+    ]
+    leases.sort(key=lambda lease: (lease["state"] != "queued", lease["requested"]))
+    waiting = {row["lease"]: row for row in status["queue"] if row["lease"]}
+    return [
+        _lease_view(place, lease, waiting.get(lease["id"]), status)
+        for place, lease in enumerate(leases)
+    ]
+
+
+def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> LeaseView:
+    state = lease["state"]
+    queued = state == "queued"
+    since = lease["requested"] if queued else lease["since"]
+    hint = words.state_hint(state)
+    why = ""
+    if queued and waiting is not None:
+        why = waiting["message"] or ""
+    elif state in words.RESTART_HELPS:
+        why = hint
+    limit = sum(part["memory"] for part in lease["gpus"])
+    measured = [part["measured"] for part in lease["gpus"]]
+    use: Bar | None = None
+    if queued:
+        asked = lease["asked"]
+        memory = words.gpus(asked["gpus"])
+        if asked["memory"] is not None:
+            memory += f", {words.size(asked['memory'])} on each"
+        memory += " asked"
+    elif not measured or any(part is None for part in measured):
+        memory = f"may use {words.size(limit)}" if limit else ""
+    else:
+        memory = f"{words.size(sum(measured))} of {words.size(limit)}"
+        use = bar("GPU memory", memory, sum(measured), limit)
+    known = lease["id"] is not None
+    running = state not in ("queued", "draining", "ended")
+    return LeaseView(
+        key=lease["id"] or f"other-{place}",
+        lease=lease["id"] or "",
+        state=state,
+        word=words.state_word(state),
+        hint=hint,
+        title=task_title(lease),
+        path=lease["path"] or "",
+        environment=lease["environment"] or "",
+        where=", ".join(f"GPU {part['index']}" for part in lease["gpus"]),
+        memory=memory,
+        since=since,
+        lasts=words.duration(status["node"]["time"] - since),
+        why=why,
+        mine=lease["mine"],
+        can_release=known and lease["mine"] and running,
+        can_cancel=known and lease["mine"] and queued,
+        can_revoke=known and state not in ("draining", "ended"),
+        use=use,
+    )
+
+
+def task_title(lease: Json) -> str:
+    """The name by which a person knows a lease's task."""
+    path: str = lease["path"] or ""
+    name: str = path.rstrip("/").rpartition("/")[2] or lease["name"] or ""
+    return name or ("A program" if lease["kind"] == "process" else "A notebook")
+
+
+# -- the queue -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """Where one of the viewer's requests stands."""
+
+    position: int
+    ahead: str
+    waited: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingView:
+    position: int
+    who: str
+    what: str
+    kind: str
+    waited: str
+    mine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """``more``: how many stand further back than the rows. ``lately``: how long others waited."""
+
+    places: tuple[PlaceView, ...]
+    summary: str
+    rows: tuple[WaitingView, ...]
+    more: int
+    lately: tuple[str, ...]
+
+
+def queue_view(status: Json) -> QueueView:
+    queue = status["queue"]
+    batch = sum(row["priority_class"] == "batch" for row in queue)
+    summary = "Nobody waits."
+    if queue:
+        summary = f"{len(queue)} waiting: {len(queue) - batch} interactive, {batch} batch."
+    return QueueView(
+        places=tuple(
+            PlaceView(
+                row["position"],
+                ahead_text(row["ahead"]),
+                words.duration(row["waiting"]),
+                row["message"] or "",
+            )
+            for row in queue
+            if row["mine"]
+        ),
+        summary=summary,
+        rows=tuple(
+            WaitingView(
+                position=row["position"],
+                who="You" if row["mine"] else row["environment"] or "Someone",
+                what=_asked(row),
+                kind=row["priority_class"],
+                waited=words.duration(row["waiting"]),
+                mine=row["mine"],
+            )
+            for row in queue[:_MOST_WAITING]
+        ),
+        more=max(0, len(queue) - _MOST_WAITING),
+        lately=_lately(status.get("waits")),
+    )
+
+
+def ahead_text(ahead: Json) -> str:
+    """Who is ahead, by priority class."""
+    interactive, batch = ahead["interactive"], ahead["batch"]
+    if interactive and batch:
+        return f"Ahead of you: {interactive} interactive, {batch} batch."
+    if not interactive and not batch:
+        return "Nobody is ahead of you."
+    kind, count = ("interactive", interactive) if interactive else ("batch", batch)
+    return f"{count} {kind} request{' is' if count == 1 else 's are'} ahead of you."
+
+
+def _asked(row: Json) -> str:
+    what = words.gpus(row["gpus"])
+    return what if row["memory"] is None else f"{what} with {words.size(row['memory'])}"
+
+
+def _lately(waits: Json | None) -> tuple[str, ...]:
+    if not waits:
+        return ()
+    lines = []
+    for name in ("interactive", "batch"):
+        one = waits[name]
+        if not one["granted"]:
+            continue
+        line = f"{name.capitalize()}: {one['granted']} granted in the last "
+        line += words.duration(waits["window"])
+        if one["waited"] and one["median"] is not None and one["longest"] is not None:
+            line += f", {one['waited']} after waiting {words.duration(one['median'])} (median), "
+            line += f"{words.duration(one['longest'])} at most"
+        else:
+            line += ", none had to wait"
+        lines.append(f"{line}.")
+    return tuple(lines)
+
+
+# -- GPUs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a GPU's memory, from ``start`` on; both are shares of one."""
+
+    kind: str
+    label: str
+    start: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    key: str
+    title: str
+    name: str
+    healthy: bool
+    problem: str
+    parts: tuple[Part, ...]
+    facts: str
+    squatters: tuple[str, ...]
+
+
+def gpu_views(status: Json) -> list[GpuView]:
+    return [_gpu_view(gpu, status["node"]["max_tasks_per_gpu"]) for gpu in status["gpus"]]
+
+
+def _gpu_view(gpu: Json, most_tasks: int) -> GpuView:
+    total = gpu["memory"]
+    mine = min(gpu["mine"], total)
+    others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
+    unleased = min(gpu["unleased"], total - mine - others)
+    sizes = (
+        ("mine", "mine", mine),
+        ("others", "others'", others),
+        ("unleased", "without a lease", unleased),
+        ("free", "free", total - mine - others - unleased),
+    )
+    parts, start = [], 0.0
+    for kind, label, part in sizes:
+        share = part / total if total else 0.0
+        if part:
+            parts.append(Part(kind, f"{words.size(part)} {label}", start, share))
+        start += share
+    return GpuView(
+        key=gpu["uuid"],
+        title=f"GPU {gpu['index']}",
+        name=gpu["name"],
+        healthy=gpu["health"] == "ok",
+        problem=gpu["problem"] or "",
+        parts=tuple(parts),
+        facts=f"{gpu['tasks']} of {words.counted(most_tasks, 'task')}"
+        + (
+            f" · {words.percent(gpu['utilisation'])} utilised"
+            if gpu["utilisation"] is not None
+            else ""
+        ),
+        squatters=tuple(_squatter(one) for one in gpu["squatters"]),
+    )
+
+
+def _squatter(one: Json) -> str:
+    who = "A process" if one["pid"] is None else f"Process {one['pid']}"
+    memory = "memory" if one["memory"] is None else words.size(one["memory"])
+    if one["kind"] == "over_limit":
+        return f"{who} uses {memory}: more than its lease reserves."
+    return f"{who} uses {memory} without a lease."
+
+
+# -- everybody -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentView:
+    """A row of the administrators' table. ``held`` and ``busy`` are GPU-hours in words."""
+
+    name: str
+    groups: str
+    use: Bar
+    memory: str
+    weight: str
+    budget: str
+    source: str
+    leases: str
+    held: str
+    busy: str
+    overridden: bool
+
+
+def environment_views(quotas: Json, usage: Json, status: Json) -> list[EnvironmentView]:
+    """Every environment that the node manager knows, by name."""
+    used = {row["environment"]: row for row in usage["rows"]}
+    listed = {row["environment"]: row for row in quotas["quotas"]}
+    default = {**quotas["default"], "source": "default", "used_gpus": 0}
+    rows = []
+    for name in sorted(listed.keys() | used.keys()):
+        quota, spent = listed.get(name, default), used.get(name)
+        own = [lease for lease in status["leases"] if lease["environment"] == name]
+        waiting = sum(lease["state"] == "queued" for lease in own)
+        held = sum(lease["state"] not in ("queued", "ended") for lease in own)
+        text = f"{quota['used_gpus']} of {quota['gpus']}"
+        rows.append(
+            EnvironmentView(
+                name=name,
+                groups=", ".join(quota.get("groups") or ()),
+                use=bar(f"GPUs of {name}", text, quota["used_gpus"], quota["gpus"]),
+                memory=words.memory_each(quota["memory"]),
+                weight=f"{quota['weight']:g}",
+                budget=budget_text(quota["budget"]) if quota.get("budget") else "",
+                source=words.source_word(quota["source"]),
+                leases=f"{held}, {waiting} waiting" if waiting else str(held),
+                held=words.gpu_hours(spent["gpu_seconds_held"]) if spent else "0",
+                busy=words.gpu_hours(spent["gpu_seconds_busy"]) if spent else "0",
+                overridden=quota["source"] == "override",
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    at: float
+    node: str
+    kind: str
+    environment: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Empty means any. ``text`` is looked for in the words, whatever the case."""
+
+    environment: str = ""
+    kind: str = ""
+    text: str = ""
+
+
+def event_views(events: Iterable[tuple[str, Json]], wanted: EventFilter) -> list[EventView]:
+    """Events of (node, event) that fit, newest first."""
+    sought = wanted.text.casefold()
+    views = [
+        EventView(event["at"], node, event["kind"], event["environment"] or "", event["text"])
+        for node, event in events
+    ]
+    fitting = [
+        view
+        for view in views
+        if wanted.environment in ("", view.environment)
+        and wanted.kind in ("", view.kind)
+        and sought in f"{view.text} {view.environment}".casefold()
+    ]
+    return sorted(fitting, key=lambda view: -view.at)
+
+
+# -- by day --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A day's bars, in the chart's own units, and in words."""
+
+    day: str
+    held: str
+    busy: str
+    leases: int
+    title: str
+    x: float
+    width: float
+    held_height: float
+    busy_height: float
+
+
+@dataclass(frozen=True, slots=True)
+class DaysView:
+    """``width`` and ``height`` of the chart, ``top`` of its axis in words."""
+
+    columns: tuple[Column, ...]
+    width: int
+    height: int
+    top: str
+    summary: str
+    zone: str
+
+    @property
+    def nothing(self) -> bool:
+        return all(column.held_height == 0 for column in self.columns)
+
+
+def days_view(
+    daily: Sequence[Json], names: Sequence[str], zone: str, *, width: int = 600, height: int = 120
+) -> DaysView:
+    """GPU-hours by day, oldest first. ``names`` are the days', ``daily`` may be of many nodes."""
+    held = [sum(document["days"][n]["held"] for document in daily) for n in range(len(names))]
+    busy = [sum(document["days"][n]["busy"] for document in daily) for n in range(len(names))]
+    counts = [sum(document["days"][n]["leases"] for document in daily) for n in range(len(names))]
+    top = axis_top(max([*held, 0.0]) / 3600) * 3600
+    step = width / max(1, len(names))
+    columns = tuple(
+        Column(
+            day=name,
+            held=words.gpu_hours(one),
+            busy=words.gpu_hours(part),
+            leases=count,
+            title=f"{name}: {words.gpu_hours(one)} GPU-hours held, {words.gpu_hours(part)} busy",
+            x=round(place * step + step * 0.1, 2),
+            width=round(step * 0.8, 2),
+            held_height=round(min(1.0, one / top) * height, 2),
+            busy_height=round(min(1.0, part / top) * height, 2),
+        )
+        for place, (name, one, part, count) in enumerate(
+            zip(names, held, busy, counts, strict=True)
+        )
+    )
+    share = words.percent(sum(busy) / sum(held)) if sum(held) > 0 else ""
+    summary = f"{words.gpu_hours(sum(held))} GPU-hours held in {len(names)} days"
+    if share:
+        summary += f"; code ran in {words.gpu_hours(sum(busy))} of them ({share})"
+    return DaysView(columns, width, height, f"{top / 3600:g} h", f"{summary}.", zone)
+
+
+def axis_top(most: float) -> float:
+    """A round number at or above ``most``, for the top of an axis."""
+    if most <= 0:
+        return 1.0
+    power = 10.0 ** _floor_log10(most)
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= most)
+
+
+def _floor_log10(value: float) -> int:
+    """The place of a number's first figure."""
+    return int(f"{value:e}".partition("e")[2])

@@ -1,0 +1,100 @@
+"""Figures and states as people read them. Pure; the words are those of the panel in JupyterLab."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jupyter_gpushare.protocol.sizes import format_size
+
+#: What a state is called, and what it means for the owner of the lease.
+STATES: Final[dict[str, tuple[str, str]]] = {
+    "queued": ("Queued", "Waits for a GPU; the code goes on when it is granted."),
+    "active": ("Active", "Holds its GPU and runs code."),
+    "idle": ("Idle", "Holds its GPU and runs no code."),
+    "parked": (
+        "Parked",
+        "Its GPU was given to others and its variables are kept; the next cell takes a GPU again.",
+    ),
+    "stalled": (
+        "Stalled",
+        "Its process gives no sign of life; the GPU stays its own until the process ends.",
+    ),
+    "over_limit": ("Over its limit", "Uses more GPU memory than its lease reserves."),
+    "draining": (
+        "Draining",
+        "The lease has ended, but its process still holds GPU memory. Restart the kernel to free "
+        "it.",
+    ),
+    "ended": ("Ended", "Over."),
+}
+#: States in which restarting the kernel is what helps.
+RESTART_HELPS: Final = frozenset({"stalled", "draining", "over_limit"})
+SOURCES: Final = {
+    "default": "default",
+    "group": "group",
+    "user": "configuration",
+    "override": "administrator",
+}
+
+
+def state_word(state: str) -> str:
+    """What a state is called; one that is newer than this page, as it is."""
+    return STATES[state][0] if state in STATES else state.replace("_", " ").capitalize()
+
+
+def state_hint(state: str) -> str:
+    return STATES[state][1] if state in STATES else ""
+
+
+def source_word(source: str) -> str:
+    """Who set a quota."""
+    return SOURCES.get(source, source)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def gpus(count: int) -> str:
+    return counted(count, "GPU")
+
+
+def size(count: int) -> str:
+    """Bytes: ``8 GiB``."""
+    return format_size(count)
+
+
+def memory_each(limit: int | None) -> str:
+    """A quota's memory on each GPU, bytes."""
+    return "the whole GPU" if limit is None else size(limit)
+
+
+def duration(seconds: float) -> str:
+    """In its two largest units: ``42 s``, ``3 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    units = (minutes // 60, minutes % 60, "h", "min")
+    if units[0] >= 24:
+        units = (units[0] // 24, units[0] % 24, "d", "h")
+    large, small, name, smaller = units
+    return f"{large} {name} {small} {smaller}" if small else f"{large} {name}"
+
+
+def gpu_hours(gpu_seconds: float) -> str:
+    """With as many figures as say something."""
+    hours = gpu_seconds / 3600
+    if hours == 0:
+        return "0"
+    if hours < 0.01:
+        return "< 0.01"
+    return f"{hours:.2f}" if hours < 10 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
+
+
+def percent(share: float | None) -> str:
+    """A share of one; unknown stays unknown."""
+    return "?" if share is None else f"{round(share * 100)} %"
