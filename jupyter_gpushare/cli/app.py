@@ -28,6 +28,7 @@ class GpuShareApp(Verb):
             ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
             ("doctor", "cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
             ("node", "node.app.NodeManagerApp", "Run the node manager."),
+            ("systemd", "cli.systemd.SystemdApp", "The node manager as a systemd service."),
         )
     }
 

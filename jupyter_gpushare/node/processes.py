@@ -138,7 +138,8 @@ def send(process: ProcessId, signal: signals.Signals) -> bool:
     except OSError as error:
         raise ProcessError(
             f"The node manager may not send {signal.name} to process {process.pid}"
-            f" ({error.strerror}). Run it as root, or as that process's user."
+            f" ({error.strerror}): that is another user's. To interrupt or kill such processes it"
+            " needs the capability CAP_KILL."
         ) from error
     finally:
         os.close(descriptor)

@@ -17,7 +17,7 @@ from jupyter_gpushare.cli.table import clean, duration, table
 
 GIB = 2**30
 VERBS = [
-    *("status", "leases", "release", "quota", "usage", "run", "plan", "doctor", "node"),
+    *("status", "leases", "release", "quota", "usage", "run", "plan", "doctor", "node", "systemd"),
     *("quota list", "quota set", "quota unset"),
 ]
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node import (
+    GIB,
     NodeClient,
     Puppet,
     RemoteError,
@@ -29,13 +31,14 @@ from support.node import (
     open_directory,
     until,
 )
-from support.systemd import ActivatedNode, Ear, handing_over
+from support.nvml import NvmlWorld
+from support.systemd import ActivatedNode, Ear, UnprivilegedNode, handing_over
 from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.node import systemd
 from jupyter_gpushare.node.app import Hub
 from jupyter_gpushare.protocol.errors import RemoteProtocolError
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 SYSTEMD = {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC"}
 
@@ -187,6 +190,28 @@ def test_the_socket_stays_as_it_was_made_over_starts_and_ends(place: Path) -> No
         node.restart()
         assert node.status()["gpus"]
     assert stat.S_IMODE((place / "node.sock").stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-socket-activate") is None, reason="systemd is not installed here"
+)
+def test_systemds_own_socket_activation(place: Path) -> None:
+    """Not our idea of systemd, but its own program: started by the first client."""
+    path = place / "node.sock"
+    node = [sys.executable, "-m", "jupyter_gpushare.node", "--simulate=2x24GiB"]
+    command = ["systemd-socket-activate", f"--listen={path}", "--fdname=gpushare"]
+    command += [f"--setenv=HOME={place}", *node, f"--ledger={place}/ledger.sqlite"]
+    with (place / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            until(path.is_socket, "systemd listens")
+            with NodeClient(path) as client:
+                assert len(client.call(Method.STATUS)["gpus"]) == 2
+            # It became the node manager, which leaves the socket where it is.
+            process.terminate()
+            assert process.wait(30) == 0
+            assert path.is_socket()
+        finally:
+            process.kill()
 
 
 def test_two_places_to_listen_are_an_error(place: Path) -> None:
@@ -460,3 +485,101 @@ def test_the_hubs_token_may_be_a_credential(place: Path, monkeypatch: pytest.Mon
     (place / "hub-token").chmod(0o600)
     (place / "hub-token").write_text("")
     assert hub.own_token() == "from the environment"
+
+
+# -- rights -----------------------------------------------------------------------------
+
+MANAGER, ALICE, BOB = 54320, 54321, 54322
+CAP_KILL = 5
+ONE_EACH = (
+    "c.Policy.max_tasks_per_gpu = 1\nc.NodeManagerApp.measure_interval = 0.2\n"
+    "c.Policy.heartbeat_interval = 0.2\nc.Policy.heartbeat_timeout = 1.0\n"
+    'c.Quotas.default = {"gpus": 1}\n'
+)
+
+
+def rights(pid: int) -> dict[str, str]:
+    """What ``/proc`` says of a process's user and capabilities."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    names = ("Uid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs")
+    return {name: found[name].strip() for name in names}
+
+
+@needs_root
+def test_it_does_its_work_without_any_right(place: Path) -> None:
+    """Grants, death and identity, for two OS users, by a third one who may nothing."""
+    with (
+        UnprivilegedNode(place, MANAGER, simulate="1x24GiB", config=ONE_EACH) as node,
+        Puppet(uid=ALICE) as a,
+        Puppet(uid=BOB) as b,
+    ):
+        may = rights(node.pid)
+        assert may.pop("Uid").split() == [str(MANAGER)] * 4
+        assert (may.pop("Groups"), may.pop("NoNewPrivs")) == ("", "1")
+        assert set(may.values()) == {"0" * 16}, may
+        assert stat.S_IMODE(node.socket.stat().st_mode) == 0o666
+        assert node.socket.stat().st_uid == MANAGER
+        assert stat.S_IMODE((place / "ledger.sqlite").stat().st_mode) == 0o600
+
+        alice, bob = a.client(node.socket), b.client(node.socket)
+        assert alice.hello["environment"] == f"uid-{ALICE}"
+        assert bob.hello["environment"] == f"uid-{BOB}"
+        assert not alice.hello["admin"]
+        assert not bob.hello["admin"]
+        lease = alice.request()["lease"]
+        (seen,) = bob.call(Method.STATUS)["leases"]
+        assert (seen["environment"], seen["name"], seen["pid"]) == (None, None, None)
+        with pytest.raises(RemoteError):
+            bob.call(Method.RELEASE, lease=lease)
+        call = bob.ask()
+        queued = bob.wait_notice(Notice.QUEUED)["lease"]
+        a.kill9()
+        at = time.monotonic()
+        assert bob.wait(call)["lease"] == queued
+        assert time.monotonic() - at < 1.0, "its death was seen, not its silence"
+        # Over its own death, too.
+        node.restart()
+        with b.client(node.socket) as again:
+            assert [x["state"] for x in again.call(Method.STATUS)["leases"]] == ["active"]
+        b.kill9()
+        until(lambda: not node.status()["leases"], "bob's lease is over")
+
+
+@needs_root
+@pytest.mark.parametrize("capabilities", [(), (CAP_KILL,)])
+def test_only_with_one_capability_it_kills_others_processes(
+    place: Path, nvml_stub: Path, capabilities: tuple[int, ...]
+) -> None:
+    library = place / "lib"
+    shutil.copytree(nvml_stub, library)  # where the other user can read it
+    library.chmod(0o755)
+    world = NvmlWorld(library, place / "nvml.state")
+    gpu = world.add_gpu(memory=24 * GIB, reserved=0)
+    config = ONE_EACH + 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.5\n'
+    (place / "node").mkdir()
+    node = UnprivilegedNode(
+        place / "node",
+        MANAGER,
+        capabilities=capabilities,
+        simulate="",
+        config=config,
+        environ=world.environ(),
+    )
+    with node, Puppet(uid=ALICE) as thief, Puppet(uid=BOB) as b:
+        assert int(rights(node.pid)["CapEff"], 16) == sum(1 << one for one in capabilities)
+        world.add_process(gpu, thief.pid, 12 * GIB)
+        if capabilities:
+            assert thief.process.wait(20) == -signal.SIGKILL
+            assert "may not send" not in node.story()
+        else:
+            until(lambda: "may not send SIGKILL" in node.story(), "it says that it may not")
+            assert "needs the capability CAP_KILL" in node.story()
+            with node.client() as root:
+                for _ in range(5):  # it goes on, and says it once
+                    (seen,) = root.call(Method.STATUS)["gpus"]
+                    assert seen["squatters"][0]["pid"] == thief.pid
+                    root.pump(0.2)
+            assert thief.process.poll() is None
+            assert node.story().count("may not send") == 1
+            assert b.client(node.socket).hello["environment"] == f"uid-{BOB}"

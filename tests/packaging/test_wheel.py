@@ -304,9 +304,8 @@ def test_the_units_are_found_where_pip_put_them(installed: Environment) -> None:
         "print(json.dumps(it.units(it.shipped(), '/opt/other/bin/python')))"
     )
     units = json.loads(told)
-    assert (
-        "ExecStart=/opt/other/bin/python -I -m" in units["systemd/system/jupyter-gpushare.service"]
-    )
+    service = units["systemd/system/jupyter-gpushare.service"]
+    assert "ExecStart=/opt/other/bin/python -I -m" in service
     assert set(units) == {
         "systemd/system/jupyter-gpushare.service",
         "systemd/system/jupyter-gpushare.socket",

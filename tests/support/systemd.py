@@ -91,3 +91,54 @@ class ActivatedNode(RunningNode):
         """End it, and the listening."""
         super().close()
         self.listening.close()
+
+
+# What systemd does with User=, CapabilityBoundingSet=, AmbientCapabilities= and NoNewPrivileges=.
+# Python is loaded before: the other user may not be allowed to read where it lies.
+_AS_USER = """
+import ctypes, os, struct, sys
+import encodings.ascii, encodings.idna, encodings.latin_1, sqlite3
+import jupyter_gpushare.node.app
+import jupyter_gpushare.node.inventory.nvml
+import jupyter_gpushare.node.inventory.simulated
+uid, keep = int(sys.argv[1]), int(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+SET_DUMPABLE, SET_KEEPCAPS, CAPBSET_DROP, SET_NO_NEW_PRIVS = 4, 8, 24, 38
+for capability in range(64):
+    if not keep >> capability & 1:
+        libc.prctl(CAPBSET_DROP, capability, 0, 0, 0)
+libc.prctl(SET_KEEPCAPS, 1, 0, 0, 0)
+os.setgroups([])
+os.setgid(uid)
+os.setuid(uid)
+sets = struct.pack("6I", *(keep & 0xFFFFFFFF,) * 3, *(keep >> 32,) * 3)
+if libc.capset(struct.pack("Ii", 0x20080522, 0), sets):
+    raise OSError(ctypes.get_errno(), "capset")
+libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+libc.prctl(SET_DUMPABLE, 1, 0, 0, 0)
+sys.argv = ["jupyter-gpushare-node", *sys.argv[3:]]
+jupyter_gpushare.node.app.main()
+"""
+
+
+class UnprivilegedNode(RunningNode):
+    """A node manager for everybody that runs as ``uid`` with the ``capabilities`` and no others.
+
+    ``directory`` is its own from then on: the test has to be root.
+    """
+
+    def __init__(
+        self, directory: Path, uid: int, *, capabilities: Sequence[int] = (), **more: Any
+    ) -> None:
+        super().__init__(directory, shared=True, **more)
+        self.uid = uid
+        self.capabilities = sum(1 << number for number in capabilities)
+        self.environ |= {"HOME": str(directory), "JUPYTER_CONFIG_DIR": str(directory / "config")}
+        os.chown(directory, uid, uid)
+        directory.chmod(0o755)
+
+    def command(self) -> list[str]:
+        """What is run."""
+        rights = [str(self.uid), str(self.capabilities)]
+        _python, _m, _module, *arguments = super().command()
+        return [sys.executable, "-c", _AS_USER, *rights, *arguments]
