@@ -57,7 +57,7 @@ class GpuShareHub(JupyterApp):
     believed = Integer(
         30, min=1, help="Seconds for which the Hub's word on a login is believed."
     ).tag(config=True)
-    links = Integer(256, min=1, help="Most links to node managers at once.").tag(config=True)
+    links = Integer(512, min=1, help="Most links to node managers at once.").tag(config=True)
     links_per_user = Integer(16, min=1, help="Most of them in one person's name.").tag(config=True)
     link_linger = Float(
         10.0, min=0.0, help="Seconds after its last use in which a link is closed."

@@ -12,7 +12,7 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.sizes import format_size, parse_size
 
 UNITS: Final = ("GiB", "MiB", "GB")
-_NUMBER: Final = re.compile(r"\d{1,9}(?:[.,]\d{1,6})?", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Viewer:
 class Limits:
     """How many links there may be, of all viewers and of one; and for how long unused (s)."""
 
-    most: int = 256
+    most: int = 512
     most_each: int = 16
     linger: float = 10.0
     timeout: float = 5.0

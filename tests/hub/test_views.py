@@ -1,0 +1,357 @@
+"""What the pages show, from documents: no Hub, no browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.hub import forms, views, words
+from jupyter_gpushare.hub.csvfile import to_csv
+from jupyter_gpushare.protocol.sizes import parse_size
+
+GIB = 2**30
+
+
+def gpu(**more: Any) -> dict[str, Any]:
+    return {
+        **{"uuid": "GPU-0", "index": 0, "name": "A card", "memory": 24 * GIB, "reserved": 0},
+        **{"unleased": 0, "free": 24 * GIB, "used": None, "mine": 0, "utilisation": None},
+        **{"tasks": 0, "health": "ok", "problem": None, "squatters": []},
+        **more,
+    }
+
+
+def lease(**more: Any) -> dict[str, Any]:
+    part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 2 * GIB}
+    return {
+        **{"id": "l1", "environment": "alice", "mine": True, "state": "active", "phase": "held"},
+        **{"activity": "busy", "name": "kernel", "kind": "kernel", "kernel_id": "k"},
+        **{"path": "course/a.ipynb", "pid": 1, "gpus": [part]},
+        **{"asked": {"gpus": 1, "memory": None}, "priority_class": "interactive"},
+        **{"requested": 100.0, "granted": 101.0, "since": 940.0, "age": 899.0},
+        **{"position": None, "reason": None},
+        **more,
+    }
+
+
+def waiting(**more: Any) -> dict[str, Any]:
+    return {
+        **{"position": 2, "lease": "l2", "mine": True, "environment": "alice"},
+        **{"priority_class": "interactive", "gpus": 1, "memory": 8 * GIB, "waiting": 75.0},
+        **{"ahead": {"interactive": 1, "batch": 0}, "reason": "no_resources"},
+        **{"message": "All are taken."},
+        **more,
+    }
+
+
+def status(**more: Any) -> dict[str, Any]:
+    return {
+        "node": {
+            **{"name": "n", "version": "1", "simulated": False, "problem": None, "time": 1000.0},
+            **{"started": 0.0, "max_tasks_per_gpu": 4, "heartbeat_timeout": 15.0},
+        },
+        **{"environment": "alice", "admin": False},
+        "quota": {
+            **{"gpus": 2, "memory": 8 * GIB, "weight": 1.0, "source": "group", "used_gpus": 1},
+            "budget": None,
+        },
+        **{"gpus": [gpu(mine=8 * GIB, reserved=12 * GIB)], "leases": [], "queue": []},
+        **more,
+    }
+
+
+def quota(**more: Any) -> dict[str, Any]:
+    return {**status()["quota"], **more}
+
+
+def test_a_quota_in_bars_and_words() -> None:
+    view = views.quota_view(status())
+    assert [(one.label, one.text, one.share) for one in view.bars] == [
+        ("GPUs", "1 of 2", 0.5),
+        ("Memory on GPU 0", "8 GiB of 8 GiB", 1.0),
+    ]
+    assert dict(view.facts) == {"Memory on each GPU": "8 GiB", "Weight": "1", "Set by": "group"}
+    assert view.advice == ""
+
+
+@pytest.mark.parametrize(
+    ("given_quota", "said"),
+    [
+        (None, "knows no quota"),
+        (quota(gpus=0, used_gpus=0), "Your quota is 0 GPUs"),
+        (quota(gpus=0, used_gpus=1), "lowered"),
+        (quota(gpus=1, used_gpus=2), "lowered"),
+    ],
+)
+def test_what_is_wrong_with_a_quota_is_said(given_quota: Any, said: str) -> None:
+    assert said in views.quota_view(status(quota=given_quota)).advice
+
+
+@pytest.mark.parametrize(
+    ("level", "said"), [("ok", ""), ("warned", "Most of"), ("spent", "are spent. You get")]
+)
+def test_a_budget_has_a_bar(level: str, said: str) -> None:
+    budget = {"hours": 10.0, "spent": 4.0, "window": 7 * 86400.0, "level": level}
+    view = views.quota_view(status(quota=quota(budget=budget)))
+    assert (view.bars[-1].label, view.bars[-1].text) == ("GPU-hours of the last 7 d", "4.00 of 10")
+    assert said in view.advice
+
+
+def test_ones_own_leases_those_who_wait_first() -> None:
+    shown = views.lease_views(
+        status(
+            leases=[
+                lease(),
+                lease(id=None, environment=None, mine=False, name=None, path=None),
+                lease(
+                    id="l2", state="queued", gpus=[], requested=990.0, path=None, name="train.py"
+                ),
+                lease(id="l3", state="ended"),
+            ],
+            queue=[waiting()],
+        )
+    )
+    queued, held = shown
+    assert (queued.title, queued.word, queued.lasts) == ("train.py", "Queued", "10 s")
+    assert (queued.why, queued.can_cancel, queued.can_release) == ("All are taken.", True, False)
+    assert queued.memory == "1 GPU asked"
+    assert (held.title, held.where, held.lasts) == ("a.ipynb", "GPU 0", "1 min")
+    assert (held.memory, held.can_release, held.can_cancel) == ("2 GiB of 8 GiB", True, False)
+
+
+def test_what_is_not_measured_is_not_shown_as_nothing() -> None:
+    part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": None}
+    (shown,) = views.lease_views(status(leases=[lease(gpus=[part])]))
+    assert shown.memory == "may use 8 GiB"
+    assert shown.use is None
+
+
+@pytest.mark.parametrize("state", ["stalled", "over_limit", "draining"])
+def test_trouble_says_what_to_do(state: str) -> None:
+    (shown,) = views.lease_views(status(leases=[lease(state=state)]))
+    assert shown.why == words.STATES[state][1] != ""
+    assert shown.can_release == (state != "draining")
+
+
+def test_a_state_that_is_newer_than_the_page_is_shown_as_it_is() -> None:
+    (shown,) = views.lease_views(status(leases=[lease(state="being_moved")]))
+    assert shown.word == "Being moved"
+
+
+def test_the_queue_says_ones_place_and_why() -> None:
+    others = waiting(
+        position=1, lease=None, mine=False, environment=None, message=None, priority_class="batch"
+    )
+    view = views.queue_view(status(queue=[others, waiting()]))
+    (place,) = view.places
+    assert (place.position, place.waited, place.why) == (2, "1 min", "All are taken.")
+    assert place.ahead == "1 interactive request is ahead of you."
+    assert view.summary == "2 waiting: 1 interactive, 1 batch."
+    assert [row.who for row in view.rows] == ["Someone", "You"]
+
+
+@pytest.mark.parametrize(
+    ("interactive", "batch", "said"),
+    [(0, 0, "Nobody"), (2, 0, "2 interactive requests are"), (0, 1, "1 batch request is")],
+)
+def test_who_is_ahead(interactive: int, batch: int, said: str) -> None:
+    assert views.ahead_text({"interactive": interactive, "batch": batch}).startswith(said)
+
+
+def test_a_long_queue_is_cut_and_says_so() -> None:
+    view = views.queue_view(status(queue=[waiting(position=n) for n in range(1, 80)]))
+    assert (len(view.rows), view.more) == (50, 29)
+
+
+@given(
+    mine=st.integers(0, 40 * GIB), reserved=st.integers(0, 40 * GIB), loose=st.integers(0, 40 * GIB)
+)
+def test_the_parts_of_a_gpu_are_all_of_it(mine: int, reserved: int, loose: int) -> None:
+    (view,) = views.gpu_views(status(gpus=[gpu(mine=mine, reserved=reserved, unleased=loose)]))
+    assert all(part.share > 0 and part.start >= 0 for part in view.parts)
+    assert sum(part.share for part in view.parts) == pytest.approx(1)
+
+
+def test_a_lost_gpu_and_its_squatters_are_told() -> None:
+    squatters = [
+        {"pid": 7, "memory": GIB, "kind": "squatter"},
+        {"pid": None, "memory": None, "kind": "over_limit"},
+    ]
+    (view,) = views.gpu_views(
+        status(gpus=[gpu(health="lost", problem="XID 79", squatters=squatters)])
+    )
+    assert (view.healthy, view.problem) == (False, "XID 79")
+    assert view.squatters == (
+        "Process 7 uses 1 GiB without a lease.",
+        "A process uses memory: more than its lease reserves.",
+    )
+
+
+def test_environments_are_those_with_a_quota_or_a_use() -> None:
+    used = {"environment": "old", "gpu_seconds_held": 7200.0, "gpu_seconds_busy": 36.0, "leases": 1}
+    rows = views.environment_views(
+        {
+            "quotas": [{"environment": "alice", **quota(source="override")}],
+            "default": {"gpus": 1, "memory": None, "weight": 1.0},
+        },
+        {"rows": [used]},
+        status(leases=[lease(), lease(id="l2", state="queued"), lease(id="l3", state="ended")]),
+    )
+    alice, old = rows
+    assert (alice.name, alice.leases, alice.overridden) == ("alice", "1, 1 waiting", True)
+    assert (alice.held, alice.source) == ("0", "administrator")
+    assert (old.name, old.use.text, old.memory) == ("old", "0 of 1", "the whole GPU")
+    assert (old.held, old.busy, old.leases) == ("2.00", "0.01", "0")
+
+
+def test_events_are_filtered() -> None:
+    def event(at: float, kind: str, who: str | None, text: str) -> tuple[str, dict[str, Any]]:
+        return ("n", {"at": at, "kind": kind, "environment": who, "text": text})
+
+    events = [
+        event(1, "LeaseEnded", "alice", "ended: Released"),
+        event(3, "LeaseGranted", "bob", "got 1 GPU"),
+        event(2, "BootSeen", None, "the node manager started"),
+    ]
+    assert [view.at for view in views.event_views(events, views.EventFilter())] == [3, 2, 1]
+    for wanted, at in (
+        (views.EventFilter(environment="bob"), 3),
+        (views.EventFilter(kind="BootSeen"), 2),
+        (views.EventFilter(text="RELEASED"), 1),
+    ):
+        assert [view.at for view in views.event_views(events, wanted)] == [at]
+
+
+def test_days_of_all_nodes_are_added_up() -> None:
+    def document(held: float) -> dict[str, Any]:
+        return {"days": [{"held": held, "busy": held / 2, "leases": 1}, {**EMPTY_DAY}]}
+
+    names = ["2026-11-20", "2026-11-21"]
+    view = views.days_view([document(3600.0), document(5400.0)], names, "UTC")
+    first, second = view.columns
+    assert (first.held, first.busy, first.leases) == ("2.50", "1.25", 2)
+    assert (view.top, first.held_height, second.held_height) == ("2.5 h", view.height, 0)
+    assert view.summary == "2.50 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
+    assert not view.nothing
+    assert views.days_view([{"days": [EMPTY_DAY]}], ["2026-11-21"], "UTC").nothing
+
+
+EMPTY_DAY = {"held": 0.0, "busy": 0.0, "leases": 0}
+
+
+@given(st.floats(1e-6, 1e9))
+def test_the_axis_ends_at_or_above_the_most(most: float) -> None:
+    assert most <= views.axis_top(most) <= most * 10.001
+
+
+def test_measurements_alone_are_no_news() -> None:
+    before = views.fingerprint(status(leases=[lease()], queue=[waiting()]))
+    later = status(leases=[lease(age=1.0)], queue=[waiting(waiting=1.0)])
+    later["node"]["time"] += 5
+    assert views.fingerprint(later) == before
+    assert views.fingerprint(status(leases=[lease(state="idle")], queue=[waiting()])) != before
+    assert views.fingerprint(None) != before
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (86400, "1 d"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_lengths_of_time(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def typed(**fields: str) -> dict[str, str]:
+    usual = {"environment": "alice", "gpus": "1", "memory": "8", "unit": "GiB", "weight": "2"}
+    return {**usual, **fields}
+
+
+def test_a_form_becomes_a_wish() -> None:
+    form, wish = forms.read_quota(typed())
+    assert not form.mistakes
+    assert wish == {"environment": "alice", "gpus": 1, "memory": 8 * GIB, "weight": 2.0}
+    assert forms.wish_text(wish) == "1 GPU, 8 GiB on each, weight 2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "memory"),
+    [
+        ({"memory": ""}, None),
+        ({"memory": "0.5"}, GIB // 2),
+        ({"memory": "0,5"}, GIB // 2),
+        ({"memory": "512", "unit": "MiB"}, 512 * 2**20),
+        ({"memory": "16", "unit": "GB"}, 16 * 10**9),
+        ({"memory": "512MiB", "unit": "GiB"}, 512 * 2**20),
+    ],
+)
+def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> None:
+    form, wish = forms.read_quota(typed(**fields))
+    assert not form.mistakes
+    assert wish["memory"] == memory
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        *(("environment", text) for text in ("", "a\x00b", "x" * 257)),
+        *(("gpus", text) for text in ("", "-1", "1.5", "4097", "٣", "1e3", "all", "9" * 5000)),
+        *(("memory", text) for text in ("0", "-1", "much", "8XB", "1e9", "nan", "9" * 30)),
+        *(("weight", text) for text in ("0", "-1", "x", "inf", "1e3", "99999999")),
+        ("unit", "bytes"),
+    ],
+)
+def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: str) -> None:
+    form, _wish = forms.read_quota(typed(**{field: text}))
+    where = "memory" if field == "unit" else field
+    assert list(form.mistakes) == [where]
+    assert getattr(form, field) == text
+
+
+@given(
+    st.integers(0, 4096),
+    st.one_of(st.none(), st.integers(1, 2**33).map((2**20).__mul__)),
+)
+def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -> None:
+    shown = forms.filled("alice", {"gpus": gpus, "memory": memory, "weight": 1.5})
+    fields = {
+        name: getattr(shown, name) for name in ("environment", "gpus", "memory", "unit", "weight")
+    }
+    form, wish = forms.read_quota(fields)
+    assert not form.mistakes
+    assert (wish["gpus"], wish["memory"], wish["weight"]) == (gpus, memory, 1.5)
+
+
+def test_sizes_in_gb_are_shown_in_gb() -> None:
+    shown = forms.filled("a", {"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
+    assert (shown.memory, shown.unit) == ("16", "GB")
+
+
+# -- CSV -------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"))))
+def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[str]) -> None:
+    text = to_csv(("name", "hours"), [(name, 1.5) for name in names])
+    assert text.count("\r\n") > len(names)
+    header, *rows = csv.reader(io.StringIO(text, newline=""))
+    assert header == ["name", "hours"]
+    for name, (cell, figure) in zip(names, rows, strict=True):
+        assert cell in (name, f"'{name}")
+        assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+        assert figure == "1.5"
