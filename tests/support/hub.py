@@ -235,6 +235,8 @@ class RunningHub:
     port: int
     socket: Path
     process: subprocess.Popen[bytes] | None = None
+    node_arguments: list[str] | None = None
+    node: subprocess.Popen[bytes] | None = None
     clients: list[httpx.Client] = field(default_factory=list)
 
     @classmethod
@@ -244,10 +246,14 @@ class RunningHub:
         spawning: Spawning = Spawning.ONE_USER,
         *,
         pages: bool = False,
+        external: bool = False,
         more: str = "",
         **setup: Any,
     ) -> Iterator[RunningHub]:
-        """A Hub with alice and bob (students) and carol (staff, administrator)."""
+        """A Hub with alice and bob (students) and carol (staff, administrator).
+
+        ``external``: the node manager is the test's, not the Hub's, and goes on without it.
+        """
         home = Path(tempfile.mkdtemp(prefix="gh-"))
         home.chmod(0o755)
         port, hub_port, proxy_port, pages_port = free_ports(4)
@@ -260,12 +266,19 @@ class RunningHub:
                     uid = pwd.getpwnam(OS_USERS[name]).pw_uid
                     os.chown(home / "homes" / part, uid, uid)
         hub = cls(home, port, home / "node" / "node.sock")
-        given = {
-            "simulate": "2x24GiB",
-            "url": f"http://127.0.0.1:{pages_port}" if pages else None,
-            **setup,
-        }
+        given = {"url": f"http://127.0.0.1:{pages_port}" if pages else None, **setup}
+        simulate = given.pop("simulate", "2x24GiB")
         arguments = [f"--ledger={home}/ledger.sqlite", *given.pop("node_arguments", ())]
+        if external:
+            given |= {"node": "external", "token_file": f"{home}/hub-token"}
+            hub.node_arguments = [
+                *("--hub", "--shared", f"--simulate={simulate}", "--Hub.service=gpushare"),
+                f"--Hub.api_url=http://127.0.0.1:{hub_port}/hub/api",
+                f"--Hub.api_token_file={home}/hub-token",
+                *arguments,
+            ]
+        else:
+            given |= {"simulate": simulate, "node_arguments": arguments}
         (home / "jupyterhub_config.py").write_text(
             CONFIG.format(
                 home=str(home),
@@ -278,7 +291,7 @@ class RunningHub:
                 master=MASTER,
                 more=textwrap.dedent(more),
                 socket=str(hub.socket),
-                setup={**given, "node_arguments": arguments},
+                setup=given,
             )
         )
         try:
@@ -312,6 +325,24 @@ class RunningHub:
 
     def start(self) -> None:
         """Start the Hub, and wait for it, its proxy and the node manager."""
+        self.process = self._launch("jupyterhub", "-f", "jupyterhub_config.py")
+        wait_for(self._is_up, 60, "JupyterHub")
+        if self.node_arguments is not None and self.node is None:
+            self.start_node()
+        wait_for(self._listens, 30, "the node manager")
+
+    def start_node(self) -> None:
+        """Start the node manager that is not the Hub's."""
+        assert self.node_arguments is not None
+        module = ("jupyter_gpushare.cli", "node", f"--socket={self.socket}")
+        self.node = self._launch(*module, *self.node_arguments)
+        wait_for(self._listens, 30, "the node manager")
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
+    def _launch(self, *module: str) -> subprocess.Popen[bytes]:
         environ = {
             name: value
             for name, value in os.environ.items()
@@ -320,16 +351,14 @@ class RunningHub:
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
         environ["CONFIGPROXY_AUTH_TOKEN"] = "of-the-tests-proxy"
         with (self.home / "hub.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"],
+            return subprocess.Popen(
+                [sys.executable, "-m", *module],
                 cwd=self.home,
                 env=environ,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(self._is_up, 60, f"JupyterHub; log:\n{self.tail()}")
-        wait_for(self.socket.exists, 30, f"the node manager; log:\n{self.tail()}")
 
     def _is_up(self) -> bool:
         assert self.process is not None
@@ -340,8 +369,10 @@ class RunningHub:
             return False
 
     def node_process(self) -> psutil.Process:
-        """The node manager that the Hub runs."""
+        """The node manager."""
         assert self.process is not None
+        if self.node is not None:
+            return psutil.Process(self.node.pid)
 
         def found() -> psutil.Process | None:
             for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -369,17 +400,18 @@ class RunningHub:
         for client in self.clients:
             client.close()
         self.clients.clear()
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        for process in (self.process, self.node):
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        for left in psutil.process_iter():
             try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        for process in psutil.process_iter():
-            try:
-                cwd_or_command = " ".join([*process.cmdline(), process.environ().get("HOME", "")])
+                told = " ".join([*left.cmdline(), left.environ().get("HOME", "")])
             except psutil.Error:
                 continue
-            if str(self.home) in cwd_or_command:
-                process.kill()
+            if str(self.home) in told:
+                left.kill()

@@ -1,0 +1,330 @@
+"""Many people on one host: a real JupyterHub, its real proxy, servers, kernels and node manager.
+
+Twice: as real OS users, and as one OS user in namespaces of their own, as containers are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hub import OS_USERS, Person, RunningHub, Spawning, why_not
+from support.jupyter import Kernel, wait_for
+from support.node import NodeClient
+
+from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+GIB = 2**30
+QUICK = ["--Hub.believed=1", "--Hub.refresh=1"]
+
+
+@pytest.fixture(scope="module", params=[Spawning.OS_USERS, Spawning.NAMESPACES])
+def hub(request: pytest.FixtureRequest) -> Iterator[RunningHub]:
+    spawning: Spawning = request.param
+    if (why := why_not(spawning)) is not None:
+        pytest.skip(why)
+    with RunningHub.make(spawning, external=True, node_arguments=QUICK) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def people(hub: RunningHub) -> dict[str, Person]:
+    """Everybody, with a server each."""
+    made = {name: hub.person(name) for name in OS_USERS}
+    starting = [threading.Thread(target=person.start_server) for person in made.values()]
+    for thread in starting:
+        thread.start()
+    for thread in starting:
+        thread.join()
+    return made
+
+
+@pytest.fixture
+def alice(people: dict[str, Person]) -> Iterator[Person]:
+    yield from tidy(people["alice"])
+
+
+@pytest.fixture
+def bob(people: dict[str, Person]) -> Iterator[Person]:
+    yield from tidy(people["bob"])
+
+
+@pytest.fixture
+def carol(people: dict[str, Person]) -> Iterator[Person]:
+    yield from tidy(people["carol"])
+
+
+def tidy(person: Person) -> Iterator[Person]:
+    person.status()
+    yield person
+    for kernel in person.api.get("api/kernels").json():
+        person.api.delete(f"api/kernels/{kernel['id']}")
+    wait_for(lambda: not mine(person), what=f"{person.name}'s leases to end")
+
+
+def mine(person: Person) -> list[dict[str, Any]]:
+    """Their own leases."""
+    leases = person.status()["leases"]
+    return [lease for lease in leases if lease.get("environment") == person.name]
+
+
+def lease_of(person: Person) -> tuple[Kernel, dict[str, Any]]:
+    """A kernel of theirs that imported torch, and its lease."""
+    kernel = person.start_kernel()
+    gpus = kernel.run("import torch, os; print(os.environ['CUDA_VISIBLE_DEVICES'])").strip()
+    assert gpus.startswith("GPU-")
+    (lease,) = mine(person)
+    return kernel, lease
+
+
+def refusal(client: NodeClient, method: Method, **params: Any) -> Reason | None:
+    with pytest.raises(RemoteError) as refused:
+        client.call(method, **params)
+    return refused.value.reason
+
+
+def ended(client: NodeClient) -> bool:
+    """Whether a connection is closed, or says that it will be."""
+    try:
+        client.call(Method.STATUS)
+    except (RemoteError, RemoteProtocolError, OSError):
+        return True
+    return False
+
+
+def test_everybody_has_the_quota_of_their_group(
+    hub: RunningHub, alice: Person, bob: Person, carol: Person
+) -> None:
+    for student in (alice, bob):
+        quota = student.status()["quota"]
+        assert (quota["gpus"], quota["memory"], quota["source"]) == (1, 8 * GIB, "group")
+    assert carol.status()["quota"]["gpus"] == 2
+    assert [who.status()["admin"] for who in (alice, bob, carol)] == [False, False, True]
+    assert {who.status()["environment"] for who in (alice, bob, carol)} == {
+        "alice",
+        "bob",
+        "carol",
+    }
+    kernel, lease = lease_of(alice)
+    assert lease["gpus"][0]["memory"] == 8 * GIB
+    # A different task of hers shares her one GPU; two are beyond her quota.
+    said = kernel.run(
+        "import subprocess\n"
+        "asking = ['jupyter', 'gpushare', 'run', '--gpus', '2', 'true']\n"
+        "print(subprocess.run(asking, capture_output=True, text=True).stderr)"
+    )
+    assert "quota" in said
+
+
+def test_an_administrators_override_goes_before_and_ends(bob: Person, carol: Person) -> None:
+    answer = carol.api.put("gpushare/api/quotas/bob", json={"gpus": 2, "memory": "4GiB"})
+    assert answer.status_code == 200, answer.text
+    wait_for(lambda: bob.status()["quota"]["source"] == "override", what="the override")
+    assert bob.status()["quota"]["memory"] == 4 * GIB
+    assert carol.api.delete("gpushare/api/quotas/bob").status_code == 200
+    wait_for(lambda: bob.status()["quota"]["source"] == "group", what="the group's quota")
+
+
+def test_a_groups_property_is_followed_while_all_runs(hub: RunningHub, alice: Person) -> None:
+    def set_property(gpushare: dict[str, Any]) -> None:
+        answer = hub.api.put("groups/students/properties", json={"gpushare": gpushare})
+        assert answer.status_code == 200, answer.text
+
+    before = {"gpus": 1, "memory": "8GiB"}
+    try:
+        set_property({"gpus": 2, "memory": "6GiB"})
+        wait_for(lambda: alice.status()["quota"]["memory"] == 6 * GIB, what="the new quota")
+        set_property({"gpus": "many"})
+        set_property({"gpus": 1, "memory": "7GiB"})
+        # What made no sense in between changed nothing and stopped nothing.
+        wait_for(lambda: alice.status()["quota"]["memory"] == 7 * GIB, what="the next quota")
+    finally:
+        set_property(before)
+    wait_for(lambda: alice.status()["quota"]["memory"] == 8 * GIB, what="the old quota")
+
+
+def test_a_named_server_of_a_person_is_the_same_person(hub: RunningHub, alice: Person) -> None:
+    _, lease = lease_of(alice)
+    alice.start_server("second")
+    second = hub.client(f"{hub.url}/user/alice/second/", alice.token)
+    status = wait_for(
+        lambda: (answer := second.get("gpushare/api/status")).status_code == 200 and answer.json(),
+        what="the second server's status",
+    )
+    assert status["environment"] == "alice"
+    assert [row["id"] for row in status["leases"] if row.get("id")] == [lease["id"]]
+    hub.api.delete("users/alice/servers/second")
+
+
+# -- nobody reaches past their own -------------------------------------------------------------
+
+
+def test_others_see_that_a_gpu_is_used_and_nothing_more(alice: Person, bob: Person) -> None:
+    _, lease = lease_of(alice)
+    seen = bob.status()["leases"]
+    (row,) = [row for row in seen if not row.get("id")]
+    assert row["gpus"]
+    text = bob.api.get("gpushare/api/status").text
+    history = bob.api.get("gpushare/api/history").text
+    for secret in (lease["id"], "alice", str(lease["kernel_id"]), alice.token):
+        assert secret not in text
+        assert secret not in history
+    usage = bob.api.get("gpushare/api/usage", params={"environment": "alice"}).json()
+    assert all(row["environment"] == "bob" for row in usage["rows"])
+
+
+def test_nobody_touches_anothers_lease_through_their_server(alice: Person, bob: Person) -> None:
+    kernel, lease = lease_of(alice)
+    for attempt in (
+        bob.api.delete(f"gpushare/api/leases/{lease['id']}"),
+        bob.api.delete(f"gpushare/api/leases/{'0' * 32}"),
+    ):
+        assert (attempt.status_code, attempt.json()["reason"]) == (404, "unknown_lease")
+    for attempt in (
+        bob.api.post(f"gpushare/api/leases/{lease['id']}/revoke", json={"reason": "mine now"}),
+        bob.api.put("gpushare/api/quotas/bob", json={"gpus": 2}),
+        bob.api.put("gpushare/api/quotas/alice", json={"gpus": 0}),
+        bob.api.delete("gpushare/api/quotas/alice"),
+        bob.api.get("gpushare/api/quotas"),
+    ):
+        assert (attempt.status_code, attempt.json()["reason"]) == (403, "not_allowed")
+    # The proxy and the Hub keep him out of her server as well.
+    bobs = bob.hub.client(alice.url, bob.token)
+    assert bobs.get("gpushare/api/status").status_code == 403
+    assert [row["id"] for row in mine(alice)] == [lease["id"]]
+    assert kernel.run("print(6 * 7)").strip() == "42"
+
+
+def test_nobody_touches_anothers_lease_by_the_socket(
+    hub: RunningHub, alice: Person, bob: Person
+) -> None:
+    _, lease = lease_of(alice)
+    with (
+        NodeClient(hub.socket, alice.token) as hers,
+        NodeClient(hub.socket, bob.token) as his,
+    ):
+        secret = hers.request(request_id="r")["secret"]
+        other = next(row["id"] for row in mine(alice) if row["id"] != lease["id"])
+        for name in (lease["id"], other, "0" * 32):
+            assert refusal(his, Method.RELEASE, lease=name) is Reason.UNKNOWN_LEASE
+            assert refusal(his, Method.HEARTBEAT, lease=name) is Reason.UNKNOWN_LEASE
+            assert refusal(his, Method.ACTIVITY, lease=name, state="idle") is Reason.UNKNOWN_LEASE
+            # Even with the right secret: a lease is its environment's.
+            for guess in (secret, "0" * len(secret)):
+                assert refusal(his, Method.ATTACH, lease=name, secret=guess) is Reason.UNKNOWN_LEASE
+        revoke = {"lease": lease["id"], "reason": "mine now"}
+        assert refusal(his, Method.LEASE_REVOKE, **revoke) is Reason.NOT_ALLOWED
+        assert refusal(his, Method.QUOTA_LIST) is Reason.NOT_ALLOWED
+        ended = his.call(Method.TASK_ENDED, kernel_id=lease["kernel_id"])
+        assert ended == {"ended": 0}
+        assert {row["id"] for row in mine(alice)} == {lease["id"], other}
+        hers.call(Method.RELEASE, lease=other)
+
+
+def test_what_a_notebook_changes_in_its_environment_makes_it_nobody_else(
+    hub: RunningHub, alice: Person, bob: Person
+) -> None:
+    kernel = bob.start_kernel()
+    who = (
+        "import subprocess, sys, os\n"
+        "def told(**changes):\n"
+        "    run = subprocess.run([sys.executable, '-m', 'jupyter_gpushare.cli', 'status',"
+        " '--json'], env={**os.environ, **changes}, capture_output=True, text=True)\n"
+        "    import json\n"
+        "    try:\n"
+        "        return json.loads(run.stdout).get('environment') or run.stdout + run.stderr\n"
+        "    except ValueError:\n"
+        "        return run.stdout + run.stderr\n"
+    )
+    kernel.run(who)
+    for changes in (
+        "",
+        "JUPYTERHUB_USER='alice', USER='alice', LOGNAME='alice', HOME='/tmp'",
+        "JUPYTERHUB_SERVICE_PREFIX='/user/alice/', JUPYTERHUB_SERVER_NAME='gpu'",
+    ):
+        assert kernel.run(f"print(told({changes}))").strip() == "bob", changes
+    for changes in (
+        "JUPYTERHUB_API_TOKEN='0' * 32",
+        "JUPYTER_GPUSHARE_IDENTITY=''",
+        "JUPYTER_GPUSHARE_TOKEN='alice'",
+    ):
+        said = kernel.run(f"print(told({changes}))")
+        assert "alice" not in said.replace("'alice'", "")
+        assert "token" in said, changes
+
+
+def test_a_revoked_token_works_no_more(hub: RunningHub, bob: Person) -> None:
+    stolen = hub.api.post("users/bob/tokens", json={"note": "lost"}).json()
+    with NodeClient(hub.socket, stolen["token"]) as replayed:
+        assert replayed.hello["environment"] == "bob"
+        assert hub.api.delete(f"users/bob/tokens/{stolen['id']}").status_code == 204
+        # On the connection that lives, too; and nobody comes in with it again.
+        wait_for(lambda: ended(replayed), what="the live connection to be closed")
+
+    def refused() -> bool:
+        try:
+            NodeClient(hub.socket, stolen["token"]).close()
+        except RemoteError as error:
+            return error.reason is Reason.NOT_ALLOWED
+        return False
+
+    wait_for(refused, what="the revoked token to be refused")
+
+
+def test_a_token_for_something_else_gets_no_gpu(hub: RunningHub, bob: Person) -> None:
+    narrow = hub.api.post("users/bob/tokens", json={"scopes": ["read:users:name!user=bob"]})
+    with pytest.raises(RemoteError, match="not for GPUs"):
+        NodeClient(hub.socket, narrow.json()["token"])
+    with pytest.raises(RemoteError, match="none was shown"):
+        NodeClient(hub.socket)
+
+
+def test_no_token_is_in_a_log_or_in_what_lies_around(
+    hub: RunningHub, alice: Person, bob: Person
+) -> None:
+    _, lease = lease_of(alice)
+    own = (hub.home / "hub-token").read_text().strip()
+    log = (hub.home / "hub.log").read_text(errors="replace")
+    ledger = b"".join(path.read_bytes() for path in hub.home.glob("ledger.sqlite*"))
+    for token in (own, alice.token, bob.token):
+        assert token not in log
+        assert token.encode() not in ledger
+    status = alice.api.get("gpushare/api/status").text
+    assert alice.token not in status
+    assert lease["id"] in status
+    for path in (*hub.home.glob("ledger.sqlite*"), hub.home / "hub-token"):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_another_os_user_cannot_read_the_ledger_or_replace_the_socket(hub: RunningHub) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can be somebody else")
+    attempts = (
+        f"open({str(hub.home / 'ledger.sqlite')!r}).read(1)",
+        f"open({str(hub.home / 'hub-token')!r}).read(1)",
+        f"os.unlink({str(hub.socket)!r})",
+        f"os.rename({str(hub.socket)!r}, {str(hub.socket) + '.away'!r})",
+        f"os.symlink('/tmp/x', {str(hub.socket.parent / 'planted')!r})",
+    )
+    for attempt in attempts:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                eval(attempt)
+            except PermissionError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0, attempt
+    assert Path(hub.socket).is_socket()

@@ -1,0 +1,305 @@
+"""What breaks, and who tries to break it: the Hub, the node manager, a rude neighbour."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.hub import OS_USERS, Person, RunningHub, Spawning, why_not
+from support.jupyter import wait_for
+from support.node import NodeClient, Puppet
+
+from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not(Spawning.ONE_USER)), reason=str(why_not(Spawning.ONE_USER))),
+]
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[RunningHub]:
+    """Everybody is one OS user; the node manager is not the Hub's."""
+    with RunningHub.make(external=True, node_arguments=["--Hub.believed=1"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def people(hub: RunningHub) -> dict[str, Person]:
+    return {name: hub.person(name) for name in OS_USERS}
+
+
+def held(hub: RunningHub, carol: Person) -> dict[str, str]:
+    """Environments by the leases that they hold, as an administrator sees them."""
+    with NodeClient(hub.socket, carol.token) as client:
+        leases = client.call(Method.STATUS)["leases"]
+    return {lease["id"]: lease["environment"] for lease in leases}
+
+
+def let_in(hub: RunningHub, token: str) -> str | None:
+    """Whom the node manager takes the token for."""
+    try:
+        with NodeClient(hub.socket, token) as client:
+            return str(client.hello["environment"])
+    except (RemoteError, RemoteProtocolError, OSError):
+        return None
+
+
+def test_without_the_hub_those_who_are_known_go_on(
+    hub: RunningHub, people: dict[str, Person]
+) -> None:
+    alice, bob, carol = (people[name] for name in ("alice", "bob", "carol"))
+    alice.start_server()
+    alice.status()
+    kernel = alice.start_kernel()
+    assert kernel.run("import torch, os; x = 1; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert let_in(hub, carol.token) == "carol"
+    before = held(hub, carol)
+    assert set(before.values()) == {"alice"}
+
+    hub.kill()
+    # Her notebook does not notice, and a new task of hers gets a GPU: she is known.
+    assert kernel.run("print(x + 1)").strip() == "2"
+    asked = kernel.run(
+        "import subprocess, sys\n"
+        "run = ['jupyter', 'gpushare', 'run', sys.executable, '-c', 'print(7)']\n"
+        "print(subprocess.run(run, capture_output=True, text=True))"
+    )
+    assert "returncode=0" in asked
+    assert "7" in asked
+    # Who was never seen is nobody while nobody can be asked, and hears why.
+    with pytest.raises(RemoteError, match="JupyterHub cannot be asked"):
+        NodeClient(hub.socket, bob.token)
+    assert held(hub, carol) == before
+
+    hub.start()
+    wait_for(lambda: let_in(hub, bob.token) == "bob", 30, "bob to be known")
+    assert held(hub, carol) == before
+    assert kernel.run("print(x + 2)").strip() == "3"
+    alice.stop_server()
+    wait_for(lambda: not held(hub, carol), what="all leases to end with the server")
+
+
+def test_a_node_manager_killed_under_load_loses_no_lease(
+    hub: RunningHub, people: dict[str, Person]
+) -> None:
+    alice, bob, carol = (people[name] for name in ("alice", "bob", "carol"))
+    stop = threading.Event()
+    worked = {"alice": 0, "bob": 0}
+
+    def churn(person: Person) -> None:
+        """Ask and give back until the end, whatever happens to the node manager."""
+        while not stop.is_set():
+            with (
+                contextlib.suppress(RemoteError, RemoteProtocolError, OSError),
+                NodeClient(hub.socket, person.token) as client,
+            ):
+                lease = client.request(wait=False)["lease"]
+                client.call(Method.HEARTBEAT, lease=lease)
+                client.call(Method.RELEASE, lease=lease)
+                worked[person.name] += 1
+
+    with contextlib.ExitStack() as stack:
+        kept = {}
+        for person in (alice, bob):
+            puppet = stack.enter_context(Puppet())
+            answer = puppet.client(hub.socket, person.token).request(request_id="kept")
+            kept[answer["lease"]] = (person, puppet, answer)
+        pool = stack.enter_context(ThreadPoolExecutor(4))
+        stack.callback(stop.set)
+        for person in (alice, bob, alice, bob):
+            pool.submit(churn, person)
+        for _ in range(3):
+            before = dict(worked)
+            wait_for(
+                lambda before=before: all(worked[name] > before[name] + 5 for name in worked),
+                what="some work",
+            )
+            hub.node_process().kill()
+            assert hub.node is not None
+            hub.node.wait()
+            hub.start_node()
+            known = held(hub, carol)
+            for lease, (person, puppet, answer) in kept.items():
+                assert known[lease] == person.name
+                # The same lease, for the same process, with the same secret and GPUs.
+                again = puppet.client(hub.socket, person.token)
+                back = again.call(Method.ATTACH, lease=lease, secret=answer["secret"])
+                assert back["gpus"] == answer["gpus"]
+        stop.set()
+        pool.shutdown()
+    wait_for(lambda: not kept.keys() & held(hub, carol).keys(), what="the processes' leases to end")
+    with NodeClient(hub.socket, carol.token) as client:
+        # What was granted just when it was killed is this process's, which lives on.
+        for lease in held(hub, carol):
+            client.call(Method.LEASE_REVOKE, lease=lease, reason="the test is over")
+
+
+def test_the_hubs_own_node_manager_comes_back_and_loses_no_lease() -> None:
+    with RunningHub.make() as hub:
+        alice, carol = hub.person("alice"), hub.person("carol")
+        with Puppet() as puppet:
+            client = puppet.client(hub.socket, alice.token)
+            lease = client.request()["lease"]
+            old = hub.node_process()
+            old.kill()
+            old.wait()
+            # JupyterHub starts its services again.
+            wait_for(lambda: let_in(hub, alice.token), 60, f"it to be back:\n{hub.tail()}")
+            assert hub.node_process().pid != old.pid
+            assert held(hub, carol) == {lease: "alice"}
+        # It ends with the Hub, however that ends, and starts with it again.
+        new = hub.node_process()
+        hub.kill()
+        wait_for(lambda: not new.is_running(), what="the node manager to end with the Hub")
+        hub.start()
+        wait_for(lambda: let_in(hub, alice.token) == "alice", 60, "the next one")
+
+
+# -- a rude neighbour ----------------------------------------------------------------------------
+
+#: Runs in a process of its own, as the same OS user: opens many connections and keeps them.
+FLOOD = """
+import json, socket, sys, time
+path, token, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+hello = {"jsonrpc": "2.0", "id": 1, "method": "hello", "params": {"protocol": 1,
+         "client": {"name": "flood", "version": "0"}}}
+if token:
+    hello["params"]["token"] = token
+kept = []
+print("started", flush=True)
+while True:
+    try:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(1)
+        one.connect(path)
+        if token:
+            one.sendall(json.dumps(hello).encode() + b"\\n")
+        kept.append(one)
+    except OSError:
+        pass
+    if len(kept) >= count:
+        for one in kept[: count // 2]:
+            one.close()
+        del kept[: count // 2]
+        print("round", flush=True)
+"""
+
+
+@pytest.mark.parametrize("shown", ["nothing", "nonsense", "his own token"])
+def test_thousands_of_connections_of_one_keep_nobody_out(
+    hub: RunningHub, people: dict[str, Person], shown: str
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    assert let_in(hub, alice.token) == "alice"
+    token = {"nothing": "", "nonsense": "x" * 32, "his own token": bob.token}[shown]
+    node = hub.node_process()
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOOD, str(hub.socket), token, "1500"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as flood:
+        try:
+            assert flood.stdout is not None
+            assert flood.stdout.readline() == "started\n"
+            # While he has thousands open and opens thousands more, she gets her GPU each time.
+            served = 0
+            deadline = time.monotonic() + 60
+            while served < 10:
+                assert time.monotonic() < deadline, f"she was served {served} times only"
+                with (
+                    contextlib.suppress(OSError, RemoteProtocolError),
+                    NodeClient(hub.socket, alice.token) as client,
+                ):
+                    lease = client.request(wait=False)["lease"]
+                    client.call(Method.RELEASE, lease=lease)
+                    served += 1
+            assert flood.stdout.readline() == "round\n"
+        finally:
+            flood.kill()
+    assert node.is_running()
+    wait_for(lambda: node.num_fds() < 200, 30, "his connections to be gone")
+
+
+def test_lines_that_are_too_long_or_no_json_end_one_connection_only(
+    hub: RunningHub, people: dict[str, Person]
+) -> None:
+    alice, bob = people["alice"], people["bob"]
+    with NodeClient(hub.socket, alice.token) as hers:
+        memory = hub.node_process().memory_info().rss
+        for line in (b"x" * 2**20, b'{"a":' * 100_000, b"\xff" * 70_000 + b"\n", b"[" * 60_000):
+            with socket.socket(socket.AF_UNIX) as rude:
+                rude.settimeout(10)
+                rude.connect(str(hub.socket))
+                with contextlib.suppress(OSError):
+                    rude.sendall(line)
+                    rude.shutdown(socket.SHUT_WR)
+                    while rude.recv(65536):
+                        pass
+            assert hers.call(Method.STATUS)["environment"] == "alice"
+        with NodeClient(hub.socket, bob.token) as his:
+            huge: dict[str, Any] = {"name": "n" * 5000, "kind": "process"}
+            with pytest.raises(RemoteError):
+                his.call(Method.REQUEST, task=huge, gpus=10**30)
+        assert hub.node_process().memory_info().rss < memory + 50 * 2**20
+
+
+def test_requests_of_one_do_not_use_up_what_others_may_ask(
+    hub: RunningHub, people: dict[str, Person]
+) -> None:
+    alice, bob, carol = (people[name] for name in ("alice", "bob", "carol"))
+    with contextlib.ExitStack() as stack:
+        # The node is full, so that everything he asks waits.
+        for person in (carol, carol):
+            stack.enter_context(Puppet()).client(hub.socket, person.token).request(gpus=2)
+        his = stack.enter_context(NodeClient(hub.socket, bob.token))
+        ids = [his.ask(request_id=f"r{number}") for number in range(200)]
+        answers = [call for call in ids if his.answered(call)]
+        hers = stack.enter_context(NodeClient(hub.socket, alice.token))
+        waiting = hers.ask(request_id="hers")
+        his.pump(1.0)
+        assert not hers.answered(waiting)
+        refused = 0
+        for call in ids:
+            if his.answered(call):
+                with pytest.raises(RemoteError, match="waiting"):
+                    his.wait(call)
+                refused += 1
+        assert refused + len(answers) >= 200 - 64
+    wait_for(lambda: not held(hub, carol), what="all to be gone")
+
+
+def test_a_socket_that_was_planted_or_linked_is_not_used(hub: RunningHub) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can be somebody else")
+    place = hub.home / "planted"
+    place.mkdir(mode=0o755)
+    elsewhere = place / "elsewhere.txt"
+    elsewhere.write_text("precious")
+    link = place / "node.sock"
+    link.symlink_to(elsewhere)
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "jupyter_gpushare.cli", "node", "--shared"),
+            *("--simulate=1x8GiB", f"--socket={link}", f"--ledger={place}/ledger.sqlite"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "is no socket" in run.stderr
+    assert elsewhere.read_text() == "precious"
+    assert link.is_symlink()
