@@ -9,7 +9,7 @@ from traitlets import Float, Integer
 from ..protocol.sizes import format_size
 from .node import connect
 from .table import table
-from .verb import JSON_FLAG, Size, UsageError, Verb
+from .verb import JSON_FLAG, SizeOrShare, UsageError, Verb
 
 
 class QuotaListApp(Verb):
@@ -55,8 +55,9 @@ class QuotaSetApp(Verb):
     """
 
     gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
-    memory = Size(
-        help="Memory on each GPU, such as 8GiB. Default: the whole GPU.",
+    memory = SizeOrShare(
+        help="""Memory on each GPU, such as 8GiB, or 0.5: half of the node's smallest. Default:
+        the whole GPU.""",
     ).tag(config=True)
     weight = Float(1.0, help="Fair share among those who wait.").tag(config=True)
     gpu_hours = Float(
@@ -75,11 +76,15 @@ class QuotaSetApp(Verb):
 
         named = {} if self.gpu_hours is None else {"gpu_hours": self.gpu_hours}
         with connect() as node:
+            memory = self.memory
+            if isinstance(memory, float):
+                gpus = node.call(Method.STATUS)["gpus"]
+                memory = max(1, int(memory * min((gpu["memory"] for gpu in gpus), default=0)))
             quota = node.call(
                 Method.QUOTA_SET,
                 environment=arguments[0],
                 gpus=self.gpus,
-                memory=self.memory,
+                memory=memory,
                 weight=self.weight,
                 **named,
             )

@@ -60,6 +60,21 @@ class Size(TraitType[Any, Any]):
         return s
 
 
+class SizeOrShare(Size):
+    """A size, or a part of a GPU as a float: ``0.5``."""
+
+    info_text = "a size such as 8GiB, or a part of a GPU such as 0.5"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        from ..protocol.sizes import parse_share
+
+        try:
+            share = parse_share(value)
+        except ValueError as error:
+            raise TraitError(f"--{self.name}: {error}") from error
+        return super().validate(obj, value) if share is None else share
+
+
 class Duration(TraitType[Any, Any]):
     """Seconds, said as ``30m``, ``12h``, ``7d``, ``2w`` or a plain number."""
 

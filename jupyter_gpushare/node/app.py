@@ -44,7 +44,7 @@ from .ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
 from .parent import when_parent_ends
 from .processes import ProcessError, ProcessWatch, identify, send
-from .quota_config import configure
+from .quota_config import NodeSize, configure
 from .service import Service
 from .transport import Limits, SocketInUse, Transport
 
@@ -61,8 +61,9 @@ class Quotas(Configurable):
 
     default = Dict(
         help="""The quota of everybody who is named nowhere else, like
-        {"gpus": 1, "memory": "16GiB", "weight": 1}. "gpus" may be "all";
-        without "memory" whole GPUs are given. Not set: all GPUs, whole."""
+        {"gpus": 1, "memory": "16GiB", "weight": 1}. "gpus" may be "all"; "memory"
+        may be 0.5, half of the (smallest) GPU; without it whole GPUs are given. Not set: all
+        GPUs, whole."""
     ).tag(config=True)
     groups = Dict(
         help="""Quotas by group: the best of a user's groups, part by part, goes before
@@ -474,7 +475,11 @@ class NodeManagerApp(JupyterApp):
             starting = loop.create_task(
                 manager.start(
                     lambda gpus: configure(
-                        clock.boot(), gpus, quotas.default, quotas.groups, quotas.users
+                        clock.boot(),
+                        NodeSize.of(gpus),
+                        quotas.default,
+                        quotas.groups,
+                        quotas.users,
                     )
                 )
             )
@@ -527,10 +532,13 @@ class NodeManagerApp(JupyterApp):
     def _hub_quotas(self, manager: Manager, clock: SystemClock, quotas: Quotas) -> HubQuotas:
         hub = Hub(parent=self)
 
+        def node() -> NodeSize:
+            return NodeSize.of(books.gpu for books in manager.state.gpus.values())
+
         async def apply(groups: dict[str, Any]) -> None:
             command = configure(
                 clock.boot(),
-                len(manager.state.gpus),
+                node(),
                 quotas.default,
                 {**quotas.groups, **groups},
                 quotas.users,
@@ -542,7 +550,7 @@ class NodeManagerApp(JupyterApp):
             hub.api(),
             hub.own_token(),
             refresh=hub.refresh,
-            node_gpus=lambda: len(manager.state.gpus),
+            node=node,
             apply=apply,
             log=self.log,
         )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from .hubapi import HubApi, HubUnreachable
-from .quota_config import parse_quota
+from .quota_config import NodeSize, parse_quota
 
 #: The property of a Hub group that is ours.
 PROPERTY: Final = "gpushare"
@@ -22,7 +22,7 @@ MOST_GROUPS: Final = 100_000
 
 
 def group_quotas(
-    groups: Any, node_gpus: int, before: Mapping[str, Any]
+    groups: Any, node: NodeSize, before: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Quotas by group as they are written, and what is wrong with those that make no sense.
 
@@ -38,7 +38,7 @@ def group_quotas(
         if not isinstance(properties, Mapping) or PROPERTY not in properties:
             continue
         try:
-            parse_quota(f"JupyterHub group {name!r}", properties[PROPERTY], node_gpus)
+            parse_quota(f"JupyterHub group {name!r}", properties[PROPERTY], node)
         except ValueError as error:
             wrong[name] = str(error)
             if name in before:
@@ -60,14 +60,14 @@ class HubQuotas:
         own_token: str,
         *,
         refresh: float,
-        node_gpus: Callable[[], int],
+        node: Callable[[], NodeSize],
         apply: Callable[[dict[str, Any]], Awaitable[object]],
         log: logging.Logger,
     ) -> None:
         self._api = api
         self._own_token = own_token
         self._refresh = refresh
-        self._node_gpus = node_gpus
+        self._node = node
         self._apply = apply
         self._log = log
         self._known: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class HubQuotas:
                 self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
             return
         self._is_away = False
-        quotas, wrong = group_quotas(groups, self._node_gpus(), self._known)
+        quotas, wrong = group_quotas(groups, self._node(), self._known)
         for name, why in wrong.items():
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)

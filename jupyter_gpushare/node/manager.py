@@ -24,7 +24,7 @@ from ..policy.config import PolicyConfig
 from ..policy.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
-from ..policy.model import EnvironmentName, ProcessId, Quota
+from ..policy.model import EnvironmentName, Gpu, ProcessId, Quota
 from ..policy.state import State
 from .clock import Clock
 from .codec import from_record, to_record
@@ -145,10 +145,10 @@ class Manager:
 
     # -- life ---------------------------------------------------------------
 
-    async def start(self, quotas: Callable[[int], cmd.ConfigureQuotas]) -> None:
+    async def start(self, quotas: Callable[[Sequence[Gpu]], cmd.ConfigureQuotas]) -> None:
         """Recover from the ledger, measure, and begin to serve.
 
-        ``quotas`` gets the number of GPUs and gives the configured quotas.
+        ``quotas`` gets the GPUs and gives the configured quotas.
         Raises :class:`LedgerError` or :class:`InventoryError` when it cannot.
         """
         loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class Manager:
         # Nor anything to who has spent the GPU-hours. Which quotas have such a budget may be
         # known later (JupyterHub's groups), so this is read in any case.
         await self._measure_budgets()
-        await self.submit(quotas(len(gpus)))
+        await self.submit(quotas(gpus))
         for effect in core.resume(self.state):
             self._carry_out(effect)
         self._begin(self._measure_loop(), "gpushare-measure")

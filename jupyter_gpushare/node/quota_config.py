@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..policy import commands as cmd
-from ..policy.model import Bytes, EnvironmentName, Quota
-from ..protocol.sizes import parse_size
+from ..policy.model import Bytes, EnvironmentName, Gpu, Quota
+from ..protocol.sizes import parse_share, parse_size
 
 _KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout")
 
 
-def parse_quota(where: str, given: Any, node_gpus: int) -> Quota:
-    """A quota from ``{"gpus": 2 or "all", "memory": "16GiB", "weight": 1}``.
+@dataclass(frozen=True, slots=True)
+class NodeSize:
+    """What ``"all"`` and ``0.5`` of a GPU mean on a node: GPUs, and bytes of the smallest."""
 
-    Raises :class:`ValueError` with a sentence that names ``where``.
+    gpus: int
+    smallest: int
+
+    @classmethod
+    def of(cls, gpus: Iterable[Gpu]) -> NodeSize:
+        """The size of a node with these GPUs."""
+        memories = [gpu.memory for gpu in gpus]
+        return cls(len(memories), min(memories, default=Bytes(0)))
+
+
+def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
+    """A quota from ``{"gpus": 2 or "all", "memory": "16GiB" or 0.5, "weight": 1}``.
+
+    ``memory`` as a part is one of the node's smallest GPU: so many parts fit on
+    any. Raises :class:`ValueError` with a sentence that names ``where``.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f'{where}: a quota is a dict like {{"gpus": 1, "memory": "16GiB"}}.')
@@ -25,12 +41,12 @@ def parse_quota(where: str, given: Any, node_gpus: int) -> Quota:
         raise ValueError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(_KNOWN)}.")
     gpus = given.get("gpus", "all")
     if gpus == "all":
-        gpus = node_gpus
+        gpus = node.gpus
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
         raise ValueError(f'{where}: gpus must be a whole number from 0, or "all", not {gpus!r}.')
     memory = given.get("memory")
     try:
-        size = None if memory is None else Bytes(parse_size(memory))
+        size = None if memory is None else Bytes(_memory(memory, node))
     except ValueError as error:
         raise ValueError(f"{where}: memory: {error}") from error
     return Quota(
@@ -40,6 +56,12 @@ def parse_quota(where: str, given: Any, node_gpus: int) -> Quota:
         gpu_hours=_number(where, given, "gpu_hours", 0.0),
         idle_timeout=_number(where, given, "idle_timeout", 0.0),
     )
+
+
+def _memory(given: Any, node: NodeSize) -> int:
+    share = parse_share(given)
+    # Without a GPU nothing is granted, whatever a part of one may be.
+    return parse_size(given) if share is None else max(1, int(share * node.smallest))
 
 
 def _number(where: str, given: Mapping[str, Any], name: str, least: float) -> float | None:
@@ -54,7 +76,7 @@ def _number(where: str, given: Mapping[str, Any], name: str, least: float) -> fl
 
 def configure(
     at: float,
-    node_gpus: int,
+    node: NodeSize,
     default: Any,
     groups: Mapping[str, Any],
     users: Mapping[str, Any],
@@ -62,15 +84,15 @@ def configure(
     """All configured quotas as one command. Raises :class:`ValueError`."""
     return cmd.ConfigureQuotas(
         at,
-        parse_quota("Quotas.default", default, node_gpus),
+        parse_quota("Quotas.default", default, node),
         tuple(
-            (name, parse_quota(f"Quotas.groups[{name!r}]", quota, node_gpus))
+            (name, parse_quota(f"Quotas.groups[{name!r}]", quota, node))
             for name, quota in sorted(groups.items())
         ),
         tuple(
             (
                 EnvironmentName(name),
-                parse_quota(f"Quotas.users[{name!r}]", quota, node_gpus),
+                parse_quota(f"Quotas.users[{name!r}]", quota, node),
             )
             for name, quota in sorted(users.items())
         ),

@@ -42,6 +42,26 @@ def parse_size(text: str | int) -> int:
     return size
 
 
+_SHARE: Final = re.compile(r"\s*(0?\.\d{1,9}|[01]\.\d{1,9})\s*", re.ASCII)
+
+
+def parse_share(text: object) -> float | None:
+    """The part of a GPU that ``0.5``, or ``"0.5"``, means; ``None`` if it means none.
+
+    A whole number is bytes, and so is one with a unit: for those see :func:`parse_size`. Raises
+    :class:`ValueError` with a sentence for a person when it is no part: 0, or more than 1.
+    """
+    if isinstance(text, float):
+        share = text
+    elif isinstance(text, str) and _SHARE.fullmatch(text):
+        share = float(text)
+    else:
+        return None
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is no part of a GPU: write 0.5 for half of one, or 8GiB.")
+    return share
+
+
 def format_size(size: int) -> str:
     """Bytes as a person reads them: ``8 GiB``."""
     for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):

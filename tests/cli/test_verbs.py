@@ -213,6 +213,16 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
 # -- figures ---------------------------------------------------------------------------------
 
 
+def test_a_quota_may_be_a_part_of_a_gpu(node: LiveNode) -> None:
+    quota = node.json("quota", "set", "bob", "--gpus", "1", "--memory", "0.5")
+    smallest = min(gpu["memory"] for gpu in node.json("status")["gpus"])
+    assert quota["memory"] == smallest // 2
+    wrong = node.cli("quota", "set", "bob", "--gpus", "1", "--memory", "1.5")
+    assert wrong.returncode == 2
+    assert "no part of a GPU" in wrong.stderr
+    node.cli("quota", "unset", "bob")
+
+
 def test_tables_line_up_and_cannot_move_the_cursor() -> None:
     text = table(("NAME", "N"), [("a\x1b[2J\n\u202eb", 5), ("longer", 1234), (None, 1)])
     lines = text.split("\n")

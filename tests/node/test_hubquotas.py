@@ -14,7 +14,9 @@ from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.node.hubapi import HubApi
 from jupyter_gpushare.node.hubquotas import HubQuotas, group_quotas
+from jupyter_gpushare.node.quota_config import NodeSize
 
+NODE = NodeSize(4, 24 * 2**30)
 STUDENTS = {"gpus": 1, "memory": "16GiB"}
 
 
@@ -24,12 +26,12 @@ def a_group(name: str, quota: Any) -> dict[str, Any]:
 
 def test_groups_with_our_property_have_quotas() -> None:
     groups = [a_group("students", STUDENTS), {"name": "plain", "properties": {}}]
-    assert group_quotas(groups, 4, {}) == ({"students": STUDENTS}, {})
+    assert group_quotas(groups, NODE, {}) == ({"students": STUDENTS}, {})
 
 
 def test_a_slip_of_the_pen_takes_nothing_away() -> None:
     groups = [a_group("students", {"gpus": "many"}), a_group("new", {"memory": "much"})]
-    good, wrong = group_quotas(groups, 4, {"students": STUDENTS})
+    good, wrong = group_quotas(groups, NODE, {"students": STUDENTS})
     assert good == {"students": STUDENTS}
     assert sorted(wrong) == ["new", "students"]
     assert "JupyterHub group 'students'" in wrong["students"]
@@ -44,9 +46,9 @@ JSON = st.recursive(
 
 @given(JSON, st.lists(JSON))
 def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
-    group_quotas(body, 2, {})
+    group_quotas(body, NODE, {})
     groups = [a_group(str(number), quota) for number, quota in enumerate(quotas)]
-    good, wrong = group_quotas(groups, 2, {})
+    good, wrong = group_quotas(groups, NODE, {})
     assert not set(good) & set(wrong)
     assert len(good) + len(wrong) == len(groups)
 
@@ -66,7 +68,7 @@ def looking(
                 api,
                 OWN,
                 refresh=3600.0,
-                node_gpus=lambda: 4,
+                node=lambda: NODE,
                 apply=apply,
                 log=logging.getLogger("hubquotas"),
             )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.protocol.sizes import format_size, parse_size
+from jupyter_gpushare.protocol.sizes import format_size, parse_share, parse_size
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,22 @@ def test_whole_numbers_are_exact(count: int, unit: str) -> None:
     scale = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
     if count * scale < 2**63:
         assert parse_size(f"{count}{unit}") == count * scale
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [(0.5, 0.5), ("0.5", 0.5), (".25", 0.25), (1.0, 1.0), ("1.0", 1.0), (" 0.75 ", 0.75)],
+)
+def test_parts_of_a_gpu(text: object, share: float) -> None:
+    assert parse_share(text) == share
+
+
+@pytest.mark.parametrize("text", [1, "1", "8GiB", "0.5GiB", "1e-3", True, None, [], "half", ""])
+def test_what_is_bytes_or_nonsense_is_no_part(text: object) -> None:
+    assert parse_share(text) is None
+
+
+@pytest.mark.parametrize("text", [0.0, "0.0", 1.5, "1.5", -0.5, float("nan"), float("inf")])
+def test_a_part_is_more_than_nothing_and_at_most_all(text: object) -> None:
+    with pytest.raises(ValueError, match="no part of a GPU"):
+        parse_share(text)

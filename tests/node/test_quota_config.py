@@ -1,0 +1,68 @@
+"""Quotas as people write them: what is understood, and what is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.node.quota_config import NodeSize, configure, parse_quota
+from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, Quota
+
+GIB = 2**30
+NODE = NodeSize(4, 24 * GIB)
+
+
+def gpu(index: int, memory: int) -> Gpu:
+    return Gpu(GpuUuid(f"GPU-{index}"), index, "a GPU", Bytes(memory))
+
+
+@pytest.mark.parametrize(
+    ("given", "quota"),
+    [
+        ({}, Quota(4)),
+        ({"gpus": "all"}, Quota(4)),
+        ({"gpus": 2, "memory": "16GiB"}, Quota(2, Bytes(16 * GIB))),
+        ({"gpus": 1, "memory": 0.5}, Quota(1, Bytes(12 * GIB))),
+        ({"gpus": 1, "memory": "0.25"}, Quota(1, Bytes(6 * GIB))),
+        ({"gpus": 1, "memory": 1.0}, Quota(1, Bytes(24 * GIB))),
+        ({"gpus": 0, "weight": 2, "gpu_hours": 10}, Quota(0, weight=2.0, gpu_hours=10.0)),
+        ({"gpus": 1, "idle_timeout": 600}, Quota(1, idle_timeout=600.0)),
+    ],
+)
+def test_what_is_understood(given: dict[str, Any], quota: Quota) -> None:
+    assert parse_quota("here", given, NODE) == quota
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("two", "a quota is a dict"),
+        ({"gpu": 1}, "unknown gpu"),
+        ({"gpus": 0.5}, "whole number"),
+        ({"gpus": -1}, "whole number"),
+        ({"gpus": True}, "whole number"),
+        ({"memory": 1.5}, "no part of a GPU"),
+        ({"memory": 0.0}, "no part of a GPU"),
+        ({"memory": "much"}, "no memory size"),
+        ({"memory": "8 gigs"}, "no memory size"),
+        ({"weight": 0}, "weight"),
+        ({"gpu_hours": -1}, "gpu_hours"),
+        ({"idle_timeout": "soon"}, "idle_timeout"),
+    ],
+)
+def test_what_is_refused_says_where_and_why(given: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^here: .*{said}"):
+        parse_quota("here", given, NODE)
+
+
+def test_a_part_is_one_of_the_smallest_gpu_so_that_it_fits_on_any() -> None:
+    node = NodeSize.of([gpu(0, 80 * GIB), gpu(1, 24 * GIB)])
+    assert node == NodeSize(2, 24 * GIB)
+    command = configure(0.0, node, {"gpus": 1, "memory": 0.5}, {}, {})
+    assert command.default.memory == 12 * GIB
+
+
+def test_without_gpus_a_configuration_is_still_read() -> None:
+    command = configure(0.0, NodeSize.of([]), {"memory": 0.5}, {"g": {"gpus": "all"}}, {})
+    assert command.default == Quota(0, Bytes(1))
