@@ -6,8 +6,11 @@ import dataclasses
 import os
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+
+from traitlets import Bool, Unicode
 
 from .checks import Check, Level, examine
 from .verb import JSON_FLAG, Verb
@@ -18,14 +21,31 @@ class DoctorApp(Verb):
 
     name = "jupyter-gpushare-doctor"
     description = """Look at everything that has to work together: the package, the import hook, the
-    Jupyter and IPython extensions, the node manager, the driver, the ledger. Each line is ok, a
-    warning, or a problem with its fix. Nothing is changed. Exits with 1 when there is a problem."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    Jupyter and IPython extensions, the node manager, the driver, the ledger. With --hub at what
+    JupyterHub's configuration sets for it instead (it is run for that, as JupyterHub does). Each
+    line is ok, a warning, or a problem with its fix. Nothing is changed. Exits with 1 when there
+    is a problem."""
+    flags: ClassVar[Any] = {
+        **Verb.flags,
+        **JSON_FLAG,
+        "hub": ({"DoctorApp": {"hub": True}}, "Check JupyterHub's side."),
+    }
+    aliases: ClassVar[Any] = {**Verb.aliases, "hub-config": "DoctorApp.hub_config"}
+    examples = """
+    jupyter gpushare doctor
+    jupyter gpushare doctor --hub
+    jupyter gpushare doctor --hub-config=/srv/jupyterhub/jupyterhub_config.py
+    """
+
+    hub = Bool(False, help="Check JupyterHub's side instead of this installation.").tag(config=True)
+    hub_config = Unicode(
+        "", help="JupyterHub's configuration file; it implies --hub. Default: the usual places."
+    ).tag(config=True)
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
         checks = []
-        for check in examine(os.environ, self._ledger(), sys.platform):
+        for check in self._examine():
             checks.append(check)
             if not self.json:
                 print(as_text(check), flush=True)
@@ -37,6 +57,13 @@ class DoctorApp(Verb):
         else:
             print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
         return 1 if problems else 0
+
+    def _examine(self) -> Iterator[Check]:
+        if self.hub or self.hub_config:
+            from .hubchecks import examine_hub
+
+            return examine_hub(self.hub_config or None)
+        return examine(os.environ, self._ledger(), sys.platform)
 
     def _ledger(self) -> Path:
         """Where the node manager that a Jupyter server of this user hosts keeps its ledger."""

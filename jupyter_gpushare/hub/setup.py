@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from traitlets.config import Config
-from traitlets.config.loader import LazyConfigValue
 
 from ..protocol import names
 from ..protocol.address import SYSTEM_SOCKET
+from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
 
 #: What the node manager asks the Hub: whose a token is, their groups and roles, and the groups'
 #: properties. Nothing that changes anything.
@@ -46,14 +46,6 @@ class NodeManagerRun(Enum):
 
     MANAGED = "managed"
     EXTERNAL = "external"
-
-
-class SpawnerKind(Enum):
-    """How a spawner's servers come to the node manager's socket."""
-
-    PROCESS = "process"
-    DOCKER = "docker"
-    KUBE = "kube"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class Plan:
             told.append(f"service {service['name']}: {what}")
         told.append(f"role {self.role['name']}: {', '.join(self.role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
-        told += [f"every server gets {name}={value}" for name, value in self.environment.items()]
+        told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
         if self.mount is not None:
             told.append(f"every container sees {self.mount.path} ({self.mount.setting})")
         return told
@@ -127,7 +119,7 @@ def setup(
 
     Raises :class:`SetupError`.
     """
-    kind = spawner_kind(_scalar(c, "JupyterHub", "spawner_class"))
+    kind = spawner_kind(value(c, "JupyterHub", "spawner_class", None))
     run = _run(node, kind)
     if run is NodeManagerRun.EXTERNAL and (quotas or simulate or node_arguments or node_user):
         raise SetupError(
@@ -204,17 +196,6 @@ _TOKEN_FIX: Final = (
 # -- from the wishes to the plan ----------------------------------------------------------------
 
 
-def spawner_kind(spawner: object) -> SpawnerKind:
-    """What a ``spawner_class`` (a class, its path, or an entry point's name) needs."""
-    bases = [cls.__name__ for cls in spawner.__mro__] if isinstance(spawner, type) else []
-    text = " ".join([str(spawner), *bases]).lower()
-    if "kube" in text:
-        return SpawnerKind.KUBE
-    if any(word in text for word in ("docker", "swarm", "systemuser")):
-        return SpawnerKind.DOCKER
-    return SpawnerKind.PROCESS
-
-
 def _run(node: str | None, kind: SpawnerKind) -> NodeManagerRun:
     if node is None:
         away = kind is SpawnerKind.KUBE
@@ -273,21 +254,21 @@ def _shared_token(path: Path) -> str:
 def apply(c: Config, plan: Plan, major: int) -> None:
     """Merge ``plan`` into ``c``, for JupyterHub ``major``."""
     hub = c.JupyterHub
-    services = [dict(service) for service in _list(c, "JupyterHub", "services")]
+    services = [dict(service) for service in _list(c, "services")]
     for service in plan.services:
         _merge_named(services, service)
     hub.services = services
-    roles = [dict(role) for role in _list(c, "JupyterHub", "load_roles")]
+    roles = [dict(role) for role in _list(c, "load_roles")]
     _merge_named(roles, plan.role)
     _let_users_in(c, roles, plan.access, major)
     hub.load_roles = roles
     own = next((role.get("scopes") for role in roles if role.get("name") == "server"), None)
-    for section in _spawner_sections(c, "server_token_scopes"):
-        before = _value(c, section, "server_token_scopes", []) or own or SERVER_SCOPES
+    for section in spawner_sections(c, "server_token_scopes"):
+        before = value(c, section, "server_token_scopes", []) or own or SERVER_SCOPES
         c[section].server_token_scopes = _and_scope(before, plan.access)
-    for section in _spawner_sections(c, "environment"):
+    for section in spawner_sections(c, "environment"):
         # What the administrator set for a variable of ours stays.
-        c[section].environment = {**plan.environment, **_value(c, section, "environment", {})}
+        c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
         _add_mount(c, plan.mount)
 
@@ -299,7 +280,7 @@ def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: in
         # An overridden role wins over extra_user_scopes.
         role["scopes"] = _union(role["scopes"], [access])
     elif major >= 6:
-        extra = _value(c, "JupyterHub", "extra_user_scopes", set())
+        extra = value(c, "JupyterHub", "extra_user_scopes", set())
         c.JupyterHub.extra_user_scopes = {*extra, access}
     else:
         _merge_named(roles, {"name": "user", "scopes": ["self", access]})
@@ -308,8 +289,8 @@ def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: in
 def _add_mount(c: Config, mount: Mount) -> None:
     """Show the directory, not the socket: a node manager that restarts makes a new socket."""
     if mount.setting == "DockerSpawner.volumes":
-        for section in _spawner_sections(c, "volumes", "DockerSpawner"):
-            before = _value(c, section, "volumes", {})
+        for section in spawner_sections(c, "volumes", "DockerSpawner"):
+            before = value(c, section, "volumes", {})
             ours = {mount.path: {"bind": mount.path, "mode": "ro"}}
             c[section].volumes = {**ours, **before}
         return
@@ -319,8 +300,8 @@ def _add_mount(c: Config, mount: Mount) -> None:
     }
     seen: dict[str, Any] = {"name": "jupyter-gpushare", "mountPath": mount.path, "readOnly": True}
     for setting, ours in (("volumes", volume), ("volume_mounts", seen)):
-        for section in _spawner_sections(c, setting, "KubeSpawner"):
-            before = _value(c, section, setting, [])
+        for section in spawner_sections(c, setting, "KubeSpawner"):
+            before = value(c, section, setting, [])
             if isinstance(before, Mapping):
                 # KubeSpawner also takes them by name, for charts that merge.
                 c[section][setting] = {"jupyter-gpushare": ours, **before}
@@ -332,13 +313,13 @@ def _merge_named(entries: list[dict[str, Any]], ours: Mapping[str, Any]) -> None
     """Add ``ours``, or fill in what the entry of the same name leaves open."""
     for entry in entries:
         if entry.get("name") == ours["name"]:
-            for key, value in ours.items():
+            for key, wanted in ours.items():
                 if key in ("scopes", "services"):
-                    entry[key] = _union(entry.get(key, ()), value)
+                    entry[key] = _union(entry.get(key, ()), wanted)
                 elif key == "environment":
-                    entry[key] = {**value, **entry.get(key, {})}
+                    entry[key] = {**wanted, **entry.get(key, {})}
                 else:
-                    entry.setdefault(key, value)
+                    entry.setdefault(key, wanted)
             return
     entries.append(dict(ours))
 
@@ -367,37 +348,11 @@ def _union(before: Any, more: Sequence[str]) -> list[str]:
     return [*before, *(entry for entry in more if entry not in before)]
 
 
-# -- what the configuration says ----------------------------------------------------------------
-
-
-def _value(c: Config, section: str, setting: str, empty: Any) -> Any:
-    """A setting's value, also where it was only appended to so far."""
-    if section not in c or setting not in c[section]:
-        return empty
-    value = c[section][setting]
-    return value.get_value(empty) if isinstance(value, LazyConfigValue) else value
-
-
-def _list(c: Config, section: str, setting: str) -> list[Any]:
-    return list(_value(c, section, setting, []))
-
-
-def _scalar(c: Config, section: str, setting: str) -> Any:
-    return _value(c, section, setting, None)
-
-
-def _spawner_sections(c: Config, setting: str, base: str = "Spawner") -> list[str]:
-    """Sections in which ``setting`` is to be set: ``base``, and each class's that overrides it."""
-    others = [
-        section
-        for section in c
-        if section.endswith("Spawner") and section != base and setting in c[section]
-    ]
-    return [base, *others]
+def _list(c: Config, setting: str) -> list[Any]:
+    return list(value(c, "JupyterHub", setting, []))
 
 
 def _has_token(c: Config, service: str) -> bool:
     return any(
-        entry.get("name") == service and entry.get("api_token")
-        for entry in _list(c, "JupyterHub", "services")
+        entry.get("name") == service and entry.get("api_token") for entry in _list(c, "services")
     )

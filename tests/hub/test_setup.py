@@ -12,7 +12,8 @@ import pytest
 from traitlets.config import Config
 
 from jupyter_gpushare.hub import SetupError, setup
-from jupyter_gpushare.hub.setup import SpawnerKind, _let_users_in, spawner_kind
+from jupyter_gpushare.hub.configuration import SpawnerKind, spawner_kind
+from jupyter_gpushare.hub.setup import _let_users_in
 
 ACCESS = "access:services!service=gpushare"
 SOCKET = "/run/jupyter-gpushare/node.sock"

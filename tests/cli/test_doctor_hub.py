@@ -1,0 +1,124 @@
+"""``jupyter gpushare doctor --hub``: what JupyterHub's configuration sets, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.livenode import CLI, LiveNode
+
+SETUP = "from jupyter_gpushare.hub import setup\nsetup(c{arguments})\n"
+
+
+def doctor(folder: Path, config: str | None, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code, and the checks by name, of a Hub with this configuration."""
+    path = folder / "jupyterhub_config.py"
+    if config is not None:
+        path.write_text("c = get_config()\n" + textwrap.dedent(config))
+    done = subprocess.run(
+        [*CLI, "doctor", "--json", *(arguments or (f"--hub-config={path}",))],
+        env=LiveNode(folder).environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=folder,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def test_one_line_is_all_it_needs(tmp_path: Path) -> None:
+    socket = f", socket={str(tmp_path / 'node.sock')!r}"
+    code, checks = doctor(tmp_path, SETUP.format(arguments=socket))
+    assert code == 0, checks
+    assert {check["level"] for check in checks.values()} == {"ok", "warning"}
+    assert "No node manager answers" in checks["identity"]["text"]
+    assert str(tmp_path / "node.sock") in checks["servers' environment"]["text"]
+    assert "gpushare-node" in checks["service"]["text"]
+
+
+def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
+    code, checks = doctor(tmp_path, SETUP.format(arguments=""), "--hub")
+    assert checks["hub configuration"]["text"] == str(tmp_path / "jupyterhub_config.py")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "check", "said"),
+    [
+        ("", "service", "No service is registered"),
+        ("1 / 0", "hub configuration", "ZeroDivisionError"),
+        (
+            SETUP.format(arguments="") + "c.JupyterHub.load_roles = []\n",
+            "role",
+            "lacks the scopes read:users:name",
+        ),
+        (
+            SETUP.format(arguments="") + "c.JupyterHub.extra_user_scopes = set()\n",
+            "users",
+            "Users may not access:services!service=gpushare",
+        ),
+        (
+            SETUP.format(arguments="") + "c.Spawner.server_token_scopes = ['self']\n",
+            "server tokens",
+            "does not give servers",
+        ),
+        (
+            SETUP.format(arguments="") + "c.Spawner.environment = {'A': '1'}\n",
+            "servers' environment",
+            "lacks JUPYTER_GPUSHARE_SOCKET",
+        ),
+        (
+            SETUP.format(arguments="")
+            + "c.JupyterHub.spawner_class = 'dockerspawner.DockerSpawner'\n",
+            "mounts",
+            "Containers do not see /run/jupyter-gpushare",
+        ),
+        (
+            "c.JupyterHub.load_groups = {'g': {'properties': {'gpushare': {'gpus': 0.5}}}}\n"
+            + SETUP.format(arguments=""),
+            "group quota",
+            "group 'g': gpus must be a whole number",
+        ),
+        (
+            "c.JupyterHub.services = [{'name': 'gpushare-node'}]\n",
+            "service",
+            "neither a command nor an api_token",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_do(
+    tmp_path: Path, config: str, check: str, said: str
+) -> None:
+    code, checks = doctor(tmp_path, config)
+    assert code == 1
+    assert checks[check]["level"] == "problem"
+    assert said in checks[check]["text"]
+    assert checks[check]["fix"]
+
+
+def test_no_secret_is_printed(tmp_path: Path) -> None:
+    config = (
+        "c.JupyterHub.services = [{'name': 'gpushare-node', 'api_token': 'very-secret'}]\n"
+        "c.Spawner.environment = {'JUPYTER_GPUSHARE_TOKEN': 'very-secret'}\n"
+    ) + SETUP.format(arguments=", node='external'")
+    _, checks = doctor(tmp_path, config)
+    assert checks["service"]["text"].endswith("with a token of its own")
+    assert "very-secret" not in json.dumps(checks)
+
+
+def test_a_node_manager_that_knows_os_users_only_is_noticed(node: LiveNode, tmp_path: Path) -> None:
+    _, checks = doctor(tmp_path, SETUP.format(arguments=f", socket={str(node.socket)!r}"))
+    assert checks["identity"]["level"] == "warning"
+    assert "by their OS user" in checks["identity"]["text"]
+
+
+def test_no_configuration_is_a_problem(tmp_path: Path) -> None:
+    code, checks = doctor(tmp_path, None, f"--hub-config={tmp_path}/none.py")
+    assert code == 1
+    assert "There is none" in checks["hub configuration"]["text"]
