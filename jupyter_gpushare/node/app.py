@@ -43,7 +43,7 @@ from .inventory.simulated import BusyGpus, SimulatedInventory
 from .ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
 from .parent import when_parent_ends
-from .processes import ProcessError, ProcessWatch, identify, send
+from .processes import ProcessError, ProcessWatch, identify, sees_others, send
 from .quota_config import NodeSize, configure
 from .service import Service
 from .transport import Limits, SocketInUse, Transport
@@ -445,6 +445,12 @@ class NodeManagerApp(JupyterApp):
             log=self.log,
         )
         boot_id = clock.boot_id()
+        if self.shared and os.getuid() != 0 and not sees_others():
+            self.log.warning(
+                "The node manager sees no other user's process. If /proc is mounted with hidepid, "
+                "nobody else gets a GPU: give it the group of the mount's gid= option "
+                "(SupplementaryGroups= in its service)."
+            )
         transport = Transport(
             place,
             limits=Connections(parent=self).frozen(),

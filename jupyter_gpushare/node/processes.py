@@ -110,6 +110,23 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
     return tuple(chain)
 
 
+def sees_others() -> bool:
+    """Whether we may look at other users' processes: not so where /proc is mounted with hidepid.
+
+    Where there are none, as in some containers, the answer is ``False``, too.
+    """
+    me = os.getuid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                owner = os.stat(f"/proc/{name}").st_uid
+            except OSError:  # it ended just now
+                continue
+            if owner != me and _read_stat(int(name)) is not None:
+                return True
+    return False
+
+
 def is_alive(process: ProcessId) -> bool:
     """Whether this very process still runs. A zombie does not; a stopped process does.
 

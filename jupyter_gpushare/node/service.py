@@ -43,6 +43,11 @@ from .waits import Waits
 _MOVES_QUEUE = (LeaseQueued, GrantingChanged, BudgetChanged)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
+#: To a client whose process cannot be found.
+UNSEEN = (
+    "The calling process has ended, or the node manager cannot see it: then /proc is mounted with "
+    "hidepid, and its log says what the administrator can do."
+)
 #: Records read at the start for the waits of the last hour; a busier hour is told in part.
 _RECALLED = 20_000
 
@@ -177,7 +182,7 @@ class Service:
             conn.close()
             return
         if conn.process is None:
-            self._fail(conn, call.id, Reason.NOT_ALLOWED, "The calling process is gone.")
+            self._fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
             conn.close()
             return
         who = Caller(

@@ -583,3 +583,34 @@ def test_only_with_one_capability_it_kills_others_processes(
             assert thief.process.poll() is None
             assert node.story().count("may not send") == 1
             assert b.client(node.socket).hello["environment"] == f"uid-{BOB}"
+
+
+CAP_SYS_PTRACE = 19
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("options", "capabilities", "sees"),
+    [
+        ("hidepid=2", (), False),
+        (f"hidepid=2,gid={MANAGER}", (), True),
+        ("hidepid=2", (CAP_SYS_PTRACE,), True),
+    ],
+)
+def test_a_proc_that_hides_processes_is_said(
+    place: Path, options: str, capabilities: tuple[int, ...], sees: bool
+) -> None:
+    mount = f'mount -t proc -o {options} proc /proc && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    tried = subprocess.run([*prefix, "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"no /proc of our own can be mounted here: {tried.stderr.strip()}")
+    node = UnprivilegedNode(place, MANAGER, simulate="1x24GiB", capabilities=capabilities)
+    node.prefix = prefix
+    with node, Puppet(uid=ALICE) as a:
+        assert ("mounted with hidepid" in node.story()) is not sees
+        if sees:
+            assert a.client(node.socket).request()["state"] == "held"
+        else:
+            with pytest.raises(RemoteError, match="hidepid"):
+                a.client(node.socket)

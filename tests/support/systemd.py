@@ -132,6 +132,8 @@ class UnprivilegedNode(RunningNode):
     ) -> None:
         super().__init__(directory, shared=True, **more)
         self.uid = uid
+        #: What runs it: options of a mount, say.
+        self.prefix: Sequence[str] = ()
         self.capabilities = sum(1 << number for number in capabilities)
         self.environ |= {"HOME": str(directory), "JUPYTER_CONFIG_DIR": str(directory / "config")}
         os.chown(directory, uid, uid)
@@ -141,4 +143,4 @@ class UnprivilegedNode(RunningNode):
         """What is run."""
         rights = [str(self.uid), str(self.capabilities)]
         _python, _m, _module, *arguments = super().command()
-        return [sys.executable, "-c", _AS_USER, *rights, *arguments]
+        return [*self.prefix, sys.executable, "-c", _AS_USER, *rights, *arguments]
