@@ -30,6 +30,8 @@ NEW_PER_SECOND: Final = 50.0
 #: The share of ``believed`` after which a live connection is looked at again.
 LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
+#: What services' environments begin with, and no user's.
+SERVICE: Final = "service:"
 _OWN_SERVER: Final = re.compile(r"access:servers!server=(?P<user>[^/]+)/(?P<server>.*)")
 
 NO_TOKEN: Final = (
@@ -213,8 +215,11 @@ class HubIdentity:
             raise HubUnreachable("it did not say whose the token is")
         if model.get("kind") == "service":
             admin = name in self._trust.admin_services
-            return _Known(asked, Principal(f"service:{name}", (), admin))
+            return _Known(asked, Principal(f"{SERVICE}{name}", (), admin))
         if model.get("kind") != "user":
+            return _Known(asked, None)
+        if name.startswith(SERVICE):
+            self._log.error("The user %r has a service's name and is not let in", name)
             return _Known(asked, None)
         if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
             return _Known(asked, None, narrow=True)

@@ -167,6 +167,24 @@ def test_the_hubs_own_node_manager_comes_back_and_loses_no_lease() -> None:
         wait_for(lambda: let_in(hub, alice.token) == "alice", 60, "the next one")
 
 
+def test_each_named_server_may_have_a_quota_of_its_own() -> None:
+    with RunningHub.make(per_server=True) as hub:
+        alice = hub.person("alice")
+        alice.start_server()
+        alice.start_server("gpu")
+        second = hub.client(f"{hub.url}/user/alice/gpu/", alice.token)
+        assert alice.status()["environment"] == "alice"
+        status = wait_for(
+            lambda: (
+                (answer := second.get("gpushare/api/status")).status_code == 200 and answer.json()
+            ),
+            what="the second server's status",
+        )
+        assert status["environment"] == "alice/gpu"
+        # Each has the quota of her group.
+        assert [part["quota"]["gpus"] for part in (status, alice.status())] == [1, 1]
+
+
 # -- a rude neighbour ----------------------------------------------------------------------------
 
 #: Runs in a process of its own, as the same OS user: opens many connections and keeps them.

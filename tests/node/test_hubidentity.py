@@ -327,3 +327,18 @@ def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> N
         assert hub.asked["user"] == 1
 
     asking(work, HubTrust(service="gpushare"))
+
+
+def test_no_user_has_a_services_environment() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        real = hub.answer
+        disguised = {"kind": "user", "name": "service:gpushare", "scopes": []}
+
+        def answer(path: str, token: str, offset: int = 0) -> tuple[int, Any]:
+            return (200, disguised) if token == "x" else real(path, token, offset)
+
+        hub.answer = answer  # type: ignore[method-assign]
+        assert "does not know" in await refused(identity, "x")
+        assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
+
+    asking(work)
