@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -336,16 +337,27 @@ class Connection(asyncio.Protocol):
 _SLOW_DOWN: Final = "Too many calls; wait for answers before you send more."
 
 
+# What the kernel answers for SO_PEERPIDFD when the peer has ended and was waited for; which of
+# them depends on its version. (From Linux 6.16 on it gives a pidfd all the same.)
+_ENDED: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
+
+
 def peer_of(sock: socket.socket) -> Peer:
-    """Who connected, from the kernel. The pid is the one at the time of ``connect``."""
+    """Who connected, from the kernel. The pid is the one at the time of ``connect``.
+
+    It is 0 for a process that has ended since: who waited long to be accepted
+    may be gone, and its pid another's.
+    """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     pidfd: int | None = None
     try:
         pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
         fcntl.fcntl(pidfd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    except OSError:
-        # Before Linux 6.5, or the peer is reaped already.
+    except OSError as error:
+        if error.errno in _ENDED:
+            pid = 0
+        # Otherwise it is a Linux before 6.5.
         pidfd = None
     return Peer(pid, uid, gid, pidfd)
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -35,8 +39,11 @@ from support.nvml import NvmlWorld
 from support.systemd import ActivatedNode, Ear, UnprivilegedNode, handing_over
 from support.tinyhub import OWN, TinyHub, served
 
+from jupyter_gpushare.cli.systemd import shipped, units
 from jupyter_gpushare.node import systemd
 from jupyter_gpushare.node.app import Hub
+from jupyter_gpushare.node.identity import Peer
+from jupyter_gpushare.node.transport import peer_of
 from jupyter_gpushare.protocol.errors import RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -214,6 +221,36 @@ def test_systemds_own_socket_activation(place: Path) -> None:
             process.kill()
 
 
+def test_the_shipped_command_serves(place: Path) -> None:
+    """With the socket, the watchdog and the ear that the shipped units give it."""
+    service = units(shipped(), sys.executable)["systemd/system/jupyter-gpushare.service"]
+    (line,) = re.findall(r"(?m)^ExecStart=(.+)$", service)
+    (place / "config.py").write_text('c.NodeManagerApp.simulate = "3x8GiB"\n')
+    command = []
+    for part in shlex.split(line):
+        name, _, path = part.partition("=")
+        if name == "--ledger":
+            part = f"{name}={place}/{Path(path).name}"
+        elif name == "--config":
+            part = f"{name}={place}/config.py"
+        command.append(part)
+    with listening(place / "s") as sock, Ear(f"{place}/notify") as ear:
+        fd = sock.fileno()
+        environ = {**os.environ, "NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "120000000"}
+        with subprocess.Popen(
+            handing_over([fd], command), pass_fds=[fd], env=environ, stdout=subprocess.DEVNULL
+        ) as process:
+            try:
+                ear.wait("READY=1")
+                assert "STATUS=3 GPUs, 0 leases, 0 waiting" in ear.wait("WATCHDOG=1")
+                with NodeClient(place / "s") as client:
+                    assert len(client.call(Method.STATUS)["gpus"]) == 3
+                process.terminate()
+                assert process.wait(30) == 0
+            finally:
+                process.kill()
+
+
 def test_two_places_to_listen_are_an_error(place: Path) -> None:
     node = ActivatedNode(place)
     node.socket = place / "elsewhere.sock"
@@ -263,6 +300,43 @@ def test_who_connects_while_it_restarts_waits_instead_of_failing(place: Path) ->
         node.start()
         for client, hello in waiting:
             assert client.wait(hello)["node"]
+
+
+def test_who_died_while_it_waited_gets_nothing(place: Path) -> None:
+    """Its request is there, and its pid may be another's by the time that it is read."""
+    with ActivatedNode(place, simulate="1x24GiB") as node:
+        node.kill9()
+        with Puppet() as puppet:
+            wire = puppet.connect(node.socket)
+            puppet.kill9()
+        with NodeClient(connected=wire, hello=False) as client:
+            hello = client.send(Method.HELLO, protocol=1, client={"name": "n", "version": "0"})
+            client.ask()
+            node.start()
+            with pytest.raises(RemoteError, match="has ended"):
+                client.wait(hello)
+        assert not node.status()["leases"]
+
+
+@pytest.mark.parametrize("number", [errno.ESRCH, errno.EINVAL, errno.ENODATA])
+def test_a_kernel_that_says_that_the_peer_ended_is_believed(number: int) -> None:
+    class Ended:
+        def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+            if option == socket.SO_PEERCRED:
+                return struct.pack("3i", os.getpid(), 7, 8)
+            raise OSError(number, os.strerror(number))
+
+    assert peer_of(cast(socket.socket, Ended())) == Peer(0, 7, 8)
+
+
+def test_a_kernel_without_pidfds_of_peers_is_taken_at_its_word() -> None:
+    class Old:
+        def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+            if option == socket.SO_PEERCRED:
+                return struct.pack("3i", 6, 7, 8)
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+
+    assert peer_of(cast(socket.socket, Old())) == Peer(6, 7, 8)
 
 
 def test_restarts_under_load_refuse_nobody_and_lose_no_lease(place: Path) -> None:
