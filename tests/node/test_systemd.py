@@ -186,17 +186,22 @@ def test_a_promised_socket_that_is_not_there_is_said() -> None:
 
 
 def test_the_socket_stays_as_it_was_made_over_starts_and_ends(place: Path) -> None:
+    def made() -> tuple[int, ...]:
+        there = (place / "node.sock").stat()
+        return there.st_ino, there.st_mode, there.st_uid, there.st_mtime_ns, there.st_ctime_ns
+
     node = ActivatedNode(place, mode=0o640)
-    before = (place / "node.sock").stat()
+    before = made()
     with node:
         assert node.status()["gpus"]
         assert node.terminate() == 0
-        assert (place / "node.sock").stat() == before, "it belongs to systemd"
+        assert made() == before, "it belongs to systemd"
         node.start()
         assert node.status()["gpus"]
         node.restart()
         assert node.status()["gpus"]
-    assert stat.S_IMODE((place / "node.sock").stat().st_mode) == 0o640
+    assert made() == before
+    assert stat.S_IMODE(before[1]) == 0o640
 
 
 @pytest.mark.skipif(
@@ -403,17 +408,17 @@ def test_it_tells_when_it_serves_how_it_is_and_when_it_ends(place: Path, abstrac
 def test_the_watchdog_hears_it_twice_in_its_time(place: Path) -> None:
     with Ear(f"{place}/notify") as ear:
         node = RunningNode(place)
-        node.environ |= {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "800000"}
+        node.environ |= {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "2000000"}
         with node:
             ear.wait("WATCHDOG=1")
-            for _ in range(4):
+            for _ in range(2):
                 before = time.monotonic()
                 ear.wait("WATCHDOG=1")
-                assert time.monotonic() - before < 0.8
+                assert time.monotonic() - before < 2.0
             os.kill(node.pid, signal.SIGSTOP)
             while ear.next(0.0) is not None:
                 pass  # what it had said before
-            assert ear.next(1.0) is None
+            assert ear.next(2.0) is None
             os.kill(node.pid, signal.SIGCONT)
             ear.wait("WATCHDOG=1")
 
@@ -567,7 +572,7 @@ MANAGER, ALICE, BOB = 54320, 54321, 54322
 CAP_KILL = 5
 ONE_EACH = (
     "c.Policy.max_tasks_per_gpu = 1\nc.NodeManagerApp.measure_interval = 0.2\n"
-    "c.Policy.heartbeat_interval = 0.2\nc.Policy.heartbeat_timeout = 1.0\n"
+    "c.Policy.heartbeat_timeout = 60.0\n"
     'c.Quotas.default = {"gpus": 1}\n'
 )
 
@@ -611,7 +616,7 @@ def test_it_does_its_work_without_any_right(place: Path) -> None:
         a.kill9()
         at = time.monotonic()
         assert bob.wait(call)["lease"] == queued
-        assert time.monotonic() - at < 1.0, "its death was seen, not its silence"
+        assert time.monotonic() - at < 10.0, "its death was seen, not its silence"
         # Over its own death, too.
         node.restart()
         with b.client(node.socket) as again:
