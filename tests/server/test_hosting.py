@@ -204,3 +204,12 @@ def test_a_planted_link_is_no_lock(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         HostLock(tmp_path / "lock").try_acquire()
     assert (tmp_path / "precious").read_text() == "data"
+
+
+def test_a_server_that_is_a_service_speaks_for_itself(home: Home) -> None:
+    """systemd would take the node manager's "ready" and signs of life for the server's."""
+    said = {"NOTIFY_SOCKET": "@nobody", "WATCHDOG_USEC": "9000000", "WATCHDOG_PID": "1"}
+    server = home.serve(environ=home.environ(**said))
+    server.wait_connected()
+    assert said.keys() <= psutil.Process(server.process.pid).environ().keys()
+    assert not said.keys() & only_node_manager(home).environ().keys()
