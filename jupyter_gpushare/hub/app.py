@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import hmac
 import logging
 import os
 import signal
@@ -27,8 +29,10 @@ from . import api, pages
 from .handlers import CallbackHandler, HealthHandler, quiet_log
 from .links import Limits, LinkPool
 from .live import Audience, LiveHandler
+from .parent import when_parent_ends
 from .site import STATIC, Site, make_templates, versions
 
+_OTHER_ENDS: Final = 10.0  # seconds for another one to give up the port
 _MOST_BODY: Final = 1 << 20  # bytes of a request
 NOT_ALONE: Final = (
     "This is a service that JupyterHub starts: put `from jupyter_gpushare.hub import setup; "
@@ -105,18 +109,33 @@ class GpuShareHub(JupyterApp):
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        when_parent_ends(stop.set)
         site = self.make_site()
         audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
         server = HTTPServer(
             make_application(site, audience), xheaders=True, max_body_size=_MOST_BODY
         )
-        server.listen(port, address.hostname)
+        await self._listen(server, port, address.hostname)
         self.log.info("gpushare: serves %s at %s", site.prefix, self.url)
         await stop.wait()
         server.stop()
         audience.close()
         await site.pool.close()
         await server.close_all_connections()
+
+    async def _listen(self, server: HTTPServer, port: int, host: str) -> None:
+        """Listen; wait for one of us that ends just now. Raises :class:`OSError`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _OTHER_ENDS
+        while True:
+            try:
+                server.listen(port, host)
+                return
+            except OSError as error:
+                # The Hub ends when a service of its does not start.
+                if error.errno != errno.EADDRINUSE or loop.time() > until:
+                    raise
+                await asyncio.sleep(0.2)
 
     def make_site(self) -> Site:
         """Join the parts. JupyterHub's environment variables say where and who it is."""
@@ -143,7 +162,7 @@ class GpuShareHub(JupyterApp):
 
 
 def make_application(site: Site, audience: Audience) -> web.Application:
-    """The routes. Cookies are signed with a key of this process: a restart asks the Hub again."""
+    """The routes."""
     given = {"site": site}
     routes: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
         (r"health", HealthHandler, {}),
@@ -156,10 +175,19 @@ def make_application(site: Site, audience: Audience) -> web.Application:
     ]
     return web.Application(
         [(url_path_join(site.prefix, path), *rest) for path, *rest in routes],
-        cookie_secret=os.urandom(32),
+        cookie_secret=cookie_secret(site.auth.api_token),
         log_function=quiet_log,
         websocket_ping_interval=30,
     )
+
+
+def cookie_secret(api_token: str) -> bytes:
+    """The key that signs cookies, as long-lived as our own token at the Hub.
+
+    Open pages go on when the service is started again; those of a Hub that was
+    started again have to log in anew.
+    """
+    return hmac.digest(api_token.encode(), b"jupyter_gpushare.hub cookies", "sha256")
 
 
 class StaticHandler(web.StaticFileHandler):

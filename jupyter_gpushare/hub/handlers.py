@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +23,7 @@ from .site import Site
 
 _LOG: Final = logging.getLogger("jupyter_gpushare.hub")
 
+_HUB_ANSWERS: Final = 10.0  # seconds for the Hub to say who somebody is
 HUB_AWAY: Final = (
     "JupyterHub does not answer, so nobody can be told who you are. Tasks that hold a GPU keep "
     "it. Try again in a minute."
@@ -111,8 +114,9 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
     async def prepare(self) -> None:
         """Ask the Hub whose the login or token is; let nobody else through."""
         try:
-            model = await self.hub_auth.get_user(self, sync=False)
-        except web.HTTPError as error:
+            async with asyncio.timeout(_HUB_ANSWERS):
+                model = await self.hub_auth.get_user(self, sync=False)
+        except (web.HTTPError, TimeoutError) as error:
             raise Refusal(NodeProblem("unavailable", HUB_AWAY)) from error
         if model is None:
             if self.sends_to_login and self.request.method in ("GET", "HEAD"):
@@ -125,9 +129,19 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
             self.current_user = None
             raise Refusal(NodeProblem("not_allowed", NOT_LET_IN)) from None
         if self.request.method not in ("GET", "HEAD", "OPTIONS"):
-            # The Hub's code has looked already; what changes something is looked at here too.
-            self.check_xsrf_cookie()
+            self._check_xsrf()
         self._viewer = Viewer(f"{model.get('kind', 'user')}:{model['name']}", self._token())
+
+    def _check_xsrf(self) -> None:
+        """What changes something by a login's cookie comes from a page of ours.
+
+        JupyterHub's code has looked already, but leaves out some ways to fetch.
+        """
+        if getattr(self, "_token_authenticated", False):
+            return
+        told = self.get_argument("_xsrf", "") or self.request.headers.get("X-XSRFToken", "")
+        if not hmac.compare_digest(told.encode(), self.xsrf_token):
+            raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
 
     def _token(self) -> str:
         """The token that the Hub knew: of the header, or the one of the login."""

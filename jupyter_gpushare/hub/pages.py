@@ -474,6 +474,7 @@ class RevokeFormHandler(AdminPage):
         with refusals():
             node = self.node_named(self.typed("node") or None)
             lease = wishes.checked_lease(self.typed("lease"))
+        await self.admin_status(node)
         typed = self.typed("reason").strip()
         try:
             reason = wishes.checked_reason(typed)

@@ -105,9 +105,10 @@ async function look(part, more = {}) {
   }
   const answer = await fetch(address, {
     headers: { 'X-XSRFToken': root.dataset.xsrf },
-    redirect: 'error'
+    redirect: 'manual'
   });
-  if (answer.status === 403) {
+  if (answer.type === 'opaqueredirect' || answer.status === 403) {
+    // To the login: a page that is opened gets there by itself, this one cannot.
     stop();
     return false;
   }

@@ -1,0 +1,633 @@
+"""The service behind a real JupyterHub and its proxy, in front of a real node manager."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import websocket
+from jsonschema import Draft202012Validator
+from support.hub import RunningHub, Spawning, why_not
+from support.jupyter import wait_for
+from support.node import GIB, NodeClient
+
+from jupyter_gpushare.link import openapi
+from jupyter_gpushare.protocol.errors import RemoteError
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
+    ),
+]
+PREFIX = "/services/gpushare/"
+#: The service, so that nobody has to wait for what takes half a minute.
+QUICK = """
+c.JupyterHub.services.append({"name": "gpushare", "command": [
+    sys.executable, "-m", "jupyter_gpushare.hub", "--debug", "--GpuShareHub.believed=1",
+    "--GpuShareHub.login_check=0.3", "--GpuShareHub.live_limit_per_user=3"]})
+"""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[RunningHub]:
+    with RunningHub.make(pages=True, more=QUICK, quotas={"default": {"gpus": 0}}) as running:
+        wait_for(lambda: _is_healthy(running), 30, "the service")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tokens(hub: RunningHub) -> dict[str, str]:
+    return {name: hub.person(name).token for name in ("alice", "bob", "carol")}
+
+
+@pytest.fixture(scope="module")
+def browsers(hub: RunningHub) -> Iterator[dict[str, httpx.Client]]:
+    """Browsers in which people have logged in; they follow no redirect by themselves."""
+    found = {name: hub.person(name).browser() for name in ("alice", "bob", "carol")}
+    for browser in found.values():
+        assert browser.get(PREFIX).status_code == 200
+        browser.follow_redirects = False
+    yield found
+    for browser in found.values():
+        browser.close()
+
+
+def get(hub: RunningHub, path: str, token: str | None = None) -> httpx.Response:
+    return ask(hub, "GET", path, token)
+
+
+def ask(
+    hub: RunningHub, verb: str, path: str, token: str | None = None, **more: Any
+) -> httpx.Response:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    return httpx.request(
+        verb, f"{hub.url}{PREFIX}{path}", headers=headers, timeout=30, trust_env=False, **more
+    )
+
+
+@contextmanager
+def held(hub: RunningHub, token: str, name: str, **wish: Any) -> Iterator[tuple[NodeClient, str]]:
+    """A lease of ``token``'s owner, by a light client of the node manager."""
+    with NodeClient(hub.socket, token) as client:
+        granted = client.request(name=name, gpus=1, **wish)
+        try:
+            yield client, granted["lease"]
+        finally:
+            # A test may have ended it already.
+            with contextlib.suppress(RemoteError):
+                client.call(Method.RELEASE, lease=granted["lease"])
+
+
+def leases(hub: RunningHub, token: str) -> list[str]:
+    found = get(hub, "api/leases", token).json()["leases"]
+    return [lease["id"] for lease in found if lease["phase"] != "ended"]
+
+
+def field(page: httpx.Response, name: str) -> str:
+    """A hidden field's value."""
+    match = re.search(rf'name="{name}"[^>]* value="([^"]*)"', page.text)
+    assert match is not None, f"no field {name}"
+    return match[1]
+
+
+def post(
+    browser: httpx.Client, path: str, headers: dict[str, str] | None = None, **fields: str
+) -> httpx.Response:
+    return browser.post(PREFIX + path, data=fields, headers=headers)
+
+
+# -- who gets in -----------------------------------------------------------------------------------
+
+
+def test_health_needs_no_login_and_says_nothing(hub: RunningHub) -> None:
+    answer = get(hub, "health")
+    assert (answer.status_code, answer.text) == (200, "ok\n")
+
+
+GETS = ("", "admin", "admin/quota?environment=alice", "admin/revoke?lease=x", "usage.csv")
+ADMIN_GETS = (*GETS[1:4], "admin/usage.csv")
+POSTS = ("release", "admin/quota", "admin/revoke")
+
+
+@pytest.mark.parametrize("path", [*GETS, "admin/usage.csv", "nowhere"])
+def test_who_is_not_logged_in_is_sent_to_log_in(hub: RunningHub, path: str) -> None:
+    answer = get(hub, path)
+    assert answer.status_code == 302
+    assert answer.headers["location"].startswith("/hub/api/oauth2/authorize?")
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("token", [None, "0" * 32])
+def test_who_is_not_logged_in_changes_nothing(
+    hub: RunningHub, path: str, token: str | None
+) -> None:
+    answer = ask(hub, "POST", path, token, data={"lease": "x"})
+    assert answer.status_code == 403
+    assert "You are not logged in" in answer.text
+
+
+@pytest.mark.parametrize("path", ADMIN_GETS)
+def test_pages_of_administrators_are_theirs(
+    hub: RunningHub, browsers: dict[str, httpx.Client], path: str
+) -> None:
+    answer = browsers["alice"].get(PREFIX + path)
+    assert answer.status_code == 403
+    assert "Only administrators" in answer.text
+    if "revoke" not in path:
+        assert browsers["carol"].get(PREFIX + path).status_code == 200
+
+
+@pytest.mark.parametrize("path", POSTS[1:])
+def test_forms_of_administrators_are_theirs(
+    hub: RunningHub, browsers: dict[str, httpx.Client], path: str
+) -> None:
+    xsrf = field_of(browsers["alice"])
+    answer = post(
+        browsers["alice"],
+        path,
+        _xsrf=xsrf,
+        environment="alice",
+        gpus="8",
+        lease="x",
+        reason="mine",
+    )
+    assert answer.status_code == 403
+    assert "Only administrators" in answer.text
+
+
+def field_of(browser: httpx.Client) -> str:
+    """The XSRF token of somebody's login, as every page of theirs has it."""
+    match = re.search(r'data-xsrf="([^"]+)"', browser.get(PREFIX).text)
+    assert match is not None
+    return match[1]
+
+
+def test_a_token_without_the_scope_is_told_what_it_needs(hub: RunningHub) -> None:
+    made = hub.api.post("users/alice/tokens", json={"scopes": ["read:users!user=alice"]})
+    assert made.status_code == 201, made.text
+    token = made.json()["token"]
+    for path in ("", "api/status"):
+        answer = get(hub, path, token)
+        assert answer.status_code == 403
+        assert "access:services!service=gpushare" in answer.text
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def test_pages_have_a_strict_policy_and_nothing_that_breaks_it(
+    hub: RunningHub, browsers: dict[str, httpx.Client]
+) -> None:
+    for path in ("", "admin", "admin/quota?environment=alice", "nowhere"):
+        page = browsers["carol"].get(PREFIX + path)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["cache-control"] == "no-store"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(r"<script(?![^>]*\ssrc=)", page.text)
+        assert not re.search(r"\s(style|on[a-z]+)=", page.text)
+        assert "<noscript" not in page.text
+        # The Hub's own frame.
+        assert "/hub/static/css/style.min.css" in page.text
+        assert 'href="/hub/home"' in page.text
+
+
+def test_people_see_their_own_and_of_others_no_name(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    with (
+        held(hub, tokens["alice"], "alices.ipynb", memory=4 * GIB),
+        held(hub, tokens["bob"], "bobs-secret.ipynb", memory=5 * GIB) as (_client, bobs),
+    ):
+        page = browsers["alice"].get(PREFIX)
+        assert page.status_code == 200
+        assert "alices.ipynb" in page.text
+        assert "1 of 1" in page.text
+        assert "5 GiB others" in page.text
+        for secret in ("bobs-secret", bobs):
+            assert secret not in page.text
+        assert "Administration" not in page.text
+        part = browsers["alice"].get(f"{PREFIX}?part=live")
+        assert "alices.ipynb" in part.text
+        assert "<html" not in part.text.lower()
+        everything = browsers["carol"].get(f"{PREFIX}admin")
+        for name in ("alices.ipynb", "bobs-secret.ipynb", "Administration", "LeaseGranted"):
+            assert name in everything.text
+
+
+def test_what_people_name_things_is_text(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    evil = "<script src=//x></script>\"'onload=x"
+    with held(hub, tokens["alice"], evil, memory=GIB):
+        for browser, path in (("alice", ""), ("carol", "admin")):
+            page = browsers[browser].get(PREFIX + path)
+            assert "&lt;script src=//x&gt;" in page.text
+            assert "<script src=//x" not in page.text
+
+
+def test_events_are_filtered_by_the_address(browsers: dict[str, httpx.Client]) -> None:
+    page = browsers["carol"].get(f"{PREFIX}admin?kind=BootSeen&window=7d")
+    assert "the node manager started" in page.text
+    assert "1 of the last" in page.text
+    assert browsers["carol"].get(f"{PREFIX}admin?window=2y").status_code == 400
+
+
+def test_csv(hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]) -> None:
+    with held(hub, tokens["alice"], "csv.ipynb", memory=GIB):
+        own = browsers["alice"].get(f"{PREFIX}usage.csv?days=2&utc_offset=3600")
+        every = browsers["carol"].get(f"{PREFIX}admin/usage.csv?window=1h")
+    for answer in (own, every):
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/csv")
+        assert answer.headers["content-disposition"].startswith("attachment;")
+        assert answer.text.endswith("\r\n")
+    assert own.text.startswith("day,node,environment,held_gpu_hours,busy_gpu_hours,leases\r\n")
+    assert len(own.text.splitlines()) == 3
+    assert any(",alice," in line for line in every.text.splitlines())
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def test_release_by_the_form_and_by_nothing_else(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    alice, bob = browsers["alice"], browsers["bob"]
+    with held(hub, tokens["alice"], "form.ipynb", memory=GIB) as (_client, lease):
+        page = alice.get(PREFIX)
+        xsrf, node = field(page, "_xsrf"), field(page, "node")
+        assert field(page, "lease") == lease
+        wanted = {"node": node, "lease": lease}
+        elsewhere = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+        for headers, more in (
+            ({}, {}),
+            ({}, {"_xsrf": "x"}),
+            ({}, {"_xsrf": field_of(bob)}),
+            ({**elsewhere, "Sec-Fetch-Mode": "navigate"}, {}),
+            ({**elsewhere, "Sec-Fetch-Mode": "no-cors"}, {}),
+            ({"Sec-Fetch-Mode": "websocket"}, {}),
+        ):
+            refused = post(alice, "release", headers, **wanted, **more)
+            assert refused.status_code == 403, (headers, more)
+        # GETs change nothing.
+        assert alice.get(f"{PREFIX}release", params={**wanted, "_xsrf": xsrf}).status_code == 405
+        # Another's lease does not exist for bob.
+        answer = post(bob, "release", **wanted, _xsrf=field_of(bob))
+        assert answer.status_code == 303
+        assert "Not released" in bob.get(PREFIX).text
+        assert leases(hub, tokens["alice"]) == [lease]
+        done = post(alice, "release", **wanted, _xsrf=xsrf)
+        assert (done.status_code, done.headers["location"]) == (303, PREFIX)
+        assert "The GPU is released." in alice.get(PREFIX).text
+        assert "The GPU is released." not in alice.get(PREFIX).text
+        assert leases(hub, tokens["alice"]) == []
+
+
+def test_a_quota_is_edited_and_given_back(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    carol = browsers["carol"]
+    page = carol.get(f"{PREFIX}admin/quota?environment=bob")
+    assert (field(page, "gpus"), field(page, "memory")) == ("1", "8")
+    wish = {name: field(page, name) for name in ("_xsrf", "node", "environment", "source", "new")}
+    wrong = post(carol, "admin/quota", **wish, gpus="many", memory="much", unit="GiB", weight="0")
+    assert wrong.status_code == 400
+    assert wrong.text.count("invalid-feedback") == 3
+    assert (field(wrong, "gpus"), field(wrong, "memory")) == ("many", "much")
+    done = post(carol, "admin/quota", **wish, gpus="2", memory="0.5", unit="GiB", weight="3")
+    assert done.headers["location"] == f"{PREFIX}admin"
+    told = carol.get(f"{PREFIX}admin").text
+    assert "The quota of bob is now 2 GPUs, 512 MiB on each, weight 3." in told
+    mine = get(hub, "api/quota", tokens["bob"]).json()["quota"]
+    assert (mine["gpus"], mine["memory"], mine["source"]) == (2, GIB // 2, "override")
+    back = carol.get(f"{PREFIX}admin/quota?environment=bob")
+    assert "Back to the configured quota" in back.text
+    assert post(carol, "admin/quota", **wish, action="unset").status_code == 303
+    assert get(hub, "api/quota", tokens["bob"]).json()["quota"]["source"] == "group"
+
+
+def test_a_lease_is_revoked_with_a_reason(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    carol = browsers["carol"]
+    with held(hub, tokens["alice"], "long.ipynb", memory=GIB) as (_client, lease):
+        page = carol.get(f"{PREFIX}admin/revoke?lease={lease}")
+        assert "alice loses GPU" in page.text
+        wish = {name: field(page, name) for name in ("_xsrf", "node", "lease")}
+        empty = post(carol, "admin/revoke", **wish, reason="  ")
+        assert empty.status_code == 400
+        assert "the owner of the lease reads it" in empty.text
+        assert leases(hub, tokens["alice"]) == [lease]
+        assert post(carol, "admin/revoke", **wish, reason="Maintenance.").status_code == 303
+        assert "The lease is revoked" in carol.get(f"{PREFIX}admin").text
+        assert leases(hub, tokens["alice"]) == []
+    events = get(hub, "api/history?limit=20", tokens["alice"]).json()["events"]
+    (ended,) = [event for event in events if event["lease"] == lease and event["reason"]]
+    assert (ended["reason"], ended["detail"]) == ("revoked", "Maintenance.")
+    assert carol.get(f"{PREFIX}admin/revoke?lease={lease}").status_code == 404
+
+
+def test_no_quota_is_explained(hub: RunningHub, browsers: dict[str, httpx.Client]) -> None:
+    carol = browsers["carol"]
+    xsrf = field_of(carol)
+    wish = {"_xsrf": xsrf, "environment": "bob", "gpus": "0", "weight": "1"}
+    assert post(carol, "admin/quota", **wish).status_code == 303
+    assert "Your quota is 0 GPUs" in browsers["bob"].get(PREFIX).text
+    unset = {"_xsrf": xsrf, "environment": "bob", "action": "unset"}
+    assert post(carol, "admin/quota", **unset).status_code == 303
+
+
+# -- REST ------------------------------------------------------------------------------------------
+
+DOCUMENT = openapi.document(PREFIX, openapi.HUB)
+
+
+def hold(name: str, document: object) -> None:
+    """Fail unless ``document`` is what the component ``name`` describes."""
+    schemas = DOCUMENT["components"]["schemas"]
+    schema = {"components": {"schemas": schemas}, "$ref": f"#/components/schemas/{name}"}
+    errors = sorted(Draft202012Validator(schema).iter_errors(document), key=str)
+    assert not errors, f"{name}: " + "; ".join(f"{e.json_path}: {e.message}" for e in errors)
+
+
+def test_rest_answers_are_described(hub: RunningHub, tokens: dict[str, str]) -> None:
+    assert get(hub, "api/openapi.json", tokens["alice"]).json() == DOCUMENT
+    asked = set()
+
+    def call(verb: str, template: str, path: str, body: Any = None) -> Any:
+        answer = ask(hub, verb, path, tokens["carol"], json=body)
+        assert answer.status_code == 200, (path, answer.text)
+        told = DOCUMENT["paths"][template][verb.lower()]["responses"]["200"]["content"]
+        reference: str = told["application/json"]["schema"]["$ref"]
+        hold(reference.rsplit("/", 1)[1], answer.json())
+        asked.add((template, verb.lower()))
+        return answer.json()
+
+    with (
+        held(hub, tokens["alice"], "rest.ipynb", memory=GIB) as (_client, alices),
+        held(hub, tokens["carol"], "own.ipynb", memory=GIB) as (_other, own),
+    ):
+        for name in (
+            *("nodes", "status", "leases", "quota", "usage", "usage/daily", "readings"),
+            *("history", "quotas"),
+        ):
+            call("GET", f"/api/{name}", f"api/{name}")
+        (node,) = call("GET", "/api/nodes", "api/nodes")["nodes"]
+        call("GET", "/api/status", f"api/status?node={node['name']}")
+        quota, wish = "/api/quotas/{environment}", {"gpus": 1, "memory": "8GiB", "weight": 2}
+        call("PUT", quota, "api/quotas/dave%2Fone", wish)
+        assert call("GET", quota, "api/quotas/dave%2Fone")["memory"] == 8 * GIB
+        call("DELETE", quota, "api/quotas/dave%2Fone")
+        call("DELETE", "/api/leases/{lease}", f"api/leases/{own}")
+        revoke = "/api/leases/{lease}/revoke"
+        call("POST", revoke, f"api/leases/{alices}/revoke", {"reason": "A test."})
+    every = {
+        (template, verb)
+        for template, operations in DOCUMENT["paths"].items()
+        for verb in operations
+        if verb != "parameters"
+    }
+    assert asked == every
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body"),
+    [
+        *(("GET", f"api/{name}", None) for name in ("status", "nodes", "openapi.json", "nope")),
+        ("DELETE", "api/leases/x", None),
+        ("POST", "api/leases/x/revoke", {"reason": "x"}),
+        ("PUT", "api/quotas/alice", {"gpus": 8}),
+    ],
+)
+def test_rest_without_a_good_token_is_refused_in_json(
+    hub: RunningHub, verb: str, path: str, body: Any
+) -> None:
+    for token in (None, "f" * 32):
+        answer = ask(hub, verb, path, token, json=body)
+        assert answer.status_code == 403
+        assert answer.json()["reason"] == "not_allowed"
+        hold("Error", answer.json())
+
+
+def test_rest_of_administrators_is_theirs(hub: RunningHub, tokens: dict[str, str]) -> None:
+    with held(hub, tokens["bob"], "his.ipynb", memory=GIB) as (_client, lease):
+        for verb, path, body, status in (
+            ("GET", "api/quotas", None, 403),
+            ("PUT", "api/quotas/alice", {"gpus": 8}, 403),
+            ("DELETE", "api/quotas/alice", None, 403),
+            ("POST", f"api/leases/{lease}/revoke", {"reason": "x"}, 403),
+            ("DELETE", f"api/leases/{lease}", None, 404),
+        ):
+            answer = ask(hub, verb, path, tokens["alice"], json=body)
+            assert answer.status_code == status, answer.text
+            hold("Error", answer.json())
+        assert leases(hub, tokens["bob"]) == [lease]
+        for path in ("usage?environment=bob", "history?environment=bob&limit=1000"):
+            answer = get(hub, f"api/{path}", tokens["alice"])
+            assert answer.status_code == 200
+            assert "bob" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("api/status?node=other", 404),
+        ("api/status?node=a&node=b", 400),
+        ("api/usage?since=nan", 400),
+        ("api/usage?since=-1", 400),
+        ("api/history?limit=0", 400),
+        ("api/history?environment=%20", 400),
+        ("api/usage/daily?days=1.5", 400),
+        ("api/nope", 404),
+    ],
+)
+def test_bad_input_is_refused(
+    hub: RunningHub, tokens: dict[str, str], path: str, status: int
+) -> None:
+    answer = get(hub, path, tokens["alice"])
+    assert answer.status_code == status, answer.text
+    hold("Error", answer.json())
+
+
+def test_a_cookie_alone_does_nothing_by_rest(
+    hub: RunningHub, browsers: dict[str, httpx.Client]
+) -> None:
+    carol = browsers["carol"]
+    path = f"{PREFIX}api/quotas/erin"
+    assert carol.put(path, json={"gpus": 8}).status_code == 403
+    done = carol.put(path, json={"gpus": 8}, headers={"X-XSRFToken": field_of(carol)})
+    assert done.status_code == 200, done.text
+
+
+# -- live ------------------------------------------------------------------------------------------
+
+
+def listen(hub: RunningHub, **headers: str) -> Any:
+    return websocket.create_connection(
+        f"{hub.url}{PREFIX}live".replace("http", "ws", 1),
+        header=headers,
+        timeout=20,
+        suppress_origin="Origin" in headers or "no-origin" in headers,
+    )
+
+
+def refused(hub: RunningHub, **headers: str) -> int:
+    with pytest.raises(websocket.WebSocketBadStatusException) as error:
+        listen(hub, **headers)
+    return error.value.status_code
+
+
+def test_live_says_that_something_has_changed(hub: RunningHub, tokens: dict[str, str]) -> None:
+    socket = listen(hub, Authorization=f"token {tokens['alice']}")
+    try:
+        assert json.loads(socket.recv()) == {"type": "changed"}
+        with held(hub, tokens["bob"], "change.ipynb", memory=GIB):
+            assert json.loads(socket.recv()) == {"type": "changed"}
+    finally:
+        socket.close()
+
+
+def test_live_lets_in_whom_the_pages_let_in(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    cookies = "; ".join(f"{c.name}={c.value}" for c in browsers["alice"].cookies.jar)
+    assert refused(hub) == 403
+    assert refused(hub, Authorization=f"token {'0' * 32}") == 403
+    assert refused(hub, Cookie=cookies, Origin="http://evil.example") == 403
+    no_origin = {"Cookie": cookies, "no-origin": "1"}
+    assert refused(hub, **no_origin) == 403
+    assert refused(hub, Authorization=f"token {tokens['bob']}", Origin="http://evil.example") == 403
+    socket = listen(hub, Cookie=cookies, Origin=hub.url)
+    socket.close()
+
+
+def test_live_is_bounded(hub: RunningHub, tokens: dict[str, str]) -> None:
+    header = {"Authorization": f"token {tokens['bob']}"}
+    sockets = [listen(hub, **header) for _ in range(3)]
+    try:
+        assert all(socket.recv() for socket in sockets)
+        assert refused(hub, **header) == 429
+        other = listen(hub, Authorization=f"token {tokens['carol']}")
+        other.close()
+    finally:
+        for socket in sockets:
+            socket.close()
+    wait_for(lambda: _opens(hub, header), 10, "a free place")
+
+
+def _opens(hub: RunningHub, header: dict[str, str]) -> bool:
+    try:
+        listen(hub, **header).close()
+    except websocket.WebSocketBadStatusException:
+        return False
+    return True
+
+
+def test_live_ends_with_the_login(hub: RunningHub) -> None:
+    person = hub.person("alice")
+    socket = listen(hub, Authorization=f"token {person.token}")
+    try:
+        assert socket.recv()
+        assert hub.api.delete(f"users/alice/tokens/{person.token_id}").status_code == 204
+        while True:
+            opcode, data = socket.recv_data()
+            if opcode == websocket.ABNF.OPCODE_CLOSE:
+                break
+        assert int.from_bytes(data[:2], "big") == 1008
+    finally:
+        socket.shutdown()  # close() does nothing once the other side has closed
+    wait_for(lambda: get(hub, "api/status", person.token).status_code == 403, 10, "403")
+
+
+def test_logging_out_ends_the_pages(hub: RunningHub) -> None:
+    with contextlib.closing(hub.person("bob").browser()) as browser:
+        assert browser.get(PREFIX).status_code == 200
+        browser.follow_redirects = False
+        browser.get("/hub/logout")
+        wait_for(lambda: browser.get(PREFIX).status_code == 302, 10, "a redirect to the login")
+
+
+# -- when something is away ------------------------------------------------------------------------
+
+
+def test_a_node_manager_that_is_away_is_explained_and_found_again(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    hub.node_process().kill()
+    page = browsers["alice"].get(PREFIX)
+    assert page.status_code in (200, 503)  # the Hub may have started it again already
+    if page.status_code == 503:
+        assert "cannot be asked" in page.text
+        assert "Leases that are held stay held" in page.text
+    wait_for(lambda: get(hub, "api/status", tokens["alice"]).status_code == 200, 60, "the node")
+    assert browsers["alice"].get(PREFIX).status_code == 200
+
+
+def test_a_login_outlives_the_service(hub: RunningHub, browsers: dict[str, httpx.Client]) -> None:
+    assert hub.process is not None
+    (service,) = [
+        child
+        for child in psutil.Process(hub.process.pid).children(recursive=True)
+        if "jupyter_gpushare.hub" in child.cmdline()
+    ]
+    service.kill()
+    wait_for(lambda: _is_healthy(hub), 30, "the service")
+    assert browsers["alice"].get(PREFIX).status_code == 200
+
+
+def test_a_hub_that_does_not_answer_is_explained(hub: RunningHub, tokens: dict[str, str]) -> None:
+    assert hub.process is not None
+    hub.process.send_signal(signal.SIGSTOP)
+    try:
+        for path, kind in (("api/status", "application/json"), ("", "text/html")):
+            answer = wait_for(lambda p=path: _away(hub, p, tokens["carol"]), 30, "503")
+            assert "JupyterHub does not answer" in answer.text
+            assert answer.headers["content-type"].startswith(kind)
+            assert "127.0.0.1" not in answer.text
+    finally:
+        hub.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: get(hub, "api/status", tokens["carol"]).status_code == 200, 20, "the Hub")
+
+
+def _away(hub: RunningHub, path: str, token: str) -> httpx.Response | None:
+    answer = get(hub, path, token)
+    return answer if answer.status_code == 503 else None
+
+
+def _is_healthy(hub: RunningHub) -> bool:
+    try:
+        return get(hub, "health").status_code == 200
+    except httpx.HTTPError:
+        return False  # the proxy starts anew too
+
+
+def test_pages_come_back_with_a_hub_that_was_killed(
+    hub: RunningHub, tokens: dict[str, str]
+) -> None:
+    hub.kill()
+    hub.start()
+    wait_for(lambda: _is_healthy(hub), 30, "the service")
+    wait_for(lambda: get(hub, "api/status", tokens["bob"]).status_code == 200, 30, "the node")
+
+
+def test_the_log_has_no_secrets_and_no_surprises(hub: RunningHub, tokens: dict[str, str]) -> None:
+    """Last: of all that was done here."""
+    log = (hub.home / "hub.log").read_text(errors="replace")
+    for token in tokens.values():
+        assert token not in log
+    assert not re.search(r"[?&](code|state|token)=(?!\[secret\])\w{6}", log)
+    ours = [line for line in log.splitlines() if "GpuShareHub" in line or "hub/handlers" in line]
+    assert ours
+    assert not [line for line in ours if "failed" in line or "Traceback" in line]
