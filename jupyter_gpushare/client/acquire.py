@@ -59,6 +59,11 @@ class _Process:
         if self._broker is not None:
             self._broker.set_activity(busy)
 
+    def before_cell(self) -> None:
+        """Wait for the GPUs of a lease that was parked; nothing to do in all other cases."""
+        if self._broker is not None:
+            self._broker.before_cell()
+
     def _weakest(self) -> Settings:
         from .settings import Settings
 
@@ -78,6 +83,7 @@ class _Process:
 _process = _Process()
 use_traits = _process.use_traits
 set_activity = _process.set_activity
+before_cell = _process.before_cell
 
 
 def broker() -> Broker:

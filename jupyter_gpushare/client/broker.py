@@ -27,6 +27,13 @@ from .visible import Visible, cuda_started
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 
 
+#: Waits for an answer; gets what to call with each notification, and now and then.
+_Waits = Callable[
+    [Callable[[Mapping[str, Any]], None], Callable[[], None]],
+    dict[str, Any],
+]
+
+
 class Standing(Enum):
     """How this process stands with its GPUs."""
 
@@ -34,6 +41,7 @@ class Standing(Enum):
     HELD = "held"
     JOINED = "joined"
     FELL_BACK = "fell_back"
+    PARKED = "parked"
     LOST = "lost"
 
 
@@ -73,6 +81,9 @@ class Broker:
         self._lost_gpus: tuple[str, ...] | None = None
         self._deserted = False
         self._silent_until = 0.0
+        self._parked: str | None = None  # the lease, while its GPUs are given back
+        # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
+        self._between_cells = threading.Lock()
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
         self._parent_secret = environ.get(names.SECRET)
@@ -158,6 +169,14 @@ class Broker:
             self._settle()
             if self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED):
                 return self.grant
+            if self.standing is Standing.PARKED:
+                try:
+                    return self._resume()
+                except GpuShareError as error:
+                    if self.settings.fallback is Fallback.ERROR:
+                        raise
+                    self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
+                    return None
             if self._wanted() == 0:
                 self._visible.hide(children_may_ask=False)
                 return None
@@ -188,6 +207,8 @@ class Broker:
         with self._lock:
             self._settle()
             wanted = ask.over(self.ask())
+            if self.standing is Standing.PARKED:
+                self.release()
             if self.grant is not None:
                 if _is_what_is_asked(self.grant, wanted):
                     return self.grant
@@ -203,6 +224,8 @@ class Broker:
         """
         with self._lock:
             self._settle()
+            if self.standing is Standing.PARKED and self._parked is not None:
+                return self._release_parked(self._parked)
             if self.grant is None:
                 return None
             lease, session = self.grant.lease, self._session
@@ -233,10 +256,30 @@ class Broker:
 
     def set_activity(self, busy: bool) -> None:
         """Tell what the task does. Never waits, never raises."""
-        self._busy = busy
+        with self._between_cells:
+            self._busy = busy
         grant, session = self.grant, self._session
         if grant is not None and session is not None and self.standing is Standing.HELD:
             session.set_activity(grant.lease, busy)
+
+    def before_cell(self) -> None:
+        """A cell is about to run: what was given back while nothing ran is asked for again.
+
+        Waits visibly; raises nothing, and Ctrl-C runs the cell without a GPU.
+        """
+        if self.standing is not Standing.PARKED:
+            return
+        try:
+            with self._lock:
+                if self.standing is Standing.PARKED:
+                    self._resume()
+        except KeyboardInterrupt:
+            self._say(
+                "This cell runs without a GPU; the next one asks for it again. "
+                "`%gpushare release` gives it up."
+            )
+        except GpuShareError as error:
+            self._say(f"This cell runs without a GPU: {error} The next one asks again.")
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
@@ -245,6 +288,8 @@ class Broker:
             return
         if self.grant is not None and self.standing is Standing.HELD and session.link is Link.UP:
             session.tell(Method.RELEASE, lease=self.grant.lease)
+        elif self._parked is not None and session.link is Link.UP:
+            session.tell(Method.RELEASE, lease=self._parked)
         session.close(0.2)
 
     def abandon_in_child(self) -> Broker:
@@ -318,7 +363,7 @@ class Broker:
         except LeaseLost:
             result = None
         self._parent_lease = self._parent_secret = None
-        if not isinstance(result, dict) or result.get("state") == "queued":
+        if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
             return self.request(Ask())
         self.grant = self._visible.show_part(read_grant(result))
         self.standing, self.lost = Standing.JOINED, None
@@ -327,8 +372,20 @@ class Broker:
         return self.grant
 
     def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> dict[str, Any]:
-        settings = self.settings
         session = self._connect()
+        params: dict[str, Any] = {
+            "request_id": os.urandom(16).hex(),
+            "task": describe_task(self._environ),
+            "gpus": ask.gpus,
+            "memory": ask.memory,
+            "priority_class": ask.priority_class,
+            "wait": wait,
+        }
+        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
+        return self._await(lambda queued, waiting: session.request(params, queued, waiting, bound))
+
+    def _await(self, ask: _Waits) -> dict[str, Any]:
+        """Show the wait while ``ask`` waits."""
         shown = self._make_display()
         last: dict[str, Any] = {}
 
@@ -340,26 +397,90 @@ class Broker:
             if last:
                 shown.update(last)
 
-        params: dict[str, Any] = {
-            "request_id": os.urandom(16).hex(),
-            "task": describe_task(self._environ),
-            "gpus": ask.gpus,
-            "memory": ask.memory,
-            "priority_class": ask.priority_class,
-            "wait": wait,
-        }
-        bound = settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
-            result = session.request(params, queued, waiting, bound)
+            result = ask(queued, waiting)
         except BaseException:
             shown.done(None)
             raise
         shown.done("GPUs granted.")
         return result
 
+    # -- giving back and getting again ------------------------------------------------
+
+    def _asked_back(self, lease: str, message: str) -> None:
+        """The node manager wants the GPUs of an idle task; on the session's thread."""
+        session = self._session
+        # Who holds the lock asks, waits or releases: no time to give anything back.
+        if session is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            with self._between_cells:
+                is_new = self._parked != lease
+                if is_new:
+                    ours = self.grant is not None and self.grant.lease == lease
+                    # Not told that no cell runs: then one does, or nobody would tell of the next.
+                    if not ours or self.standing is not Standing.HELD or self._busy is not False:
+                        return
+                    why = self._why_kept()
+                    if why is not None:
+                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        return
+                    self._park(lease)
+            session.tell_surely(Method.PARKED, lease=lease)
+        finally:
+            self._lock.release()
+        if is_new:
+            self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
+
+    def _why_kept(self) -> str | None:
+        """Why this process cannot do without its GPUs; ``None``: CUDA was never started here."""
+        if cuda_started():
+            return "CUDA was started in this process."
+        self._find_frameworks()
+        for module, (adapter, loaded) in tuple(self._adapters.items()):
+            if loaded is None:
+                continue
+            try:
+                started = adapter.cuda_started(loaded)
+            except Exception:  # noqa: BLE001 - an adapter that cannot tell has not told
+                started = None
+            if started is not False:
+                return f"{module} has started CUDA, or does not say."
+        return None
+
+    def _park(self, lease: str) -> None:
+        self._forget()
+        self._parked, self.standing = lease, Standing.PARKED
+
+    def _resume(self) -> Grant:
+        lease = self._parked
+        if lease is None:
+            return self.request(Ask())
+        session, bound = self._connect(), self.settings.wait_timeout
+        try:
+            result = self._await(
+                lambda queued, waiting: session.resume(lease, queued, waiting, bound)
+            )
+        except LeaseLost:
+            # It ended while it was parked; nothing was lost but the place.
+            self._parked, self.standing = None, Standing.FREE
+            return self.request(Ask())
+        return self._adopt(result)
+
+    def _release_parked(self, lease: str) -> str:
+        self._parked, self.standing = None, Standing.FREE
+        session = self._connect()
+        session.let_go(lease)
+        try:
+            result = session.call(Method.RELEASE, lease=lease, again=True)
+        except LeaseLost:
+            return "ended"
+        return str(result.get("state")) if isinstance(result, dict) else "ended"
+
     def _adopt(self, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
         self.grant, self.standing, self.lost = grant, Standing.HELD, None
+        self._parked = None
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = str(result.get("secret", ""))
         replaced = self._visible.show(grant)
@@ -376,6 +497,14 @@ class Broker:
 
     def _catch_up(self, grant: Grant) -> None:
         """Frameworks that were imported before we were asked, and a CUDA that runs already."""
+        self._find_frameworks()
+        if cuda_started() and self._cuda_had != tuple(gpu.uuid for gpu in grant.gpus):
+            self._say(
+                "CUDA was started in this process before this lease was granted, and keeps the "
+                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
+            )
+
+    def _find_frameworks(self) -> None:
         for module in registry.BUILT_IN:
             loaded = sys.modules.get(module)
             being_imported = getattr(getattr(loaded, "__spec__", None), "_initializing", False)
@@ -383,11 +512,6 @@ class Broker:
                 adapter = self._adapter(module)
                 if adapter is not None:
                     self._adapters[module] = (adapter, loaded)
-        if cuda_started() and self._cuda_had != tuple(gpu.uuid for gpu in grant.gpus):
-            self._say(
-                "CUDA was started in this process before this lease was granted, and keeps the "
-                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
-            )
 
     def _give_way(self) -> None:
         """Give the lease back for another one. Raises :class:`GpuShareError`."""
@@ -419,6 +543,10 @@ class Broker:
 
     def _lost(self, lease: str, message: str) -> None:
         """Called on the session's thread, which leaves the environment alone."""
+        if self._parked == lease:
+            self._parked, self.standing, self.lost = None, Standing.LOST, message
+            self._say(f"The parked GPU lease of this process has ended: {message}")
+            return
         if self.grant is None or self.grant.lease != lease:
             return
         self._lost_gpus = tuple(gpu.uuid for gpu in self.grant.gpus)
@@ -433,6 +561,9 @@ class Broker:
         """Called on the session's thread."""
         if message.notice is Notice.BUDGET:
             self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
+        elif message.notice is Notice.PARK:
+            said = str(message.params.get("message", "This kernel's GPU is taken back."))
+            self._asked_back(str(message.params.get("lease")), said)
 
     def _settle(self) -> None:
         """What the loss of a lease means for the environment, on the user's thread."""

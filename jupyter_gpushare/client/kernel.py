@@ -2,8 +2,9 @@
 
 Subshells run several cells at once, and a cell may run another one, so it is
 a count and no switch. Silent executions (a front end that looks at variables)
-do not count. Nothing here may delay a cell or break it: nothing is imported,
-nothing waits, and the node manager is told by the session's own thread.
+do not count. Nothing here may break a cell, and only a lease that was given back
+while nothing ran may delay it: nothing is imported, and the node manager is
+told by the session's own thread.
 """
 
 from __future__ import annotations
@@ -11,14 +12,23 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+_OURS: Final = ("%gpushare", "%%gpushare")
 
 
 class CellWatch:
-    """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends."""
+    """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
-    def __init__(self, tell: Callable[[bool], None]) -> None:
+    Then ``resume()``, before the first one runs: the one thing here that may
+    wait, visibly, for a GPU that was given back while nothing ran.
+    """
+
+    def __init__(
+        self, tell: Callable[[bool], None], resume: Callable[[], None] = lambda: None
+    ) -> None:
         self._tell = tell
+        self._resume = resume
         self._lock = threading.Lock()
         self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
 
@@ -35,6 +45,12 @@ class CellWatch:
             self._depth[me] = self._depth.get(me, 0) + 1
             if first:
                 self._report(True)
+        # Our own magics must work while others have the GPU.
+        if first and not str(getattr(info, "raw_cell", "")).lstrip().startswith(_OURS):
+            try:
+                self._resume()
+            except Exception:  # noqa: BLE001 - as below
+                return
 
     def cell_ends(self, result: Any) -> None:
         """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
@@ -67,13 +83,21 @@ def tell(busy: bool) -> None:
         set_activity(busy)
 
 
+def resume() -> None:
+    """Have a parked lease's GPUs again before the cell runs."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    before_cell = getattr(acquire, "before_cell", None)
+    if before_cell is not None:
+        before_cell()
+
+
 def install(ip: Any) -> CellWatch:
     """Watch the cells of the shell ``ip``, once."""
     for callback in ip.events.callbacks["pre_run_cell"]:
         watch = getattr(callback, "__self__", None)
         if isinstance(watch, CellWatch):
             return watch
-    watch = CellWatch(tell)
+    watch = CellWatch(tell, resume)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)

@@ -252,6 +252,10 @@ class Session:
         """Call without waiting for an answer."""
         self._send(method, False, params)
 
+    def tell_surely(self, method: Method, **params: Any) -> None:
+        """Call without waiting for an answer; sent again if the link breaks meanwhile."""
+        self._send(method, True, params)
+
     def request(
         self,
         params: Mapping[str, Any],
@@ -315,6 +319,33 @@ class Session:
         if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
             raise NodeUnavailable(_unreachable(self.path, ValueError("a grant without a lease")))
         return result
+
+    def resume(
+        self,
+        lease: str,
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+    ) -> dict[str, Any]:
+        """Ask for the GPUs of a parked lease again, and wait in the queue as :meth:`request` does.
+
+        Any exception, Ctrl-C too, leaves the queue and the lease parked. Raises
+        :class:`GpuShareError`; :class:`LeaseLost` when the lease has ended.
+        """
+        news = _QueueNews()
+        with self._lock:
+            self._news[lease] = news
+        waiting = self._send(Method.RESUME, True, {"lease": lease})
+        try:
+            return self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+        except BaseException:
+            self._abandon(waiting)
+            if waiting.error is None:
+                self.tell_surely(Method.PARKED, lease=lease)
+            raise
+        finally:
+            with self._lock:
+                self._news.pop(lease, None)
 
     def hold(self, lease: str, secret: str) -> None:
         """Send signs of life for ``lease`` and attach to it again after a reconnect."""
@@ -610,7 +641,8 @@ class Session:
             self._check_lost(waiting, message.error)
         else:
             waiting.result = message.result
-            if waiting.method is Method.REQUEST and isinstance(message.result, dict):
+            asked = waiting.method in (Method.REQUEST, Method.RESUME)
+            if asked and isinstance(message.result, dict):
                 # Here and not in the user's thread, so that the first sign of life is never late.
                 lease, secret = message.result.get("lease"), message.result.get("secret")
                 if isinstance(lease, str) and isinstance(secret, str):
@@ -632,7 +664,8 @@ class Session:
         params = message.params
         if message.notice is Notice.QUEUED:
             with self._lock:
-                news = self._news.get(str(params.get("request_id")))
+                by_request = self._news.get(str(params.get("request_id")))
+                news = by_request or self._news.get(str(params.get("lease")))
                 lease, secret = params.get("lease"), params.get("secret")
                 if news is not None and isinstance(lease, str) and isinstance(secret, str):
                     self._secrets.setdefault(lease, secret)

@@ -233,6 +233,10 @@ def _schemas() -> Json:
                 "age": _SECONDS,
                 "position": _or_null("integer"),
                 "reason": _or_null("string", description=_WHY_ENDED),
+                "kept": _or_null(
+                    "string",
+                    description="why an idle task that was asked for its GPUs keeps them",
+                ),
             }
         ),
         "Waiting": _object(

@@ -27,7 +27,14 @@ from .._version import __version__
 from ..policy.commands import Heartbeat
 from ..policy.config import PolicyConfig
 from ..policy.effects import Signal
-from ..policy.model import EnvironmentName, HolderAction, LeaseId, LeasePhase, ProcessId
+from ..policy.model import (
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    LeasePhase,
+    ParkWhen,
+    ProcessId,
+)
 from ..policy.state import State
 from ..protocol.address import embedded_socket
 from . import systemd
@@ -222,6 +229,31 @@ class Policy(Configurable):
         30.0, min=0.1, help="Seconds between two looks at what was spent of the budgets."
     ).tag(config=True)
 
+    idle_timeout = Float(
+        0.0,
+        min=0.0,
+        help="""Seconds for which a kernel may be idle before its GPUs are asked back; it keeps
+        its variables. 0: for ever. A quota's own idle_timeout goes before this.""",
+    ).tag(config=True)
+    idle_timeouts = Dict(
+        value_trait=Float(min=0.0),
+        key_trait=Unicode(),
+        help="""The same by GPU: a part of its name, like {"H200": 600}; the shortest that matches
+        goes before idle_timeout.""",
+    ).tag(config=True)
+    park_when = Enum(
+        ("contended", "always"),
+        "contended",
+        help="""When such GPUs are asked back: only if that helps somebody who waits, or always.
+        Those of who has spent the GPU-hours are in any case.""",
+    ).tag(config=True)
+    spent_idle_timeout = Float(
+        60.0,
+        min=1.0,
+        help="""Seconds for which a kernel may be idle whose environment has spent its GPU-hours,
+        where no other time-out is set.""",
+    ).tag(config=True)
+
     def frozen(self) -> PolicyConfig:
         """These traits as the policy takes them."""
         return PolicyConfig(
@@ -240,6 +272,10 @@ class Policy(Configurable):
             usage_half_life=self.usage_half_life,
             budget_window=self.budget_window,
             budget_warning=self.budget_warning,
+            idle_timeout=self.idle_timeout,
+            idle_timeouts=tuple(sorted(self.idle_timeouts.items())),
+            park_when=ParkWhen(self.park_when),
+            spent_idle_timeout=self.spent_idle_timeout,
         )
 
 

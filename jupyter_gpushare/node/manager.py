@@ -479,4 +479,4 @@ class Manager:
 
 
 # Without a disk these are refused; everything else takes GPUs back or changes nothing.
-_NEEDS_DISK = (cmd.RequestLease, cmd.SetQuota, cmd.UnsetQuota, cmd.SetGranting)
+_NEEDS_DISK = (cmd.RequestLease, cmd.Resume, cmd.SetQuota, cmd.UnsetQuota, cmd.SetGranting)

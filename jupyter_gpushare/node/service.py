@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from ..policy import commands as cmd
 from ..policy import core
-from ..policy.effects import TellBudget, TellEnded, TellGranted
-from ..policy.events import BudgetChanged, GrantingChanged, LeaseQueued
+from ..policy.effects import AskBack, TellBudget, TellEnded, TellGranted, TellStopped
+from ..policy.events import BudgetChanged, GrantingChanged, LeaseQueued, ResumeQueued
 from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
 from ..policy.state import State
 from ..protocol.errors import DOMAIN_ERROR, Reason
@@ -40,7 +40,7 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, GrantingChanged, BudgetChanged)
+_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetChanged)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
@@ -410,7 +410,8 @@ class Service:
             return
         guest.leases.add(name)
         self._holders.setdefault(name, set()).add(guest.conn.id)
-        if lease.phase is not LeasePhase.QUEUED:
+        waits = name in self._manager.state.queue.waiting
+        if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
             return
@@ -448,6 +449,10 @@ class Service:
                 self._ended(effect)
             elif isinstance(effect, TellBudget):
                 self._budget(effect)
+            elif isinstance(effect, AskBack):
+                self._ask_back(effect, state)
+            elif isinstance(effect, TellStopped):
+                self._stopped(effect.lease)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self._changed.set()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
@@ -489,6 +494,20 @@ class Service:
                     "message": message,
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
+
+    def _ask_back(self, effect: AskBack, state: State) -> None:
+        """Only the task itself can hide its GPUs; a child of it, or a page, cannot."""
+        lease = state.leases.get(effect.lease)
+        for conn_id in self._holders.get(effect.lease, ()):
+            guest = self._guests.get(conn_id)
+            if guest is not None and lease is not None and guest.who.process == lease.task.process:
+                guest.conn.notify(Notice.PARK.value, translate.park_notice(effect))
+
+    def _stopped(self, name: LeaseId) -> None:
+        for waiter in self._waiters.pop(name, ()):
+            if waiter.call_id is not None:
+                text = "The task waits no more; its lease stays parked."
+                self._fail(waiter.conn, waiter.call_id, Reason.NO_RESOURCES, text)
 
     def _budget(self, effect: TellBudget) -> None:
         notice = translate.budget_notice(effect, self._manager.config)
@@ -561,4 +580,10 @@ class Service:
 
 def _is_quiet(event: object) -> bool:
     """Events that change nothing a person sees."""
-    return type(event).__name__ in ("HeartbeatSeen", "UsageSettled", "DeadlinesExtended")
+    return type(event).__name__ in (
+        "HeartbeatSeen",
+        "UsageSettled",
+        "DeadlinesExtended",
+        "ParkAsked",
+        "ParkingLooked",
+    )

@@ -295,6 +295,7 @@ def _lease(
         "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
         "position": None if place is None else place.position,
         "reason": lease.end_reason.value if lease.end_reason else None,
+        "kept": lease.kept if known else None,
     }
 
 

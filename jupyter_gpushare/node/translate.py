@@ -11,8 +11,8 @@ from typing import Any, Final
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.config import PolicyConfig
-from ..policy.effects import TellBudget
-from ..policy.explain import budget_notice_text
+from ..policy.effects import AskBack, TellBudget
+from ..policy.explain import ask_back_text, budget_notice_text
 from ..policy.model import (
     Activity,
     Bytes,
@@ -99,6 +99,15 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         at, LeaseId(p.lease), who.environment, who.process
     ),
     msg.Method.ACTIVITY: _activity,
+    msg.Method.PARKED: lambda at, who, p, _: cmd.Park(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
+        at, LeaseId(p.lease), who.environment, who.process, p.reason
+    ),
+    msg.Method.RESUME: lambda at, who, p, _: cmd.Resume(
+        at, LeaseId(p.lease), who.environment, who.process, p.wait
+    ),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at, LeaseId(p.lease or ""), who.environment, who.admin
     ),
@@ -155,6 +164,15 @@ def queued_notice(
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
         "message": why.message,
+    }
+
+
+def park_notice(effect: AskBack) -> dict[str, Any]:
+    """What an idle task is told that shall give its GPUs back."""
+    return {
+        "lease": effect.lease,
+        "reason": effect.reason.value,
+        "message": ask_back_text(effect.reason),
     }
 
 

@@ -52,6 +52,8 @@ class Waits:
                 kind = _kind(record)
                 if kind is not None:
                     asked[record.lease] = (kind, record.at)
+            elif record.kind == "ResumeQueued":
+                asked[record.lease] = (PriorityClass.INTERACTIVE, record.at)
             elif record.kind == "LeaseGranted" and record.lease in asked:
                 wanted, at = asked.pop(record.lease)
                 self.add(wanted, record.wall, record.at - at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .lifecycle import InvariantBroken
-from .model import BudgetLevel, ClaimPhase, LeasePhase
+from .model import Activity, BudgetLevel, ClaimPhase, LeasePhase
 from .state import State
 
 
@@ -50,15 +50,16 @@ def _leases(state: State) -> None:
             _require(bool(claims), f"ended lease {name} was not forgotten")
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
+        idle = lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
+        _require(idle or not lease.is_asked, f"{name} is asked for GPUs that it uses or has not")
         _require(
             (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
             f"lease {name}: heartbeat deadline",
         )
         for part in claims:
             draining = state.claims[(name, part.gpu)].phase is ClaimPhase.DRAINING
-            _require(
-                draining == (lease.phase is LeasePhase.ENDED), f"claim of {name} on {part.gpu}"
-            )
+            gives_back = lease.phase in (LeasePhase.ENDED, LeasePhase.PARKED)
+            _require(draining == gives_back, f"claim of {name} on {part.gpu}")
         for process in lease.members:
             _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
     for process, names in state.by_process.items():
@@ -66,10 +67,18 @@ def _leases(state: State) -> None:
 
 
 def _queue(state: State) -> None:
+    idle = {
+        name
+        for name, lease in state.leases.items()
+        if lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
+    }
+    _require(set(state.idle) == idle, "the index of idle leases is wrong")
     queued = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.QUEUED}
-    _require(set(state.queue.waiting) == queued, "queue and leases disagree")
+    parked = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.PARKED}
+    waiting = set(state.queue.waiting)
+    _require(queued <= waiting <= queued | parked, "queue and leases disagree")
     order = [item.lease for item in state.queue.service_order(state.grants)]
-    _require(sorted(order) == sorted(queued), "the service order lost or repeats a request")
+    _require(sorted(order) == sorted(waiting), "the service order lost or repeats a request")
     for name, item in state.queue.waiting.items():
         held_up = state.is_held_up(state.leases[name])
         _require((name in state.queue.held_up) == held_up, f"request {name} is in the wrong line")

@@ -97,6 +97,35 @@ class SetActivity(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Park(Command):
+    """The task has hidden the lease's GPUs from itself; or it waits no more for its resume."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Command):
+    """The task was asked for its GPUs and cannot give them back: ``why``, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Command):
+    """A parked task asks for GPUs again, what it asked before; ``wait`` false: now or never."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Release(Command):
     """The environment gives a lease back, or leaves the queue. ``admin``: may act for any."""
 
@@ -189,6 +218,9 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Attach,
         Heartbeat,
         SetActivity,
+        Park,
+        Keep,
+        Resume,
         Release,
         Revoke,
         EndKernel,

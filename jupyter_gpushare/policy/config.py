@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .model import HolderAction, PriorityClass
+from .model import HolderAction, ParkWhen, PriorityClass
 
 MIB = 1024**2
 
@@ -18,6 +18,11 @@ class PolicyConfig:
     ahead of it when it came) before it goes to the very front and nothing may
     pass it any more. ``budget_warning`` is the share of a GPU-hour budget at
     which people are told; ``budget_window`` is what the budget is for.
+
+    ``idle_timeout`` (0: never) and ``idle_timeouts`` (by a part of the GPU's
+    name, upper or lower case) say how long a kernel may be idle before its GPUs
+    are asked back; ``spent_idle_timeout`` holds where none of them does and the
+    environment's GPU-hours are spent.
     """
 
     max_tasks_per_gpu: int = 4
@@ -37,6 +42,10 @@ class PolicyConfig:
     settle_interval: float = 60.0
     budget_window: float = 7 * 86400.0
     budget_warning: float = 0.8
+    idle_timeout: float = 0.0
+    idle_timeouts: tuple[tuple[str, float], ...] = ()
+    spent_idle_timeout: float = 60.0
+    park_when: ParkWhen = ParkWhen.CONTENDED
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

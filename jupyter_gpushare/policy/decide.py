@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from . import commands as cmd
 from . import events as ev
-from . import explain
+from . import explain, parking
 from .config import PolicyConfig
 from .evolve import evolve
 from .model import (
@@ -117,26 +117,13 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     """Boot time at which a :class:`~.commands.Tick` is needed next."""
     settle = state.settled_at + config.settle_interval
     seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
-    return min(min(seen, default=settle) + config.heartbeat_timeout, settle)
+    silent = min(seen, default=settle) + config.heartbeat_timeout
+    return min(silent, settle, parking.deadline(state, config))
 
 
 def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
     """The node's GPUs as one environment sees them, in O(GPUs)."""
-    result = []
-    for uuid, books in state.gpus.items():
-        own = state.reservations.get((environment, uuid))
-        result.append(
-            GpuRoom(
-                uuid=uuid,
-                index=books.gpu.index,
-                memory=books.gpu.memory,
-                free=books.free,
-                tasks=books.tasks,
-                reservation=own.memory if own else None,
-                usable=books.problem is None,
-            )
-        )
-    return tuple(result)
+    return tuple(parking.rooms_without(state, environment, ()))
 
 
 def _try(
@@ -302,6 +289,8 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
             lease = draft.state.leases[known]
             if lease.phase is LeasePhase.HELD:
                 return Grant(known)
+            if lease.phase is LeasePhase.PARKED:
+                return _resume_lease(draft, lease, command.wait)
             return Wait(known, "This request is already in the queue.")
     _weigh(draft, (command.environment,))  # a budget of 0 is spent by who held nothing yet
     refuse = _refuse_now(draft, command)
@@ -359,21 +348,39 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
             state.grants + ahead + bound,
         )
     )
-    # Nothing was freed, so whoever waited before still does not fit: only the
-    # newcomer is tried, and only if nobody has waited too long to be passed.
-    item = draft.state.queue.waiting[command.lease]
+    return _try_newcomer(draft, command.lease, ahead)
+
+
+def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
+    """Grant what has just begun to wait if it fits and passes nobody who may not be passed.
+
+    Nothing was freed, so whoever waited before still does not fit.
+    """
+    item = draft.state.queue.waiting[name]
+    request = draft.state.leases[name].request
     if item.left is not None:
-        return Wait(command.lease, _spent_text(draft.state, command.environment, draft.config))
+        return Wait(name, _held_up_text(draft.state, name, draft.config))
     urgent = draft.state.queue.first_urgent(draft.state.grants)
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
-        result = _try(draft, command.environment, request)
+        result = _try(draft, item.environment, request)
         if isinstance(result, Granted):
             _grant(draft, item, result)
-            return Grant(command.lease)
+            return Grant(name)
         if isinstance(result, NoRoom):
             room = result
-    return Wait(command.lease, explain.no_room_text(room, request.gpus, ahead))
+    _ask_back(draft)
+    return Wait(name, explain.no_room_text(room, request.gpus, ahead))
+
+
+def _ask_back(draft: Draft) -> None:
+    """Ask idle tasks for their GPUs, where that helps."""
+    ripe = parking.ripe(draft.state, draft.config, draft.at)
+    if not ripe:
+        return
+    for name, reason in tuple(parking.to_ask(draft.state, draft.config, draft.at, ripe)):
+        draft.emit(ev.ParkAsked(draft.at, name, reason))
+    draft.emit(ev.ParkingLooked(draft.at))
 
 
 #: Behind so many requests nobody works out any more what would be free.
@@ -397,8 +404,10 @@ def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) 
     if state.problem is not None:
         return Why(RefusalReason.UNAVAILABLE, explain.stopped_text(state.problem))
     waiting = state.leases[lease]
-    if state.budget(waiting.environment).level is BudgetLevel.SPENT:
-        return Why(RefusalReason.BUDGET_SPENT, _spent_text(state, waiting.environment, config))
+    if state.is_held_up(waiting):
+        spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
+        reason = RefusalReason.BUDGET_SPENT if spent else RefusalReason.NO_RESOURCES
+        return Why(reason, _held_up_text(state, lease, config))
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
@@ -414,6 +423,13 @@ def _spent_text(state: State, environment: EnvironmentName, config: PolicyConfig
     hours = state.quotas.resolve(environment)[0].gpu_hours or 0.0
     spent = state.budget(environment).spent
     return explain.budget_spent_text(spent, hours, config.budget_window)
+
+
+def _held_up_text(state: State, name: LeaseId, config: PolicyConfig) -> str:
+    lease = state.leases[name]
+    if state.budget(lease.environment).level is BudgetLevel.SPENT:
+        return _spent_text(state, lease.environment, config)
+    return explain.DRAINING
 
 
 def unavailable(problem: str) -> Refuse:
@@ -465,6 +481,85 @@ def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
         draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
     return Done(lease.id)
+
+
+def _own_task(
+    draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId
+) -> Lease | None:
+    """The lease whose own task, not only a member, is ``process``; a sign of its life."""
+    found = _own_lease(draft, lease, environment, process)
+    if found is None or found.task.process != process:
+        return None
+    draft.emit(ev.HeartbeatSeen(draft.at, found.id))
+    return draft.state.leases[found.id]
+
+
+def _park(draft: Draft, command: cmd.Park) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.phase is LeasePhase.QUEUED:
+        return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PARK)
+    if lease.phase is LeasePhase.PARKED:
+        if lease.id in draft.state.queue.waiting:
+            draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
+            serve(draft)
+        return Done(lease.id)
+    # A word is not enough where a measurement says otherwise.
+    resident = any((lease.id, part.gpu) in draft.state.resident for part in lease.allocations)
+    if resident or len(lease.members) > 1:
+        why = explain.KEPT_RESIDENT if resident else explain.KEPT_SHARED
+        draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
+    else:
+        draft.emit(ev.LeaseParked(draft.at, lease.id, lease.environment))
+    return Done(lease.id)
+
+
+def _keep(draft: Draft, command: cmd.Keep) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.is_asked:
+        draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
+        _ask_back(draft)  # somebody else may be able to
+    return Done(lease.id)
+
+
+def _resume(draft: Draft, command: cmd.Resume) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    return _resume_lease(draft, lease, command.wait)
+
+
+def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
+    if lease.phase is LeasePhase.HELD:
+        return Grant(lease.id)
+    if lease.id in draft.state.queue.waiting:
+        return Wait(lease.id, "This request is already in the queue.")
+    _weigh(draft, (lease.environment,))
+    state, request = draft.state, lease.request
+    quota, _source = state.quotas.resolve(lease.environment)
+    never = refusal(rooms(state, lease.environment), quota, request.gpus, request.memory)
+    if never is not None:
+        return Refuse(never.reason, explain.refusal_text(never), never.numbers)
+    if state.problem is not None:
+        return unavailable(state.problem)
+    if not wait:
+        if state.is_held_up(lease):
+            text = _held_up_text(state, lease.id, draft.config)
+            return Refuse(RefusalReason.NO_RESOURCES, text)
+        barred = state.queue.first_urgent(state.grants) is not None
+        if barred or not isinstance(_try(draft, lease.environment, request), Granted):
+            return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
+    ahead = len(state.queue.waiting)
+    bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
+    draft.emit(
+        ev.ResumeQueued(
+            draft.at, lease.id, lease.environment, state.arrivals, state.grants + ahead + bound
+        )
+    )
+    return _try_newcomer(draft, lease.id, ahead)
 
 
 def _release(draft: Draft, command: cmd.Release) -> Decision:
@@ -569,6 +664,8 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if seen + timeout <= draft.at and name not in draft.state.stalled
         ]
         _silence(draft, sorted(silent))
+    if parking.deadline(draft.state, draft.config) <= draft.at:
+        _ask_back(draft)
     if draft.at - draft.state.settled_at >= draft.config.settle_interval:
         draft.emit(ev.UsageSettled(draft.at))
     return Done()
@@ -585,8 +682,9 @@ def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
     left = False
     for name in names:
         lease = draft.state.leases[name]
-        if lease.phase is LeasePhase.QUEUED:
-            draft.end(lease, EndReason.HEARTBEAT_LOST, "the waiting task gave no sign of life")
+        if lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
+            what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"
+            draft.end(lease, EndReason.HEARTBEAT_LOST, f"the {what} task gave no sign of life")
             left = True
         else:
             draft.emit(ev.HeartbeatLost(draft.at, name))
@@ -603,6 +701,9 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Attach: _attach,
     cmd.Heartbeat: _heartbeat,
     cmd.SetActivity: _set_activity,
+    cmd.Park: _park,
+    cmd.Keep: _keep,
+    cmd.Resume: _resume,
     cmd.Release: _release,
     cmd.Revoke: _revoke,
     cmd.EndKernel: _end_kernel,

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from . import events as ev
 from .config import PolicyConfig
-from .model import BudgetLevel, EndReason, EnvironmentName, HolderAction, LeaseId, ProcessId
+from .model import (
+    BudgetLevel,
+    EndReason,
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    ParkReason,
+    ProcessId,
+)
 from .state import State
 
 
@@ -62,7 +70,32 @@ class TellBudget:
     budget: float
 
 
-Effect = WatchProcess | Measure | Signal | TellGranted | TellEnded | LookAtBudgets | TellBudget
+@dataclass(frozen=True, slots=True)
+class AskBack:
+    """Ask the task of this lease to give its GPUs back."""
+
+    lease: LeaseId
+    reason: ParkReason
+
+
+@dataclass(frozen=True, slots=True)
+class TellStopped:
+    """Whoever waits for this parked lease to resume waits no more; it stays parked."""
+
+    lease: LeaseId
+
+
+Effect = (
+    WatchProcess
+    | Measure
+    | Signal
+    | TellGranted
+    | TellEnded
+    | LookAtBudgets
+    | TellBudget
+    | AskBack
+    | TellStopped
+)
 
 
 def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Effect]:
@@ -78,6 +111,12 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield TellEnded(event.lease, event.reason, event.detail)
             if event.lease in state.leases:
                 yield Measure()
+        case ev.ParkAsked():
+            yield AskBack(event.lease, event.reason)
+        case ev.LeaseParked():
+            yield Measure()
+        case ev.ResumeCancelled():
+            yield TellStopped(event.lease)
         case ev.MemberLeft():
             if event.lease in state.leases:
                 yield Measure()

@@ -22,6 +22,7 @@ from .model import (
     Gpu,
     GpuUuid,
     LeaseId,
+    ParkReason,
     ProcessId,
     Quota,
     RefusalReason,
@@ -214,6 +215,57 @@ class ActivityChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ParkAsked(Event):
+    """An idle task is asked to give its GPUs back."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    reason: ParkReason
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingLooked(Event):
+    """Somebody waits, and it was worked out which idle tasks could help."""
+
+    DURABLE: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKept(Event):
+    """An idle task keeps its GPUs though it was asked for them; ``why``, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseParked(Event):
+    """A task gave its GPUs back and lives on; its claims drain."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeQueued(Event):
+    """A parked task waits for GPUs again; ``order`` and ``urgent_at`` as of a new request."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    order: int
+    urgent_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCancelled(Event):
+    """A parked task waits no more and stays parked."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseEnded(Event):
     """A task is entitled to nothing any more; its claims drain."""
 
@@ -326,6 +378,12 @@ EVENTS: Final[dict[str, type[Event]]] = {
         DeadlinesExtended,
         UsageSettled,
         ActivityChanged,
+        ParkAsked,
+        ParkingLooked,
+        LeaseKept,
+        LeaseParked,
+        ResumeQueued,
+        ResumeCancelled,
         LeaseEnded,
         ClaimMoved,
         ProcessFlagged,

@@ -20,6 +20,7 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    PriorityClass,
     ProcessId,
 )
 from .queueing import Account, Waiting
@@ -219,6 +220,57 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
     return _in_line(_charge(state, event.environment, event.at), event.lease)
 
 
+def _changed(state: State, name: LeaseId, **parts: Any) -> State:
+    return replace(state, leases=state.leases.set(name, replace(_lease(state, name), **parts)))
+
+
+def _park_asked(state: State, event: ev.ParkAsked) -> State:
+    return _changed(state, event.lease, asked_at=event.at, is_asked=True)
+
+
+def _parking_looked(state: State, event: ev.ParkingLooked) -> State:
+    return replace(state, looked_at=event.at)
+
+
+def _lease_kept(state: State, event: ev.LeaseKept) -> State:
+    return _changed(state, event.lease, asked_at=event.at, is_asked=False, kept=event.why)
+
+
+def _lease_parked(state: State, event: ev.LeaseParked) -> State:
+    lease = _lease(state, event.lease)
+    state = _changed(
+        state,
+        lease.id,
+        phase=move(LEASE_MOVES, lease.phase, LeasePhase.PARKED, f"lease {lease.id}"),
+        activity=Activity.IDLE,
+        changed_at=event.at,
+        asked_at=None,
+        is_asked=False,
+        kept=None,
+    )
+    for part in lease.allocations:
+        state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    return replace(state, idle=_drop(state.idle, lease.id))
+
+
+def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
+    state = _changed(state, event.lease, requested_at=event.at)
+    # A person waits, whatever class the task asked for at first.
+    waiting = Waiting(
+        event.lease, event.environment, PriorityClass.INTERACTIVE, event.order, event.urgent_at
+    )
+    state = replace(
+        state,
+        queue=state.queue.add(waiting),
+        arrivals=max(state.arrivals, event.order + 1),
+    )
+    return _in_line(_charge(state, event.environment, event.at), event.lease)
+
+
+def _resume_cancelled(state: State, event: ev.ResumeCancelled) -> State:
+    return replace(state, queue=state.queue.remove(event.lease))
+
+
 def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     lease = _lease(state, event.lease)
     phase = move(LEASE_MOVES, lease.phase, LeasePhase.HELD, f"lease {lease.id}")
@@ -229,6 +281,9 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         activity=event.activity,
         granted_at=event.at,
         changed_at=event.at,
+        asked_at=None,
+        is_asked=False,
+        kept=None,
     )
     opened = 0
     claims, reservations = state.claims.mutate(), state.reservations.mutate()
@@ -315,19 +370,24 @@ def _usage_settled(state: State, event: ev.UsageSettled) -> State:
 
 
 def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
-    lease = replace(_lease(state, event.lease), activity=event.activity, changed_at=event.at)
-    return replace(state, leases=state.leases.set(lease.id, lease))
+    state = _changed(state, event.lease, activity=event.activity, changed_at=event.at)
+    state = _changed(state, event.lease, asked_at=None, is_asked=False, kept=None)
+    if event.activity is Activity.IDLE:
+        return replace(state, idle=state.idle.set(event.lease, None))
+    return replace(state, idle=_drop(state.idle, event.lease))
 
 
 def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     lease = _lease(state, event.lease)
-    was_queued = lease.phase is LeasePhase.QUEUED
     lease = replace(
         lease,
         phase=move(LEASE_MOVES, lease.phase, LeasePhase.ENDED, f"lease {lease.id}"),
         activity=Activity.IDLE,
         changed_at=event.at,
         stalled=False,
+        asked_at=None,
+        is_asked=False,
+        kept=None,
         end_reason=event.reason,
     )
     request_key = (lease.task.process, lease.request.request_id or "")
@@ -344,12 +404,14 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         else state.by_kernel,
         last_seen=_drop(state.last_seen, lease.id),
         stalled=_drop(state.stalled, lease.id),
+        idle=_drop(state.idle, lease.id),
         queue=state.queue.remove(lease.id),
     )
-    if was_queued:
+    if not lease.allocations:  # it waited, or was parked and all is given back
         return _forget(state, lease)
     for part in lease.allocations:
-        state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+        if (lease.id, part.gpu) not in state.draining:  # those of a parked lease drain already
+            state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state
 
 
@@ -397,6 +459,9 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
         state = _put_gpu(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
         state = replace(state, reservations=state.reservations.delete(key))
         state = _charge(state, lease.environment, event.at, -1)
+    if lease.phase is LeasePhase.PARKED:
+        left = tuple(part for part in lease.allocations if part.gpu != event.gpu)
+        return _in_line(_changed(state, lease.id, allocations=left), lease.id)
     if not any((lease.id, part.gpu) in state.claims for part in lease.allocations):
         state = _forget(state, lease)
     return state
@@ -472,6 +537,12 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.DeadlinesExtended: _deadlines_extended,
     ev.UsageSettled: _usage_settled,
     ev.ActivityChanged: _activity_changed,
+    ev.ParkAsked: _park_asked,
+    ev.ParkingLooked: _parking_looked,
+    ev.LeaseKept: _lease_kept,
+    ev.LeaseParked: _lease_parked,
+    ev.ResumeQueued: _resume_queued,
+    ev.ResumeCancelled: _resume_cancelled,
     ev.LeaseEnded: _lease_ended,
     ev.ClaimMoved: _claim_moved,
     ev.ProcessFlagged: _process_flagged,

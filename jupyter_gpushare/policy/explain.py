@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import BudgetLevel, RefusalReason
+from .model import BudgetLevel, ParkReason, RefusalReason
 from .placement import NoRoom, Refused
 
 GIB = 1024**3
@@ -148,6 +148,23 @@ def not_granting_text(problem: str) -> str:
     )
 
 
+def ask_back_text(reason: ParkReason) -> str:
+    """Why an idle task is asked for its GPUs."""
+    because = {
+        ParkReason.CONTENDED: "others wait for it",
+        ParkReason.IDLE: "that is the rule here",
+        ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
+    }[reason]
+    return f"This kernel was idle for a while, so its GPU is taken back: {because}."
+
+
+DRAINING = (
+    "What this task gave back is not measured as free yet; it goes on as soon as it is, and "
+    "when there is room."
+)
+NOTHING_TO_PARK = "This request still waits: there is nothing to give back. Release it instead."
+KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."
+KEPT_SHARED = "Child processes share the lease."
 NOT_IN_NODE = "this GPU is no longer in the node"
 UNKNOWN_LEASE = (
     "There is no such lease, or it is not yours. It may have ended: "

@@ -84,6 +84,21 @@ class BudgetLevel(Enum):
     SPENT = "spent"
 
 
+class ParkWhen(Enum):
+    """When an idle lease is asked back: only if that helps somebody who waits, or always."""
+
+    CONTENDED = "contended"
+    ALWAYS = "always"
+
+
+class ParkReason(Enum):
+    """Why a lease is asked back."""
+
+    CONTENDED = "contended"
+    IDLE = "idle"
+    BUDGET_SPENT = "budget_spent"
+
+
 class RefusalReason(Enum):
     """Why a command is refused or a request waits; the same words travel on the wire."""
 

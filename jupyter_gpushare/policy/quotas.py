@@ -63,5 +63,6 @@ def best(quotas: Iterable[Quota]) -> Quota:
         memory=None if None in sizes else max(size for size in sizes if size is not None),
         weight=max(quota.weight for quota in several),
         gpu_hours=None if None in hours else max(h for h in hours if h is not None),
-        idle_timeout=None if None in idle else max(i for i in idle if i is not None),
+        # 0 is never, the most generous.
+        idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from . import events as ev
 from .model import Activity, BudgetLevel, ClaimPhase, EndReason, LeasePhase
+from .queueing import Waiting
 from .state import Lease, State
 
 
@@ -40,17 +41,25 @@ def _summary(state: State) -> Iterator[ev.Event]:
         at, state.grants, state.arrivals, state.settled_at, accounts, reservations
     )
     # After the number of grants is known: what is held up counts from it.
+    for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
+        lease = state.leases[item.lease]
+        if lease.phase is LeasePhase.PARKED:
+            yield ev.ResumeQueued(
+                lease.requested_at, lease.id, lease.environment, item.order, _urgent_at(state, item)
+            )
     for environment, budget in sorted(state.budgets.items()):
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours
             yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
 
 
+def _urgent_at(state: State, item: Waiting) -> int:
+    return item.urgent_at if item.left is None else state.grants + item.left
+
+
 def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     waiting = state.queue.waiting.get(lease.id)
-    urgent_at = waiting.urgent_at if waiting else 0
-    if waiting is not None and waiting.left is not None:
-        urgent_at = state.grants + waiting.left
+    parked = lease.phase is LeasePhase.PARKED
     yield ev.LeaseQueued(
         lease.requested_at,
         lease.id,
@@ -58,7 +67,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         lease.task,
         lease.request,
         lease.order,
-        urgent_at,
+        _urgent_at(state, waiting) if waiting and not parked else 0,
     )
     for process in sorted(lease.members - {lease.task.process}):
         yield ev.MemberJoined(lease.changed_at, lease.id, process)
@@ -69,6 +78,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     yield ev.LeaseGranted(
         lease.granted_at, lease.id, lease.environment, lease.allocations, Activity.BUSY
     )
+    if parked:
+        yield ev.LeaseParked(lease.changed_at, lease.id, lease.environment)
+        return
     if lease.activity is Activity.IDLE and lease.phase is not LeasePhase.ENDED:
         yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
     if lease.phase is LeasePhase.ENDED:

@@ -56,7 +56,13 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A task's entitlement, and what is known of the task."""
+    """A task's entitlement, and what is known of the task.
+
+    ``allocations`` of a parked lease are those whose claims still drain.
+    ``requested_at`` is when it last began to wait. ``asked_at`` is when its GPUs
+    were last asked back, ``is_asked`` whether the answer is still out, and
+    ``kept`` what the last answer was.
+    """
 
     id: LeaseId
     environment: EnvironmentName
@@ -71,6 +77,9 @@ class Lease:
     granted_at: float | None = None
     changed_at: float = 0.0
     stalled: bool = False
+    asked_at: float | None = None
+    is_asked: bool = False
+    kept: str | None = None
     end_reason: EndReason | None = None
 
 
@@ -126,6 +135,7 @@ class State:
     resident: Map[ClaimKey, None] = Map()
     draining: Map[ClaimKey, None] = Map()
     stalled: Map[LeaseId, None] = Map()
+    idle: Map[LeaseId, None] = Map()
     flags: Map[FlagKey, Flag] = Map()
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()
@@ -134,6 +144,7 @@ class State:
     usage_half_life: float = 3600.0
     problem: str | None = None
     settled_at: float = 0.0
+    looked_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
 
@@ -142,5 +153,10 @@ class State:
         return self.budgets.get(environment, Budget())
 
     def is_held_up(self, lease: Lease) -> bool:
-        """Whether nothing that others give back could help this waiting request."""
+        """Whether nothing that others give back could help this waiting request.
+
+        A parked task waits for what it gave back itself to be really free.
+        """
+        if lease.phase is LeasePhase.PARKED and lease.allocations:
+            return True
         return self.budget(lease.environment).level is BudgetLevel.SPENT

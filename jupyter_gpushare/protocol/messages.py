@@ -34,6 +34,9 @@ class Method(Enum):
     ATTACH = "attach"
     HEARTBEAT = "heartbeat"
     ACTIVITY = "activity"
+    PARKED = "parked"
+    KEPT = "kept"
+    RESUME = "resume"
     RELEASE = "release"
     STATUS = "status"
     WATCH = "watch"
@@ -57,7 +60,6 @@ class Notice(Enum):
     CHANGED = "changed"
     BUDGET = "budget"
     PARK = "park"
-    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,22 @@ class ActivityParams:
 
     lease: str
     busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptParams:
+    """Why a task that was asked for its GPUs keeps them, for people."""
+
+    lease: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeParams:
+    """A parked lease. ``wait`` false: now or never."""
+
+    lease: str
+    wait: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +224,8 @@ Params = (
     | LeaseParams
     | ReleaseParams
     | ActivityParams
+    | KeptParams
+    | ResumeParams
     | UsageParams
     | DailyUsageParams
     | ReadingsParams
@@ -372,6 +392,14 @@ def _activity(read: _Reader) -> ActivityParams:
     return ActivityParams(read.text("lease", IDENTIFIER), state == "busy")
 
 
+def _kept(read: _Reader) -> KeptParams:
+    return KeptParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
+
+
+def _resume(read: _Reader) -> ResumeParams:
+    return ResumeParams(read.text("lease", IDENTIFIER), read.flag("wait", True))
+
+
 def _usage(read: _Reader) -> UsageParams:
     week, century = 7 * 86400.0, 100 * 366 * 86400.0
     return UsageParams(
@@ -425,6 +453,9 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.ATTACH: _attach,
     Method.HEARTBEAT: _lease,
     Method.ACTIVITY: _activity,
+    Method.PARKED: _lease,
+    Method.KEPT: _kept,
+    Method.RESUME: _resume,
     Method.RELEASE: _release,
     Method.STATUS: _none,
     Method.WATCH: _none,

@@ -85,6 +85,36 @@ def test_trouble_of_ours_never_reaches_a_cell() -> None:
     assert shell.tracebacks == 0
 
 
+class Cell:
+    """What IPython tells of a cell before it runs."""
+
+    def __init__(self, raw_cell: str) -> None:
+        self.raw_cell = raw_cell
+
+
+def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_magics() -> None:
+    said: list[object] = []
+
+    def resume() -> None:
+        said.append("resumed")
+        raise RuntimeError("ours")
+
+    shell = Shell()
+    watch = CellWatch(said.append, resume)
+    shell.events.register("pre_run_cell", watch.cell_begins)
+    for code in ("x = 1", "run_cell('y')"):  # the second inside the first
+        shell.events.trigger("pre_run_cell", Cell(code))
+    assert said == [True, "resumed"], "busy is told before a wait that may be long"
+    for _ in range(2):
+        watch.cell_ends(None)
+    said.clear()
+    for code in ("%gpushare status", "  %%gpushare --gpus 2\nx"):
+        shell.events.trigger("pre_run_cell", Cell(code))
+        watch.cell_ends(None)
+    assert said == [True, False, True, False]
+    assert shell.tracebacks == 0
+
+
 def test_installing_twice_counts_once_and_uninstalling_stops() -> None:
     shell = Shell()
     first = hooks.install(shell)

@@ -105,7 +105,7 @@ async def managing(
         **more,
     )
     try:
-        await manager.start(lambda gpus: cmd.ConfigureQuotas(CLOCK.boot(), Quota(gpus)))
+        await manager.start(lambda gpus: cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus))))
         yield manager
     finally:
         await manager.close()

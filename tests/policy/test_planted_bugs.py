@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_histories import Crowd, Histories
 from support.policy_stories import STORIES
 
-from jupyter_gpushare.policy import decide, evolve, observe, placement
+from jupyter_gpushare.policy import decide, evolve, observe, parking, placement
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
@@ -95,6 +95,8 @@ def _lose_a_reservation(monkeypatch):
 
     def granted(state, event):
         after = original(state, event)
+        if not event.gpus:  # of a parked lease, in a snapshot
+            return after
         key = (event.environment, event.gpus[0].gpu)
         once = dataclasses.replace(after.reservations[key], claims=1)
         return dataclasses.replace(after, reservations=after.reservations.set(key, once))
@@ -119,6 +121,41 @@ def _never_look_at_a_lowered_budget(monkeypatch):
     monkeypatch.setattr(decide, "_weigh_all", weigh_all)
 
 
+def _ask_the_busy(monkeypatch):
+    """Whether a task computes is not looked at."""
+
+    def ripe(state, config, at):
+        return [x for x in state.leases.values() if x.phase.value == "held"]
+
+    monkeypatch.setattr(parking, "ripe", ripe)
+
+
+def _believe_who_parks(monkeypatch):
+    """A task that says it parked holds nothing."""
+    original = decide._park
+
+    def park(draft, command):
+        decision = original(draft, command)
+        for name, uuid in tuple(draft.state.draining):
+            if name == command.lease:
+                draft.emit(ev.ClaimMoved(draft.at, name, uuid, ClaimPhase.GONE))
+        decide.serve(draft)
+        return decision
+
+    monkeypatch.setitem(decide._DECIDE, decide.cmd.Park, park)
+
+
+def _park_anybody(monkeypatch):
+    """Who may park a lease is not looked at."""
+    original = decide._own_task
+
+    def own_task(draft, lease, environment, process):
+        found = draft.state.leases.get(lease)
+        return original(draft, lease, found.environment if found else environment, process)
+
+    monkeypatch.setattr(decide, "_own_task", own_task)
+
+
 def run_everything():
     for story in STORIES:
         story()
@@ -139,6 +176,9 @@ def run_everything():
         _lose_a_reservation,
         _grant_beyond_the_budget,
         _never_look_at_a_lowered_budget,
+        _ask_the_busy,
+        _believe_who_parks,
+        _park_anybody,
     ],
     ids=lambda plant: plant.__name__.strip("_"),
 )

@@ -37,6 +37,8 @@ CONFIG = PolicyConfig(
     backfill_depth=4,
     max_waiting_per_environment=5,
     measure_granularity=1,
+    idle_timeout=10.0,
+    spent_idle_timeout=5.0,
 )
 
 
@@ -49,7 +51,7 @@ class Histories(RuleBasedStateMachine):
             [gpu(index, size) for index, size in enumerate(gpus)],
             Quota(1, Bytes(4 * GIB)),
             alice=Quota(2, None, weight=2.0),
-            bob=Quota(2, Bytes(8 * GIB), gpu_hours=2.0),
+            bob=Quota(2, Bytes(8 * GIB), gpu_hours=2.0, idle_timeout=0.0),
         )
         self.next_pid = 1
         self.alive: dict[int, str] = {}
@@ -76,6 +78,34 @@ class Histories(RuleBasedStateMachine):
             assert isinstance(again, core.Grant | core.Wait)
             assert again.lease == first.lease, "a retry must not get a second lease"
 
+    @rule(who=st.sampled_from(PEOPLE), kernels=st.integers(1, 3))
+    def ask_plainly(self, who: str, kernels: int) -> None:
+        """What most people do: one GPU, as the quota has it, and wait."""
+        for _ in range(kernels):
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+            self.alive[pid] = who
+            self.world.request(who, pid)
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(seconds=st.sampled_from([4.0, 11.0]), data=st.data())
+    def think(self, seconds: float, data: st.DataObject) -> None:
+        """Cells end, people read, others ask; who is asked back answers, or not yet."""
+        for name in self._leases(LeasePhase.HELD):
+            lease = self.world.state.leases[name]
+            self.world.run(
+                cmd.SetActivity(
+                    self.world.at, name, lease.environment, lease.task.process, Activity.IDLE
+                )
+            )
+        self.time_passes(seconds, "nobody")
+        self.ask_plainly(data.draw(st.sampled_from(PEOPLE)), 1)
+        if data.draw(st.booleans()):
+            for name in self._leases(LeasePhase.HELD):
+                lease = self.world.state.leases[name]
+                if lease.is_asked:
+                    who = (name, lease.environment, lease.task.process)
+                    self.world.run(cmd.Park(self.world.at, *who))
+
     @precondition(lambda self: self._leases(LeasePhase.HELD))
     @rule(data=st.data(), gib=st.integers(1, 30))
     def use_memory(self, data: st.DataObject, gib: int) -> None:
@@ -89,6 +119,17 @@ class Histories(RuleBasedStateMachine):
         size = min(gib * GIB, books.gpu.memory - used)
         if size > 0:
             self.world.memory[(lease.task.process.pid, part.gpu)] = size
+
+    @precondition(lambda self: self._leases(LeasePhase.PARKED))
+    @rule(data=st.data(), gib=st.integers(1, 8))
+    def cheat(self, data: st.DataObject, gib: int) -> None:
+        """A parked task uses a GPU all the same."""
+        name = data.draw(st.sampled_from(self._leases(LeasePhase.PARKED)))
+        uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
+        pid = self.world.state.leases[name].task.process.pid
+        used = sum(s for (p, g), s in self.world.memory.items() if g == uuid and p != pid)
+        if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
+            self.world.memory[(pid, uuid)] = gib * GIB
 
     @rule(data=st.data(), gib=st.integers(1, 8))
     def squat(self, data: st.DataObject, gib: int) -> None:
@@ -120,6 +161,50 @@ class Histories(RuleBasedStateMachine):
                 self.world.at, lease.id, lease.environment, lease.task.process, activity
             )
         )
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), keep=st.booleans())
+    def answer(self, data: st.DataObject, keep: bool) -> None:
+        """A task parks, asked or not, perhaps with memory that nobody measured yet; or keeps."""
+        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
+        who = (lease.id, lease.environment, lease.task.process)
+        if keep:
+            self.world.run(cmd.Keep(self.world.at, *who, "CUDA runs"))
+        else:
+            self.world.run(cmd.Park(self.world.at, *who))
+
+    @precondition(lambda self: self._leases(LeasePhase.PARKED))
+    @rule(measured=st.booleans())
+    def next_cells(self, measured: bool) -> None:
+        """Everybody who is parked computes again."""
+        if measured:
+            self.world.observe()
+        for name in self._leases(LeasePhase.PARKED):
+            lease = self.world.state.leases[name]
+            who = (name, lease.environment, lease.task.process)
+            self.world.run(cmd.Resume(self.world.at, *who))
+
+    @precondition(lambda self: self._leases(LeasePhase.PARKED))
+    @rule(data=st.data(), wait=st.booleans(), cancel=st.booleans(), whose=st.sampled_from(PEOPLE))
+    def come_back(self, data: st.DataObject, wait: bool, cancel: bool, whose: str) -> None:
+        name = data.draw(st.sampled_from(self._leases(LeasePhase.PARKED)))
+        lease = self.world.state.leases[name]
+        who = EnvironmentName(whose) if data.draw(st.booleans()) else lease.environment
+        caller = (name, who, lease.task.process)
+        command = (
+            cmd.Park(self.world.at, *caller) if cancel else cmd.Resume(self.world.at, *caller, wait)
+        )
+        decision = self.world.run(command)
+        after = self.world.state.leases.get(name)
+        if who != lease.environment:
+            assert isinstance(decision, core.Refuse)
+            assert after == lease, "nobody acts for another"
+        elif cancel:
+            assert after is not None
+            assert name not in self.world.state.queue.waiting
+        if isinstance(decision, core.Refuse):
+            assert after is not None
+            assert after.phase is LeasePhase.PARKED
 
     @precondition(lambda self: self.world.state.leases)
     @rule(data=st.data(), who=st.sampled_from(PEOPLE), admin=st.booleans())
@@ -205,6 +290,9 @@ class Histories(RuleBasedStateMachine):
         order = [item.lease for item in before.queue.service_order(before.grants)]
         again = self.world.state.queue.service_order(self.world.state.grants)
         assert [item.lease for item in again] == order
+        left = {item.lease: item.left for item in before.queue.waiting.values()}
+        assert {item.lease: item.left for item in again} == left
+        self.world.asked.clear()  # an ask that may have gone astray may be made again
         gpus = tuple(books.gpu for books in before.gpus.values())
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
         self.world.measure_budgets()

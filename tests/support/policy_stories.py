@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
+    Activity,
     BudgetLevel,
     Bytes,
     EnvironmentName,
     LeaseId,
     LeasePhase,
+    ParkWhen,
     Quota,
     RefusalReason,
     Request,
@@ -210,7 +215,209 @@ def a_budget_of_nothing_is_spent_from_the_start() -> None:
     assert isinstance(world.request("alice", 1), core.Wait)
 
 
+def idle(world: World, lease: str) -> None:
+    """The lease's cell has ended."""
+    found = world.state.leases[LeaseId(lease)]
+    world.run(
+        cmd.SetActivity(world.at, found.id, found.environment, found.task.process, Activity.IDLE)
+    )
+
+
+def park(world: World, lease: str) -> core.Decision:
+    found = world.state.leases[LeaseId(lease)]
+    return world.run(cmd.Park(world.at, found.id, found.environment, found.task.process))
+
+
+def resume(world: World, lease: str, *, wait: bool = True) -> core.Decision:
+    found = world.state.leases[LeaseId(lease)]
+    return world.run(cmd.Resume(world.at, found.id, found.environment, found.task.process, wait))
+
+
+def asked(world: World) -> list[str]:
+    """The leases that were asked for their GPUs so far, in order."""
+    return [event.lease for event in world.history if isinstance(event, ev.ParkAsked)]
+
+
+def lazy(gpus: int = 1, **more: Any) -> World:
+    """GPUs for one task each; a kernel may be idle for a minute."""
+    parts = {"max_tasks_per_gpu": 1, "idle_timeout": 60.0, "heartbeat_timeout": 1e6, **more}
+    return World(PolicyConfig(**parts)).start([gpu(n) for n in range(gpus)], Quota(2, None))
+
+
+def an_idle_gpu_goes_to_who_waits_and_comes_back() -> None:
+    """The whole round: asked, parked, measured, granted to bob; alice waits and gets it back."""
+    world = lazy()
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.tick(1000)
+    assert asked(world) == [], "nobody waits: she may keep it"
+    world.request("bob", 2)
+    assert asked(world) == ["L1"], "at once: she was idle for long enough"
+    park(world, "L1")
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
+    assert isinstance(resume(world, "L1", wait=False), core.Refuse)
+    world.observe()
+    assert phase(world, "L2") == "held"
+    assert isinstance(resume(world, "L1"), core.Wait)
+    assert isinstance(resume(world, "L1"), core.Wait), "asked twice is asked once"
+    park(world, "L1")
+    assert not world.state.queue.waiting, "she left the queue and stays parked"
+    resume(world, "L1")
+    world.release("L2", "bob")
+    world.observe()
+    assert phase(world, "L1") == "held"
+    assert world.state.leases[LeaseId("L1")].activity is Activity.BUSY
+
+
+def who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
+    """The longest idle first; one that cannot is remembered with its reason."""
+    world = lazy(2)
+    for pid in (1, 2):
+        world.request(f"p{pid}", pid)
+        idle(world, f"L{pid}")
+        world.at += 1
+    world.at += 100
+    world.request("bob", 3)
+    assert asked(world) == ["L1"], "one is enough"
+    lease = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Keep(world.at, lease.id, lease.environment, lease.task.process, "CUDA runs."))
+    assert asked(world) == ["L1", "L2"]
+    assert world.state.leases[LeaseId("L1")].kept == "CUDA runs."
+    world.tick(59)
+    assert asked(world) == ["L1", "L2"]
+    world.tick(2)
+    assert asked(world) == ["L1", "L2", "L1"], "L2 may still answer; another minute is over"
+
+
+def a_measurement_counts_more_than_a_word() -> None:
+    """Who says it parked and was seen with memory on the GPU keeps the lease, and the memory."""
+    world = lazy()
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = GIB
+    world.observe()
+    idle(world, "L1")
+    park(world, "L1")
+    assert phase(world, "L1") == "held"
+    del world.memory[(1, gpu(0).uuid)]
+    world.observe()
+    park(world, "L1")
+    world.memory[(1, gpu(0).uuid)] = GIB  # after it parked
+    world.observe()
+    world.request("bob", 2)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
+    resume(world, "L1")
+    why = core.why_waiting(world.state, LeaseId("L1"), 1, world.config)
+    assert "not measured as free" in why.message
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def time_outs_by_quota_and_gpu_and_always() -> None:
+    """The quota's own goes first, then the shortest that matches the GPU's name."""
+    world = lazy(
+        idle_timeout=1000.0,
+        idle_timeouts=(("pretend", 30.0), ("h200", 5.0)),
+        park_when=ParkWhen.ALWAYS,
+    )
+    world.request("alice", 1)
+    idle(world, "L1")
+    assert core.next_deadline(world.state, world.config) == world.at + 30.0
+    root = EnvironmentName("root")
+    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, idle_timeout=0.0), root))
+    world.tick(100)
+    assert asked(world) == [], "0 is never"
+    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, idle_timeout=90.0), root))
+    world.tick(1)
+    assert asked(world) == ["L1"], "though nobody waits"
+
+
+def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
+    """Though nobody waits and no time-out is set; what computes is left alone."""
+    world = World(PolicyConfig(spent_idle_timeout=20.0, heartbeat_timeout=1e6)).start(
+        [gpu(0), gpu(1)], Quota(2, None, gpu_hours=5.0)
+    )
+    world.request("alice", 1)
+    world.request("alice", 2)
+    idle(world, "L1")
+    world.tick(100)
+    assert asked(world) == []
+    world.spent["alice"] = 5.0
+    world.measure_budgets()
+    world.tick(1)
+    assert asked(world) == ["L1"]
+    park(world, "L1")
+    world.observe()
+    assert isinstance(resume(world, "L1"), core.Wait)
+    why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config)
+    assert why.reason is RefusalReason.BUDGET_SPENT
+    world.spent["alice"] = 1.0
+    world.measure_budgets()
+    assert phase(world, "L1") == "held"
+
+
+def a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
+    """With its place in the queue; its death, an administrator or silence end it."""
+    for way in ("die", "revoke", "silence"):
+        world = lazy(heartbeat_timeout=15.0)
+        world.request("alice", 1)
+        idle(world, "L1")
+        park(world, "L1")
+        world.observe()
+        world.request("bob", 2)
+        resume(world, "L1")
+        state = State()
+        for event in core.summarise(world.state):
+            state = core.evolve(state, event)
+        assert state.leases[LeaseId("L1")].phase is LeasePhase.PARKED
+        assert "L1" in state.queue.waiting
+        if way == "die":
+            world.die(1)
+        elif way == "revoke":
+            world.run(cmd.Revoke(world.at, LeaseId("L1"), "enough", EnvironmentName("root")))
+        else:
+            bob = world.state.leases[LeaseId("L2")]
+            world.at += 15
+            world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
+            world.run(cmd.Tick(world.at, world.at))
+        assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+        assert not world.state.queue.waiting
+
+
+def nobody_parks_or_resumes_for_another() -> None:
+    """Neither another environment nor another process of the same one."""
+    world = lazy()
+    world.request("alice", 1)
+    before = world.state.leases[LeaseId("L1")]
+    for who, pid in (("bob", 1), ("alice", 9)):
+        caller = (before.id, EnvironmentName(who), process(pid))
+        for command in (
+            cmd.Park(world.at, *caller),
+            cmd.Keep(world.at, *caller, "no"),
+            cmd.Resume(world.at, *caller),
+        ):
+            decision = world.run(command)
+            assert isinstance(decision, core.Refuse)
+            assert decision.reason is RefusalReason.UNKNOWN_LEASE
+    assert world.state.leases[before.id] == before
+    world.run(cmd.Attach(world.at, before.id, ALICE, process(9)))
+    child = world.run(cmd.Park(world.at, before.id, ALICE, process(9)))
+    assert isinstance(child, core.Refuse)
+    park(world, "L1")
+    assert phase(world, "L1") == "held", "a child shares it"
+    kept = world.state.leases[before.id].kept
+    assert kept is not None
+    assert "Child" in kept
+
+
 STORIES = (
+    nobody_parks_or_resumes_for_another,
+    an_idle_gpu_goes_to_who_waits_and_comes_back,
+    who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now,
+    a_measurement_counts_more_than_a_word,
+    time_outs_by_quota_and_gpu_and_always,
+    an_idle_gpu_of_a_spent_budget_is_taken_back,
+    a_parked_task_survives_a_restart_and_ends_like_any_other,
     a_reservation_grows_only_into_room,
     a_restart_refuses_nobody_before_the_quotas_are_read,
     who_has_spent_the_budget_waits_and_bars_nobody,

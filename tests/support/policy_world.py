@@ -14,12 +14,15 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
+    Activity,
     Bytes,
+    ClaimPhase,
     EnvironmentName,
     Gpu,
     GpuReading,
     GpuUuid,
     LeaseId,
+    ParkReason,
     ProcessId,
     ProcessReading,
     Quota,
@@ -58,6 +61,9 @@ class World:
     entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     #: GPU-hours that each environment really held in the window, as the shell would measure.
     spent: dict[str, float] = field(default_factory=dict)
+    #: Since when each lease is idle, and when it was last asked for its GPUs.
+    idle_since: dict[LeaseId, float] = field(default_factory=dict)
+    asked: dict[LeaseId, float] = field(default_factory=dict)
     #: How many more grants may pass each waiting request, counted here.
     may_pass: dict[LeaseId, int] = field(default_factory=dict)
     serial: int = 0
@@ -73,6 +79,21 @@ class World:
         result = core.step(before, command, self.config)
         replayed = before
         for event in result.events:
+            if isinstance(event, ev.ParkAsked):
+                self.idle_long_enough(replayed, event)
+            if isinstance(event, ev.ClaimMoved) and event.phase is ClaimPhase.GONE:
+                holder = (replayed.leases[event.lease].task.process.pid, event.gpu)
+                if holder not in self.memory:
+                    self.entitled.pop(holder, None)
+            if isinstance(event, ev.ResumeQueued):
+                bound = self.config.overtake_interactive
+                self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
+            if isinstance(event, ev.ActivityChanged):
+                self.idle_since.pop(event.lease, None)
+                if event.activity is Activity.IDLE:
+                    self.idle_since[event.lease] = event.at
+            if isinstance(event, ev.LeaseGranted | ev.LeaseEnded):
+                self.idle_since.pop(event.lease, None)
             if isinstance(event, ev.LeaseQueued):
                 bound = self.config.overtakes(event.request.priority_class)
                 self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
@@ -117,6 +138,24 @@ class World:
             pid = after.leases[event.lease].task.process.pid
             self.entitled[(pid, part.gpu)] = part.memory
 
+    def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
+        """Only who does nothing is asked, and only after the time-out, each time."""
+        lease = before.leases[event.lease]
+        since = self.idle_since.get(event.lease)
+        assert since is not None, "a busy task was asked for its GPUs"
+        quota = before.quotas.resolve(lease.environment)[0]
+        seconds = quota.idle_timeout
+        if seconds is None:
+            seconds = self.config.idle_timeout
+        if not seconds and self.is_spent(before, lease.environment):
+            seconds = self.config.spent_idle_timeout
+        assert seconds, "it may be idle for ever"
+        since = max(since, self.asked.get(event.lease, since))
+        assert event.at - since >= seconds, "it was asked too soon"
+        self.asked[event.lease] = event.at
+        if event.reason is ParkReason.CONTENDED:
+            assert any(i.left is None for i in before.queue.waiting.values()), "nobody waits"
+
     def within_budget(self, before: State, event: ev.LeaseGranted) -> None:
         """Nobody whose GPU-hours are spent is granted more."""
         hours = before.quotas.resolve(event.environment)[0].gpu_hours
@@ -135,12 +174,15 @@ class World:
     def fair_to_the_urgent(self, before: State, event: ev.LeaseGranted) -> None:
         """The stated bound: nobody passes a request that has been passed often enough.
 
-        Grants that pass it while its environment has no GPU-hours left do not count.
+        Grants that pass it while its environment has no GPU-hours left do not count, nor
+        those while what it gave back itself is not free.
         """
         waiting = before.queue.waiting
         mine = (waiting[event.lease].urgent_at, waiting[event.lease].order)
         for item in waiting.values():
-            if self.is_spent(before, item.environment):
+            lease = before.leases[item.lease]
+            own = [key for key in before.claims if key[0] == lease.id]
+            if self.is_spent(before, item.environment) or own:
                 continue
             if item.urgent_at <= before.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"

@@ -20,6 +20,10 @@ class ImportTimeAdapter:
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         """Nothing to tell the framework."""
 
+    def cuda_started(self, module: ModuleType) -> bool | None:
+        """Nobody knows."""
+        return None
+
     def first_use(
         self,
         module: ModuleType,

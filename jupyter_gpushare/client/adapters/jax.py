@@ -40,6 +40,20 @@ class JaxAdapter(ImportTimeAdapter):
         fraction = grant.allocator_fraction if grant is not None else None
         self._variables.set(_fraction_variable(), None if fraction is None else f"{fraction:.4f}")
 
+    def cuda_started(self, module: ModuleType) -> bool | None:
+        """Clients start at the first operation; one of a GPU holds it until the process ends."""
+        started = _started_platforms()
+        return None if started is None else not started.isdisjoint(_GPUS)
+
+
+_GPUS = frozenset({"cuda", "gpu", "rocm"})
+
+
+def _started_platforms() -> set[str] | None:
+    """The platforms whose clients run; ``None`` where this JAX does not say."""
+    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+    return set(map(str, backends)) if isinstance(backends, dict) else None
+
 
 def _fraction_variable() -> str:
     """The name that the imported jaxlib reads."""

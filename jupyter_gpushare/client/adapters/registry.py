@@ -72,6 +72,13 @@ class Adapter(Protocol):
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         """Tell the imported framework its limit; called again when the grant changes."""
 
+    def cuda_started(self, module: ModuleType) -> bool | None:
+        """Whether the framework has started CUDA in this process; ``None``: it cannot be told.
+
+        While it is ``False`` the process can do without its GPUs and get others
+        later; anything else counts as started.
+        """
+
     def first_use(
         self,
         module: ModuleType,

@@ -54,6 +54,16 @@ class TensorFlowAdapter(ImportTimeAdapter):
         context.ensure_initialized = ensure_initialized
         self._waiting = True
 
+    def cuda_started(self, module: ModuleType) -> bool | None:
+        """The runtime starts at the first operation and takes all GPUs it sees."""
+        eager: Any = sys.modules.get("tensorflow.python.eager.context")
+        context = getattr(eager, "_context", None)
+        if eager is None or not hasattr(eager, "_context"):
+            return None
+        if context is None or context._context_handle is None:
+            return False
+        return bool(context.num_gpus())
+
     def _limit(self, tensorflow: Any) -> None:
         if self._grant is None:
             return

@@ -62,6 +62,11 @@ class TorchAdapter:
             self._queued = True
             cuda._lazy_call(lambda: self._limit(cuda))
 
+    def cuda_started(self, module: ModuleType) -> bool | None:
+        """Torch knows."""
+        cuda: Any = module.cuda
+        return bool(cuda.is_initialized())
+
     def first_use(
         self,
         module: ModuleType,

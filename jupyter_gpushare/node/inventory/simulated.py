@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jupyter_gpushare.node.inventory.base import InventoryError
-from jupyter_gpushare.policy.events import ActivityChanged, LeaseEnded, LeaseGranted
+from jupyter_gpushare.policy.events import ActivityChanged, LeaseEnded, LeaseGranted, LeaseParked
 from jupyter_gpushare.policy.model import (
     Activity,
     Bytes,
@@ -177,7 +177,7 @@ class BusyGpus:
             for lease in state.leases:
                 self._look(lease, state)
         for event in outcome.events:
-            if isinstance(event, LeaseGranted | ActivityChanged | LeaseEnded):
+            if isinstance(event, LeaseGranted | ActivityChanged | LeaseParked | LeaseEnded):
                 self._look(event.lease, state)
 
     def _look(self, name: LeaseId, state: State) -> None:

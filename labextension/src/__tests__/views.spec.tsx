@@ -1,6 +1,7 @@
 import { fireEvent, screen, within } from '@testing-library/react';
 
 import { Failure } from '../api/rest';
+import type { Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { withProblem } from '../model/snapshot';
 import { BannerView } from '../widgets/banner';
@@ -153,6 +154,23 @@ describe('LeasesView', () => {
       { command: CommandIDs.restartKernel, args: { lease: 'stuck' } }
     ]);
     expect(screen.getByTitle('All are taken.')).toBeTruthy();
+  });
+
+  it('says how a parked task stands, and why an idle one keeps its GPU', () => {
+    const parked: Partial<Lease> = {
+      state: 'parked',
+      phase: 'parked',
+      gpus: []
+    };
+    const leases = [
+      aLease('a', parked),
+      aLease('b', { ...parked, requested: 1055, position: 2 }),
+      aLease('c', { state: 'idle', kept: 'CUDA was started.' })
+    ];
+    show(LeasesView, aStatus({ leases }));
+    expect(screen.getByText(/^Parked for /)).toBeTruthy();
+    expect(screen.getByText(/^Parked: place 2 in line, for /)).toBeTruthy();
+    expect(screen.getByTitle(/keeps it: CUDA was started/)).toBeTruthy();
   });
 
   it('offers no release of what drains', () => {

@@ -312,6 +312,8 @@ export interface components {
             granted: number | null;
             /** @description null: another environment's */
             id: string | null;
+            /** @description why an idle task that was asked for its GPUs keeps them */
+            kept: string | null;
             kernel_id: string | null;
             /** @enum {unknown} */
             kind: "kernel" | "process";

@@ -1,3 +1,4 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, refreshIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 
@@ -56,13 +57,20 @@ export function LeasesView(): JSX.Element {
           waiting={waiting.get(lease.id) ?? null}
           simulated={status.node.simulated}
           since={formatDuration(
-            now - (lease.state === 'queued' ? lease.requested : lease.since),
+            now - (lease.position !== null ? lease.requested : lease.since),
             trans
           )}
         />
       ))}
     </ul>
   );
+}
+
+/** Why an idle task that others wait for has its GPU still. */
+function keptText(lease: Lease, trans: TranslationBundle): string | undefined {
+  return lease.kept === null
+    ? undefined
+    : trans.__('It was asked for its GPU and keeps it: %1', lease.kept);
 }
 
 interface ILeaseRow {
@@ -113,20 +121,22 @@ const LeaseRow = React.memo(
               <span title={lease.name ?? undefined}>{name}</span>
             )}
           </div>
-          <div title={waiting?.message ?? undefined}>
-            {lease.state === 'queued'
+          <div title={waiting?.message ?? keptText(lease, trans)}>
+            {lease.position !== null
               ? trans.__(
                   '%1: place %2 in line, for %3',
                   stateWord(lease.state, trans),
                   lease.position ?? '?',
                   since
                 )
-              : trans.__(
-                  '%1 · %2 · for %3',
-                  stateWord(lease.state, trans),
-                  where,
-                  since
-                )}
+              : where
+                ? trans.__(
+                    '%1 · %2 · for %3',
+                    stateWord(lease.state, trans),
+                    where,
+                    since
+                  )
+                : trans.__('%1 for %2', stateWord(lease.state, trans), since)}
           </div>
           {lease.gpus.length > 0 && (
             <>

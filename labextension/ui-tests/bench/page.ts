@@ -104,7 +104,8 @@ export function install(size: ISize): void {
         since: start - place,
         age: time - start,
         position: queued ? place - size.leases + size.waiting + 1 : null,
-        reason: null
+        reason: null,
+        kept: null
       };
     });
     const waits = { granted: 40, waited: 9, median: 33, longest: 240 };

@@ -59,6 +59,7 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     age: 60,
     position: null,
     reason: null,
+    kept: null,
     ...given
   };
 }

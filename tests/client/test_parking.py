@@ -1,0 +1,186 @@
+"""Two people, one GPU, real kernels: an idle kernel gives it back, keeps its variables, comes back.
+
+And a broker beside it, for what a kernel shows too seldom.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.kernel import Kernel, Shown
+from support.node import NodeClient, RunningNode, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.idle_timeout = 1.0\n"
+)
+VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    with RunningNode(
+        tmp_path, simulate="1x24GiB", config=CONFIG, arguments=[f"--token-file={tokens}"]
+    ) as running:
+        yield running
+
+
+def kernel_of(node: RunningNode, home: Path, who: str, **more: str) -> Kernel:
+    home.mkdir()
+    return Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN=who, **more)
+
+
+def state_of(root: NodeClient, who: str) -> dict[str, Any] | None:
+    leases = root.call(Method.STATUS)["leases"]
+    return next((one for one in leases if one["environment"] == who), None)
+
+
+def is_in(root: NodeClient, who: str, *states: str) -> bool:
+    found = state_of(root, who)
+    return found is not None and found["state"] in states
+
+
+def shows(kernel: Kernel, shown: Shown, words: str) -> None:
+    def seen() -> bool:
+        kernel.pump()
+        return words in shown.plain() + shown.stream("stderr")
+
+    until(seen, words)
+
+
+def uuid(printed: str) -> str:
+    return printed.partition("visible:")[2].strip()
+
+
+def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_path: Path) -> None:
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        kernel_of(node, tmp_path / "bob", "bob") as bobs,
+        node.client("root") as root,
+    ):
+        first = alices.ok("import torch; kept = torch.arange(5)")
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
+        waits = bobs.start("import torch")
+        until(lambda: is_in(root, "alice", "parked"), "alice is idle for a second and parks")
+        shown = bobs.finish(waits)
+        assert shown.reply is not None
+        assert shown.reply["status"] == "ok"
+        assert is_in(root, "bob", "active", "idle")
+        assert uuid(bobs.ok(VISIBLE).stream()).startswith("GPU-")
+        del first
+
+        # bob's kernel may not be asked back while its cell runs, so hers waits, visibly.
+        long = bobs.start("import time\nwhile True: time.sleep(0.05)")
+        until(lambda: is_in(root, "bob", "active"), "bob computes")
+        cell = alices.start(f"{VISIBLE}; print(kept.sum().item())")
+        shows(alices, cell, "Waiting for GPUs: position 1")
+        assert not cell.stream(), "the cell does not run before it has its GPU"
+        bobs.interrupt()
+        bobs.finish(long)
+        bobs.run("%gpushare release")
+        alices.finish(cell)
+        assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
+        assert cell.stream().splitlines()[1] == "10"
+        assert is_in(root, "alice", "active", "idle")
+
+
+def test_interrupting_the_wait_runs_the_cell_without_a_gpu(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        node.client("bob") as bob,
+        node.client("root") as root,
+    ):
+        alices.ok("import torch; kept = 41")
+        waiting = bob.ask()
+        until(lambda: is_in(root, "alice", "parked"), "alice parks")
+        bobs = bob.wait(waiting)["lease"]
+        status = alices.ok("%gpushare status")
+        assert "parked" in status.plain(), "our own magics do not wait"
+        cell = alices.start(f"{VISIBLE}; print(kept + 1)")
+        shows(alices, cell, "Waiting for GPUs: position 1")
+        alices.interrupt()
+        alices.finish(cell)
+        assert cell.reply is not None
+        assert cell.reply["status"] == "ok"
+        assert cell.stream().splitlines() == ["visible: ", "42"]
+        assert "runs without a GPU" in cell.stream("stderr")
+        assert is_in(root, "alice", "parked")
+        until(lambda: (state_of(root, "alice") or {})["position"] is None, "she left the queue")
+        bob.call(Method.RELEASE, lease=bobs)
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
+
+
+def test_a_task_that_cannot_say_that_cuda_never_ran_keeps_its_gpu(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "cupy.py").write_text("")
+    with (
+        kernel_of(node, tmp_path / "alice", "alice", PYTHONPATH=str(modules)) as alices,
+        node.client("bob") as bob,
+        node.client("root") as root,
+    ):
+        alices.ok("import cupy")
+        waiting = bob.ask()
+        until(lambda: (state_of(root, "alice") or {}).get("kept"), "it says why it keeps it")
+        found = state_of(root, "alice")
+        assert found is not None
+        assert found["kept"] == "cupy has started CUDA, or does not say."
+        assert found["state"] == "idle"
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
+        assert not bob.answered(waiting)
+        alices.ok("%gpushare release")
+        bob.wait(waiting)
+
+
+def test_a_new_request_and_a_release_end_what_was_parked(node: RunningNode, tmp_path: Path) -> None:
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        node.client("bob") as bob,
+        node.client("root") as root,
+    ):
+        alices.ok("import torch")
+        waiting = bob.ask()
+        bobs = bob.wait(waiting)["lease"]
+        assert is_in(root, "alice", "parked")
+        alices.ok("%gpushare release")
+        until(lambda: state_of(root, "alice") is None, "given up")
+        assert uuid(alices.ok(VISIBLE).stream()) == "", "and nothing waits any more"
+        bob.call(Method.RELEASE, lease=bobs)
+        alices.ok("%gpushare request")
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
+
+
+def test_the_node_manager_may_be_killed_meanwhile(node: RunningNode, tmp_path: Path) -> None:
+    with kernel_of(node, tmp_path / "alice", "alice") as alices:
+        with node.client("bob") as bob, node.client("root") as root:
+            alices.ok("import torch; kept = 1")
+            bob.request()
+            until(lambda: is_in(root, "alice", "parked"), "alice parks")
+            cell = alices.start(f"{VISIBLE}; print(kept)")
+            shows(alices, cell, "Waiting for GPUs: position 1")
+            node.kill9()
+        node.start()
+        with node.client("root") as root:
+            # bob's process is this test's; take his lease away.
+            lease = until(lambda: state_of(root, "bob"), "bob's lease is known")["id"]
+            root.call(Method.LEASE_REVOKE, lease=lease, reason="enough")
+            alices.finish(cell)
+            assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
+            assert is_in(root, "alice", "active", "idle")
