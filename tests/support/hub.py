@@ -237,6 +237,7 @@ class RunningHub:
     process: subprocess.Popen[bytes] | None = None
     node_arguments: list[str] | None = None
     node: subprocess.Popen[bytes] | None = None
+    has_pages: bool = False
     clients: list[httpx.Client] = field(default_factory=list)
 
     @classmethod
@@ -265,7 +266,7 @@ class RunningHub:
                 if spawning is Spawning.OS_USERS:
                     uid = pwd.getpwnam(OS_USERS[name]).pw_uid
                     os.chown(home / "homes" / part, uid, uid)
-        hub = cls(home, port, home / "node" / "node.sock")
+        hub = cls(home, port, home / "node" / "node.sock", has_pages=pages)
         given = {"url": f"http://127.0.0.1:{pages_port}" if pages else None, **setup}
         simulate = given.pop("simulate", "2x24GiB")
         arguments = [f"--ledger={home}/ledger.sqlite", *given.pop("node_arguments", ())]
@@ -330,6 +331,12 @@ class RunningHub:
         if self.node_arguments is not None and self.node is None:
             self.start_node()
         wait_for(self._listens, 30, "the node manager")
+        if self.has_pages:
+            wait_for(self._pages_are_up, 30, "the pages")
+
+    def _pages_are_up(self) -> bool:
+        with httpx.Client(base_url=self.url, trust_env=False) as client:
+            return client.get("/services/gpushare/health").status_code == 200
 
     def start_node(self) -> None:
         """Start the node manager that is not the Hub's."""
@@ -355,6 +362,7 @@ class RunningHub:
                 [sys.executable, "-m", *module],
                 cwd=self.home,
                 env=environ,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -1,0 +1,116 @@
+/* eslint no-empty-pattern: off -- Playwright reads the names of what a fixture needs from it */
+import { ChildProcess, spawn } from 'child_process';
+import * as path from 'path';
+import * as readline from 'readline';
+import { Browser, Page, test as base } from '@playwright/test';
+
+const FOLDER = path.dirname(__dirname);
+
+/** What hub.py does on demand. */
+type Wish =
+  | { do: 'kernel'; who: string }
+  | { do: 'ask'; who: string; name: string; gpus?: number }
+  | { do: 'calm' | 'kill_node' | 'start_node' };
+
+/** A real JupyterHub: alice and bob are students, carol is an administrator. */
+export class Hub {
+  private constructor(
+    private readonly process: ChildProcess,
+    private readonly lines: AsyncIterator<string>,
+    readonly url: string
+  ) {}
+
+  static async start(): Promise<Hub> {
+    const child = spawn(
+      process.env.PYTHON || 'python',
+      [path.join(FOLDER, 'hub.py')],
+      { stdio: ['pipe', 'pipe', 'inherit'] }
+    );
+    const lines = readline
+      .createInterface({ input: child.stdout! })
+      [Symbol.asyncIterator]();
+    const { url } = await answer(lines);
+    return new Hub(child, lines, url as string);
+  }
+
+  async do(wish: Wish): Promise<void> {
+    this.process.stdin!.write(`${JSON.stringify(wish)}\n`);
+    await answer(this.lines);
+  }
+
+  async stop(): Promise<void> {
+    const ended = new Promise(resolve => this.process.once('exit', resolve));
+    if (this.process.exitCode === null) {
+      this.process.stdin!.end();
+      await ended;
+    }
+  }
+}
+
+async function answer(
+  lines: AsyncIterator<string>
+): Promise<Record<string, unknown>> {
+  const { value, done } = await lines.next();
+  if (done) {
+    throw new Error('hub.py ended');
+  }
+  const said = JSON.parse(value);
+  if (said.ok === false) {
+    throw new Error(said.error);
+  }
+  return said;
+}
+
+interface IForATest {
+  /** The GPU pages in a browser of that person's own, who logged in at the Hub for it. */
+  gpusOf: (who: string) => Promise<Page>;
+
+  /** Take a picture: screenshots/NAME.png. */
+  shoot: (page: Page, name: string) => Promise<void>;
+}
+
+/** Log in at the Hub's own form, as a person who was sent there does. */
+async function enter(browser: Browser, hub: Hub, who: string): Promise<Page> {
+  const context = await browser.newContext({ baseURL: hub.url });
+  const page = await context.newPage();
+  await page.goto('/services/gpushare/');
+  await page.getByLabel('Username').fill(who);
+  await page.getByLabel('Password').fill('any');
+  await page.getByRole('button', { name: /sign in/i }).click();
+  await page.waitForURL('**/services/gpushare/');
+  return page;
+}
+
+export const test = base.extend<IForATest, { hub: Hub }>({
+  hub: [
+    async ({}, use) => {
+      const hub = await Hub.start();
+      await use(hub);
+      await hub.stop();
+    },
+    { scope: 'worker', timeout: 120_000 }
+  ],
+
+  gpusOf: async ({ browser, hub }, use) => {
+    const pages: Page[] = [];
+    await use(async who => {
+      const page = await enter(browser, hub, who);
+      pages.push(page);
+      return page;
+    });
+    for (const page of pages) {
+      await page.context().close();
+    }
+    await hub.do({ do: 'calm' });
+  },
+
+  shoot: async ({}, use) => {
+    await use(async (page, name) => {
+      await page.screenshot({
+        path: path.join(FOLDER, 'screenshots', `${name}.png`),
+        animations: 'disabled',
+        fullPage: true
+      });
+    });
+  }
+});

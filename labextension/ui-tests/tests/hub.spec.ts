@@ -1,0 +1,174 @@
+import { expect, Page } from '@playwright/test';
+import { expectAccessible } from '../support/axe';
+import { test } from '../support/hub';
+
+/** What somebody would notice who counts on this page to be whole. */
+function complaintsOf(page: Page): string[] {
+  const complaints: string[] = [];
+  page.on('pageerror', error => complaints.push(String(error)));
+  page.on('console', message => {
+    if (message.type() === 'error') {
+      complaints.push(message.text());
+    }
+  });
+  return complaints;
+}
+
+/** The page itself never scrolls sideways; a table may, inside its frame. */
+async function expectFits(page: Page): Promise<void> {
+  const [page_, screen] = await page.evaluate(() => [
+    document.documentElement.scrollWidth,
+    document.documentElement.clientWidth
+  ]);
+  expect(page_).toBeLessThanOrEqual(screen);
+}
+
+test('my page shows my quota, and my lease as it comes and goes', async ({
+  gpusOf,
+  hub,
+  shoot
+}) => {
+  const page = await gpusOf('alice');
+  const complaints = complaintsOf(page);
+  await expect(page.getByRole('heading', { name: 'My GPUs' })).toBeVisible();
+  const quota = page.getByLabel('My quota');
+  await expect(quota).toContainText('0 of 1');
+  await expect(quota).toContainText('8 GiB');
+  await expect(page.getByRole('link', { name: 'Administration' })).toHaveCount(
+    0
+  );
+
+  await hub.do({ do: 'kernel', who: 'alice' });
+  // It comes by itself.
+  const lease = page
+    .getByLabel('My leases')
+    .getByRole('row')
+    .filter({ hasText: 'train.ipynb' });
+  await expect(lease).toContainText('Idle');
+  await expect(quota).toContainText('1 of 1');
+  // Before axe and the camera, which inject styles that the page's policy forbids.
+  expect(complaints).toEqual([]);
+  await expectAccessible(page, 'main');
+  await shoot(page, 'hub-user');
+
+  await lease.getByRole('button', { name: /^Release/ }).click();
+  await expect(lease).toHaveCount(0);
+  await expect(quota).toContainText('0 of 1');
+});
+
+test('who waits sees the place in line, and who is there nobody else', async ({
+  gpusOf,
+  hub
+}) => {
+  await hub.do({ do: 'ask', who: 'carol', name: 'everything', gpus: 2 });
+  await hub.do({ do: 'ask', who: 'bob', name: 'patience' });
+  const page = await gpusOf('bob');
+  await expect(page.locator('main')).toContainText('You are number 1 in line.');
+  await expect(page.locator('main')).not.toContainText('carol');
+  await expect(page.locator('main')).not.toContainText('everything');
+  await page.getByRole('button', { name: /^Cancel/ }).click();
+  await expect(page.locator('main')).not.toContainText('in line.');
+});
+
+test('an administrator sees everybody, sets a quota and revokes a lease', async ({
+  gpusOf,
+  hub,
+  shoot
+}) => {
+  await hub.do({ do: 'kernel', who: 'alice' });
+  const hers = await gpusOf('alice');
+  const page = await gpusOf('carol');
+  const complaints = complaintsOf(page);
+  await page.getByRole('link', { name: 'Administration' }).click();
+  const users = page.getByLabel(/^Environments of/);
+  await expect(
+    users.getByRole('row').filter({ hasText: 'alice' })
+  ).toContainText('1 of 1');
+  expect(complaints).toEqual([]);
+  await expectAccessible(page, 'main');
+  await shoot(page, 'hub-admin');
+
+  await users.getByRole('link', { name: 'Edit the quota of alice' }).click();
+  await page.getByLabel('GPUs', { exact: true }).fill('lots');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await expect(page.getByLabel('GPUs', { exact: true })).toHaveValue('lots');
+  await expect(page.locator('.invalid-feedback')).toBeVisible();
+  await expectAccessible(page, 'main');
+  await page.getByLabel('GPUs', { exact: true }).fill('2');
+  await page.getByLabel('Memory on each GPU').fill('4');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await expect(
+    users.getByRole('row').filter({ hasText: 'alice' })
+  ).toContainText('1 of 2');
+  await expect(hers.getByLabel('My quota')).toContainText('1 of 2');
+
+  await page
+    .getByLabel(/^Leases of/)
+    .getByRole('link', { name: /^Revoke/ })
+    .click();
+  await page.getByLabel('Reason').fill('the card is needed for the exam');
+  await page.getByRole('button', { name: 'Revoke' }).click();
+  await expect(page.getByLabel(/^Leases of/)).not.toContainText('train.ipynb');
+  await expect(hers.getByLabel('My leases')).not.toContainText('train.ipynb');
+  await expect(page.getByRole('region', { name: 'Events' })).toContainText(
+    'the card is needed for the exam'
+  );
+  const csv = await page.request.get(
+    (await page
+      .getByRole('link', { name: 'Download as CSV' })
+      .getAttribute('href'))!
+  );
+  expect(csv.headers()['content-type']).toContain('text/csv');
+  expect(await csv.text()).toContain('alice');
+});
+
+test('who is no administrator is told so', async ({ gpusOf }) => {
+  const page = await gpusOf('bob');
+  const answer = await page.goto('/services/gpushare/admin');
+  expect(answer!.status()).toBe(403);
+  await expect(page.getByRole('alert')).toContainText('administrator');
+});
+
+test('a node manager that is away is said, and comes back by itself', async ({
+  gpusOf,
+  hub
+}) => {
+  const page = await gpusOf('alice');
+  await expect(page.getByLabel('My quota')).toBeVisible();
+  await hub.do({ do: 'kill_node' });
+  await expect(page.getByRole('alert')).toContainText('cannot be asked');
+  await hub.do({ do: 'start_node' });
+  await expect(page.getByLabel('My quota')).toContainText('0 of 1');
+  await expect(page.getByRole('alert')).toHaveCount(0);
+});
+
+test('it can be read on a phone and in the dark', async ({
+  gpusOf,
+  hub,
+  shoot
+}) => {
+  await hub.do({ do: 'kernel', who: 'alice' });
+  await hub.do({
+    do: 'ask',
+    who: 'bob',
+    name: 'a-rather-long-name-of-a-script.py'
+  });
+  const page = await gpusOf('carol');
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const place of ['', 'admin', 'admin/quota']) {
+    await page.goto(`/services/gpushare/${place}`);
+    await expect(page.locator('main')).toBeVisible();
+    await expectFits(page);
+  }
+  await page.goto('/services/gpushare/admin');
+  await expect(page.getByLabel(/^Leases of/)).toContainText('train.ipynb');
+  await shoot(page, 'hub-admin-phone');
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await page.evaluate(() =>
+    document.documentElement.setAttribute('data-bs-theme', 'dark')
+  );
+  await expectAccessible(page, 'main');
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await expectAccessible(page, 'main');
+  await shoot(page, 'hub-admin-dark');
+});
