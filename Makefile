@@ -167,6 +167,7 @@ clean:
 pictures: test-ui
 	$(PIP) install playwright
 	$(BIN)/python docs/screenshots.py
+	$(BIN)/python docs/hub_screenshots.py
 
 bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(BIN)/python" $(JLPM) playwright test -c bench.config.ts

@@ -372,9 +372,15 @@ class AdminHandler(AdminPage):
             if answer.document is not None
             for event in answer.document["events"]
         ]
+        gpus = {
+            gpu["uuid"]: f"GPU {gpu['index']}"
+            for answer in answers
+            if answer.document is not None
+            for gpu in answer.document["gpus"]
+        }
         kinds = sorted({event["kind"] for _node, event in every} | {wanted.kind} - {""})
         return {
-            "events": views.event_views(every, wanted),
+            "events": views.event_views(every, wanted, gpus),
             "events_of": len(every),
             "kinds": kinds,
             "wanted": wanted,

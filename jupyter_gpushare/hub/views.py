@@ -7,6 +7,7 @@ where it can be tested without a Hub.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,8 @@ from . import words
 
 Json = Mapping[str, Any]
 
+_UUID: Final = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+_LOWEST_TOP: Final = 360.0  # seconds: a minute on an axis of seconds looks like much
 _MOST_WAITING: Final = 50  # rows of the queue; who stands further back learns how many are ahead
 
 
@@ -464,11 +467,19 @@ class EventFilter:
     text: str = ""
 
 
-def event_views(events: Iterable[tuple[str, Json]], wanted: EventFilter) -> list[EventView]:
-    """Events of (node, event) that fit, newest first."""
+def event_views(
+    events: Iterable[tuple[str, Json]], wanted: EventFilter, gpus: Mapping[str, str]
+) -> list[EventView]:
+    """Events of (node, event) that fit, newest first. ``gpus``: what their UUIDs are called."""
     sought = wanted.text.casefold()
     views = [
-        EventView(event["at"], node, event["kind"], event["environment"] or "", event["text"])
+        EventView(
+            event["at"],
+            node,
+            event["kind"],
+            event["environment"] or "",
+            _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"]),
+        )
         for node, event in events
     ]
     fitting = [
@@ -522,7 +533,7 @@ def days_view(
     held = [sum(document["days"][n]["held"] for document in daily) for n in range(len(names))]
     busy = [sum(document["days"][n]["busy"] for document in daily) for n in range(len(names))]
     counts = [sum(document["days"][n]["leases"] for document in daily) for n in range(len(names))]
-    top = axis_top(max([*held, 0.0]) / 3600) * 3600
+    top = axis_top(max([*held, _LOWEST_TOP]) / 3600) * 3600
     step = width / max(1, len(names))
     columns = tuple(
         Column(

@@ -218,13 +218,21 @@ def test_events_are_filtered() -> None:
         event(3, "LeaseGranted", "bob", "got 1 GPU"),
         event(2, "BootSeen", None, "the node manager started"),
     ]
-    assert [view.at for view in views.event_views(events, views.EventFilter())] == [3, 2, 1]
+    assert [view.at for view in views.event_views(events, views.EventFilter(), {})] == [3, 2, 1]
     for wanted, at in (
         (views.EventFilter(environment="bob"), 3),
         (views.EventFilter(kind="BootSeen"), 2),
         (views.EventFilter(text="RELEASED"), 1),
     ):
-        assert [view.at for view in views.event_views(events, wanted)] == [at]
+        assert [view.at for view in views.event_views(events, wanted, {})] == [at]
+
+
+def test_gpus_in_events_are_called_by_their_number() -> None:
+    uuid, other = (f"GPU-6e1dde2d-16ba-5aed-bf4e-5700532b275{last}" for last in "bc")
+    text = f"got 2 GPUs, 8 GiB: {uuid}, {other}"
+    event = {"at": 1.0, "kind": "LeaseGranted", "environment": "a", "text": text}
+    (view,) = views.event_views([("n", event)], views.EventFilter(), {uuid: "GPU 0"})
+    assert view.text == f"got 2 GPUs, 8 GiB: GPU 0, {other}"
 
 
 def test_days_of_all_nodes_are_added_up() -> None:

@@ -1,0 +1,68 @@
+"""Make docs/images/hub-*.png from a real JupyterHub, in Debian's chromium: ``make pictures``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.hub import RunningHub  # noqa: E402 - it is the tests'
+from support.node import GIB, NodeClient  # noqa: E402
+
+from jupyter_gpushare.protocol.messages import Method  # noqa: E402
+
+
+def shoot(browser: Browser, hub: RunningHub, who: str, path: str, target: str) -> None:
+    """Log in as ``who`` and take a picture of the whole page."""
+    page = browser.new_page(viewport={"width": 1200, "height": 700})
+    page.goto(f"{hub.url}/hub/login?next=/services/gpushare/")
+    page.fill("#username_input", who)
+    page.fill("#password_input", "any")
+    page.click("#login_submit")
+    page.wait_for_selector("#gpushare")
+    if path:
+        page.goto(f"{hub.url}/services/gpushare/{path}")
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=IMAGES / target, full_page=True)
+    page.close()
+
+
+def ask(client: NodeClient, path: str, **wish: object) -> int | str:
+    """Ask for a GPU as a notebook does."""
+    name = path.rpartition("/")[2]
+    task = {"name": name, "kind": "kernel", "kernel_id": name, "path": path}
+    return client.send(Method.REQUEST, task=task, gpus=1, **wish)
+
+
+def main() -> None:
+    """Three people with notebooks, one of whom waits; then take the pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with RunningHub.make(pages=True) as hub:
+        clients = {
+            name: NodeClient(hub.socket, hub.person(name).token)
+            for name in ("alice", "bob", "carol")
+        }
+        held = clients["alice"].wait(ask(clients["alice"], "course/week3.ipynb", memory=8 * GIB))
+        clients["alice"].wait(ask(clients["alice"], "finetune.ipynb", memory=8 * GIB))
+        clients["alice"].call(Method.ACTIVITY, lease=held["lease"], state="idle")
+        clients["bob"].wait(ask(clients["bob"], "experiments.ipynb", memory=6 * GIB))
+        ask(clients["carol"], "report.ipynb", memory=24 * GIB)
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            shoot(browser, hub, "alice", "", "hub-user.png")
+            shoot(browser, hub, "carol", "admin", "hub-admin.png")
+            browser.close()
+        for client in clients.values():
+            client.close()
+
+
+if __name__ == "__main__":
+    main()
