@@ -187,6 +187,11 @@ class Broker:
             except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
                 return self._fall_back(why, _internal(error))
 
+    @property
+    def lease(self) -> str | None:
+        """The lease of this process, held or parked."""
+        return self._parked if self.grant is None else self.grant.lease
+
     # -- what people and programs call -------------------------------------------------
 
     def ask(self) -> Ask:

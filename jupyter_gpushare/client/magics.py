@@ -184,8 +184,7 @@ class GpuShareMagics(Magics):
         from . import render
 
         status = broker().status()
-        grant = broker().grant
-        here = grant.lease if grant else None
+        here = broker().lease
         self._show(render.status_text(status, here), render.status_html(status, here))
 
     def _quota(self, words: list[str]) -> None:
@@ -243,8 +242,12 @@ class GpuShareMagics(Magics):
 
         grant = broker().grant
         state = broker().release()
-        if grant is None or state is None:
+        if state is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
+        elif grant is None:
+            self._tell(
+                "The parked lease is given up: cells run without a GPU until `%gpushare request`."
+            )
         elif state == "joined":
             self._tell(
                 "This process shared the lease of the process that started it, and has left it. "

@@ -308,6 +308,16 @@ class Ledger:
         with self._reading() as connection:
             return usage.summarise(connection, since_wall, until_wall, environment)
 
+    def usage_leaves(
+        self, since_wall: float, until_wall: float, environment: str, seconds: float
+    ) -> float | None:
+        """Seconds until so many GPU-seconds have left the window, if nothing more is held.
+
+        ``None``: there are not so many in it. As exact as :meth:`usage`.
+        """
+        with self._reading() as connection:
+            return usage.leaves(connection, since_wall, until_wall, environment, seconds)
+
     def usage_daily(
         self, now: float, days: int, utc_offset: float, environment: str
     ) -> list[UsageDay]:

@@ -29,11 +29,13 @@ from ..policy.state import State
 from .clock import Clock
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
-from .ledger import Ledger, LedgerError
+from .ledger import Ledger, LedgerError, UsageRow
 from .processes import ProcessError
 from .readings import Readings, Samples
 
 BATCH = 512
+#: So many who have spent their GPU-hours are told when they have some again; who waits first.
+MOST_EXPLAINED = 8
 
 T = TypeVar("T")
 
@@ -456,8 +458,19 @@ class Manager:
     async def _measure_budgets(self) -> None:
         """Read what every environment held in the window; the newest lease counts until now."""
         at, wall, window = self.clock.boot(), self.clock.wall(), self.config.budget_window
+        state, since = self.state, wall - window
+        free_at: list[tuple[EnvironmentName, float]] = []
+
+        def read() -> list[UsageRow]:
+            rows = self.ledger.usage(since, wall, None)
+            for name, seconds in _overdrawn(state, rows):
+                wait = self.ledger.usage_leaves(since, wall, name, seconds)
+                if wait is not None:
+                    free_at.append((name, at + wait))
+            return rows
+
         try:
-            rows = await self.in_ledger(lambda: self.ledger.usage(wall - window, wall, None))
+            rows = await self.in_ledger(read)
         except LedgerError as error:
             self._log.error("What was spent of GPU-hour budgets could not be read: %s", error)
             return
@@ -466,7 +479,7 @@ class Manager:
             for row in rows
             if row.gpu_seconds_held > 0.0
         )
-        await self.submit(cmd.MeasureBudgets(at, spent))
+        await self.submit(cmd.MeasureBudgets(at, spent, tuple(free_at)))
 
     async def _tick_loop(self) -> None:
         while True:
@@ -476,6 +489,18 @@ class Manager:
             now = self.clock.boot()
             if now >= due or self._backlog:
                 await self.submit(cmd.Tick(now, min(due, now)))
+
+
+def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[EnvironmentName, float]]:
+    """GPU-seconds by which budgets are overdrawn, of as many as are worth a reading each."""
+    waiting = {state.queue.waiting[name].environment for name in state.queue.held_up}
+    found = []
+    for row in rows:
+        name = EnvironmentName(row.environment)
+        hours = state.quotas.resolve(name)[0].gpu_hours
+        if hours and row.gpu_seconds_held >= hours * 3600.0:
+            found.append((name, row.gpu_seconds_held - hours * 3600.0))
+    return sorted(found, key=lambda entry: entry[0] not in waiting)[:MOST_EXPLAINED]
 
 
 # Without a disk these are refused; everything else takes GPUs back or changes nothing.

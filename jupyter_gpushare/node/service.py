@@ -14,7 +14,13 @@ from typing import Any, Protocol
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.effects import AskBack, TellBudget, TellEnded, TellGranted, TellStopped
-from ..policy.events import BudgetChanged, GrantingChanged, LeaseQueued, ResumeQueued
+from ..policy.events import (
+    BudgetChanged,
+    BudgetsMeasured,
+    GrantingChanged,
+    LeaseQueued,
+    ResumeQueued,
+)
 from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
 from ..policy.state import State
 from ..protocol.errors import DOMAIN_ERROR, Reason
@@ -40,7 +46,7 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetChanged)
+_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
@@ -518,10 +524,9 @@ class Service:
 
     def _tell_position(self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place) -> None:
         state = self._manager.state
-        why = core.why_waiting(state, name, place.position - 1, self._manager.config)
-        notice = translate.queued_notice(
-            state.leases[name], self._key, self._clock.boot(), place, why
-        )
+        at, config = self._clock.boot(), self._manager.config
+        why = core.why_waiting(state, name, place.position - 1, config, at)
+        notice = translate.queued_notice(state.leases[name], self._key, at, place, why)
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 

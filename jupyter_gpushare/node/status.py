@@ -312,7 +312,7 @@ def _queue(
         lease = state.leases[name]
         mine = lease.environment == viewer.environment
         known = mine or viewer.admin
-        why = core.why_waiting(state, name, place.position - 1, config) if known else None
+        why = core.why_waiting(state, name, place.position - 1, config, boot) if known else None
         rows.append(
             {
                 "position": place.position,

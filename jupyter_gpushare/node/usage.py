@@ -262,6 +262,41 @@ def summarise(
     ]
 
 
+#: What one environment held in the window: from, to (both within it), and GPUs, on average.
+_HELD = """
+    SELECT MAX(start_wall, :since), MIN(end_wall, :until), gpus FROM usage_spans
+     WHERE environment = :environment AND end_wall > :since AND start_wall < :until
+    UNION ALL
+    SELECT MAX(since_wall, :since), :until, gpus FROM usage_open
+     WHERE environment = :environment AND since_wall < :until
+    UNION ALL
+    SELECT MAX(start_wall, :since), MIN(start_wall + length, :until), held / length
+      FROM usage_buckets
+     WHERE environment = :environment AND start_wall > :since - length AND start_wall < :until
+"""
+
+
+def leaves(
+    connection: sqlite3.Connection, since: float, until: float, environment: str, seconds: float
+) -> float | None:
+    """How long until so many GPU-seconds of an environment have left a window that moves on.
+
+    ``since`` and ``until`` (unix seconds) are the window now. ``None``: there are not so many.
+    """
+    rows = connection.execute(
+        _HELD, {"since": since, "until": until, "environment": environment}
+    ).fetchall()
+    edges = [(start, gpus) for start, _end, gpus in rows]
+    edges += [(end, -gpus) for _start, end, gpus in rows]
+    at, rate, left = since, 0.0, seconds
+    for edge, change in sorted(edges):
+        if rate > 0 and rate * (edge - at) >= left:
+            return at + left / rate - since
+        left -= rate * (edge - at)
+        at, rate = edge, rate + change
+    return None
+
+
 def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, float]]:
     """The last ``count`` local days as (start, end) in unix seconds, oldest first.
 

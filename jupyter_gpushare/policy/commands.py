@@ -181,9 +181,11 @@ class MeasureBudgets(Command):
     """What each environment held in the budget's window, in GPU-hours; who is not named: nothing.
 
     A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
+    ``free_at`` is the boot time at which there is budget again, where that was looked up.
     """
 
     spent: tuple[tuple[EnvironmentName, float], ...]
+    free_at: tuple[tuple[EnvironmentName, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ def _weigh_all(draft: Draft) -> None:
 
 
 def _measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
-    draft.emit(ev.BudgetsMeasured(draft.at, command.spent))
+    draft.emit(ev.BudgetsMeasured(draft.at, command.spent, command.free_at))
     before = len(draft.events)
     _weigh_all(draft)
     if len(draft.events) > before:
@@ -325,7 +325,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     if not command.wait:
         budget = state.budget(command.environment)
         if budget.level is BudgetLevel.SPENT:
-            text = _spent_text(state, command.environment, draft.config)
+            text = _spent_text(state, command.environment, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(_try(draft, command.environment, request), Granted):
@@ -359,7 +359,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     item = draft.state.queue.waiting[name]
     request = draft.state.leases[name].request
     if item.left is not None:
-        return Wait(name, _held_up_text(draft.state, name, draft.config))
+        return Wait(name, _held_up_text(draft.state, name, draft.config, draft.at))
     urgent = draft.state.queue.first_urgent(draft.state.grants)
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
@@ -395,8 +395,12 @@ class Why:
     message: str
 
 
-def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) -> Why:
+def why_waiting(
+    state: State, lease: LeaseId, ahead: int, config: PolicyConfig, at: float | None = None
+) -> Why:
     """Say why a waiting request waits; ``ahead`` others are served before it.
+
+    ``at`` is the boot time now, for what is said of the future.
 
     O(GPUs log GPUs) for the first :data:`MOST_EXPLAINED` in line and nothing for
     those behind them: telling it of a whole queue costs no more than that.
@@ -407,7 +411,7 @@ def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) 
     if state.is_held_up(waiting):
         spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
         reason = RefusalReason.BUDGET_SPENT if spent else RefusalReason.NO_RESOURCES
-        return Why(reason, _held_up_text(state, lease, config))
+        return Why(reason, _held_up_text(state, lease, config, at))
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
@@ -419,16 +423,19 @@ def why_waiting(state: State, lease: LeaseId, ahead: int, config: PolicyConfig) 
     return Why(RefusalReason.NO_RESOURCES, text)
 
 
-def _spent_text(state: State, environment: EnvironmentName, config: PolicyConfig) -> str:
+def _spent_text(
+    state: State, environment: EnvironmentName, config: PolicyConfig, at: float | None
+) -> str:
     hours = state.quotas.resolve(environment)[0].gpu_hours or 0.0
-    spent = state.budget(environment).spent
-    return explain.budget_spent_text(spent, hours, config.budget_window)
+    budget = state.budget(environment)
+    wait = None if at is None or budget.free_at is None else max(0.0, budget.free_at - at)
+    return explain.budget_spent_text(budget.spent, hours, config.budget_window, wait)
 
 
-def _held_up_text(state: State, name: LeaseId, config: PolicyConfig) -> str:
+def _held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | None) -> str:
     lease = state.leases[name]
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
-        return _spent_text(state, lease.environment, config)
+        return _spent_text(state, lease.environment, config, at)
     return explain.DRAINING
 
 
@@ -547,7 +554,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return unavailable(state.problem)
     if not wait:
         if state.is_held_up(lease):
-            text = _held_up_text(state, lease.id, draft.config)
+            text = _held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(_try(draft, lease.environment, request), Granted):

@@ -318,6 +318,7 @@ class BudgetsMeasured(Event):
 
     DURABLE: ClassVar[bool] = False
     spent: tuple[tuple[EnvironmentName, float], ...]
+    free_at: tuple[tuple[EnvironmentName, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

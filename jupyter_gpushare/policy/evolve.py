@@ -160,16 +160,17 @@ def _in_line(state: State, name: LeaseId) -> State:
 
 
 def _budgets_measured(state: State, event: ev.BudgetsMeasured) -> State:
-    budgets = {name: Budget(spent) for name, spent in event.spent}
+    free_at = dict(event.free_at)
+    budgets = {name: Budget(spent, free_at=free_at.get(name)) for name, spent in event.spent}
     for name, known in state.budgets.items():
         if name in budgets or known.level is not BudgetLevel.OK:
-            spent = budgets[name].spent if name in budgets else 0.0
-            budgets[name] = Budget(spent, known.level)
+            budgets[name] = replace(budgets.get(name, Budget()), level=known.level)
     return replace(state, budgets=Map(budgets))
 
 
 def _budget_changed(state: State, event: ev.BudgetChanged) -> State:
-    budget = Budget(event.spent, event.level)
+    known = state.budget(event.environment)
+    budget = Budget(event.spent, event.level, known.free_at)
     state = replace(state, budgets=state.budgets.set(event.environment, budget))
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         if item.environment == event.environment:

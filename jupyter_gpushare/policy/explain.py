@@ -86,12 +86,24 @@ def _budget(spent: float, budget: float, window: float) -> str:
     return f"{hours(spent)} of {hours(budget)} GPU-hours in the last {span(window)}"
 
 
-def budget_spent_text(spent: float, budget: float, window: float) -> str:
-    """Why a request waits whose environment has spent its GPU-hours."""
+def budget_spent_text(spent: float, budget: float, window: float, wait: float | None = None) -> str:
+    """Why a request waits whose environment has spent its GPU-hours.
+
+    ``wait`` (seconds) is how long until some are left, if nothing more is held.
+    """
+    when = "" if wait is None else f"in about {_about(wait)}, "
     return (
         f"Your GPU-hour budget is spent: {_budget(spent, budget, window)}. A GPU is given again "
-        "when the older of them are out of that window, or the administrator raises the budget."
+        f"{when}when the older of them are out of that window, or the administrator raises the "
+        "budget."
     )
+
+
+def _about(seconds: float) -> str:
+    for unit, scale in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 2 * scale:
+            return f"{round(seconds / scale)} {unit}s"
+    return f"{max(1, round(seconds))} seconds"
 
 
 def budget_notice_text(level: BudgetLevel, spent: float, budget: float, window: float) -> str:

@@ -110,10 +110,15 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """GPU-hours that an environment held in the window, as measured last, and its level."""
+    """GPU-hours that an environment held in the window, as measured last, and its level.
+
+    ``free_at`` is the boot time at which some are left again, if nothing more is held;
+    ``None``: unknown.
+    """
 
     spent: float = 0.0
     level: BudgetLevel = BudgetLevel.OK
+    free_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

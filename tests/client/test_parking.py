@@ -159,7 +159,7 @@ def test_a_new_request_and_a_release_end_what_was_parked(node: RunningNode, tmp_
         waiting = bob.ask()
         bobs = bob.wait(waiting)["lease"]
         assert is_in(root, "alice", "parked")
-        alices.ok("%gpushare release")
+        assert "is given up" in alices.ok("%gpushare release").plain()
         until(lambda: state_of(root, "alice") is None, "given up")
         assert uuid(alices.ok(VISIBLE).stream()) == "", "and nothing waits any more"
         bob.call(Method.RELEASE, lease=bobs)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.node import NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.ledger import Ledger, Record
@@ -77,6 +79,8 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         notice = alice.wait_notice(Notice.QUEUED)
         assert notice["reason"] == "budget_spent"
         assert "GPU-hours in the last hour" in notice["message"]
+        later = alice.wait_notice(Notice.QUEUED, where=lambda n: "in about" in n["message"])
+        assert "again in about 60 minutes, when" in later["message"]
         with pytest.raises(RemoteError) as refused:
             alice.request(wait=False)
         assert refused.value.reason is Reason.NO_RESOURCES
@@ -135,3 +139,52 @@ def _skip_for_the_policy(ledger: Ledger) -> None:
     """The two records are for the usage tables: the state in the snapshot is the one before."""
     snapshot, after = ledger.load()
     ledger.write_snapshot([*snapshot, *(r for r in after if r.lease != "old")])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    spans=st.lists(
+        st.tuples(st.floats(0, 9 * 86400), st.floats(60, 86400), st.integers(1, 4), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
+    share=st.floats(0.01, 0.99),
+    rolled=st.booleans(),
+)
+def test_when_so_much_will_have_left_the_window(
+    tmp_path_factory: pytest.TempPathFactory,
+    spans: list[tuple[float, float, int, bool]],
+    share: float,
+    rolled: bool,
+) -> None:
+    """What the window that far on lacks is what was asked for, spans, hours and running leases."""
+    now = 1.7e9
+    since = now - 7 * 86400.0
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    ledger = Ledger.open(path, history=90 * 86400.0, wall=now)
+    try:
+        for number, (back, length, gpus, ends) in enumerate(spans):
+            start, name = now - back, f"l{number}"
+            parts = [{"gpu": f"g{n}", "memory": 1} for n in range(gpus)]
+            data: Any = {"gpus": parts, "activity": "busy"}
+            ledger.append([Record("LeaseGranted", start - 1e9, start, "alice", name, data)])
+            end = min(now, start + length)
+            if ends:
+                gone = {"reason": "released"}
+                ledger.append([Record("LeaseEnded", end - 1e9, end, "alice", name, gone)])
+        if rolled:
+            ledger.prune(now)
+
+        def held(begin: float) -> float:
+            return sum(row.gpu_seconds_held for row in ledger.usage(begin, now, "alice"))
+
+        total = held(since)
+        wait = ledger.usage_leaves(since, now, "alice", total * share)
+        assert ledger.usage_leaves(since, now, "bob", 1.0) is None
+        assert ledger.usage_leaves(since, now, "alice", total + 1000.0) is None
+        if total > 1.0:
+            assert wait is not None
+            left = total - held(since + wait)
+            assert left == pytest.approx(total * share, rel=0.01, abs=60.0)
+    finally:
+        ledger.close()

@@ -173,6 +173,11 @@ def who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     waits = world.request("alice", 1)
     assert isinstance(waits, core.Wait)
     assert "10 of 10 GPU-hours in the last 7 days" in waits.message
+    assert "in about" not in waits.message
+    told = ((ALICE, 10.0),), ((ALICE, world.at + 2.6 * 3600),)
+    world.run(cmd.MeasureBudgets(world.at, *told))
+    why = core.why_waiting(world.state, waits.lease, 0, world.config, world.at)
+    assert "again in about 3 hours, when" in why.message
     why = core.why_waiting(world.state, waits.lease, 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
     now = world.request("alice", 2, wait=False)
