@@ -489,6 +489,7 @@ def _paths(host: Host) -> Json:
     def operation(name: str, summary: str, schema: str, *extra: int, **more: Any) -> Json:
         if which:
             more["parameters"] = [*more.get("parameters", []), *which]
+            extra = (*extra, 404)  # no such node
         return {
             "operationId": name,
             "summary": summary,

@@ -1,0 +1,52 @@
+"""How our templates stand beside JupyterHub's, and an administrator's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jupyterhub._data import DATA_FILES_PATH
+
+from jupyter_gpushare.hub.app import cookie_secret
+from jupyter_gpushare.hub.site import STATIC, make_templates, versions
+
+HUB = str(Path(DATA_FILES_PATH) / "templates")
+
+
+def render(*more: str, **view: object) -> str:
+    templates = make_templates(more, [HUB])
+    templates.globals["own_static"] = lambda name: f"/own/{name}"
+    return templates.get_template("gpushare/error.html").render(
+        base_url="/hub/", prefix="/p/", static_url=lambda path, **_: f"/hub/static/{path}", **view
+    )
+
+
+def test_a_page_is_the_hubs_without_what_runs_in_it() -> None:
+    page = render(title="<b>", message="M", advice="A")
+    assert 'src="/hub/logo"' in page
+    assert "/hub/static/css/style.min.css" in page
+    assert "&lt;b&gt;" in page
+    for inline in ("require.config", "jhdata", "noscript", "<script>"):
+        assert inline not in page
+
+
+def test_an_administrators_page_goes_before_the_hubs(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '{% extends "templates/page.html" %}{% block header %}Our university'
+        "<script>alert(1)</script>{% endblock %}"
+    )
+    page = render(str(tmp_path), message="M")
+    assert "Our university" in page
+    assert 'src="/hub/logo"' in page
+    assert "alert(1)" not in page
+
+
+def test_a_file_that_changes_has_a_new_address() -> None:
+    assert set(versions()) == {path.name for path in STATIC.iterdir()}
+    assert len(set(versions().values())) == len(versions())
+
+
+def test_cookies_are_signed_with_something_that_is_not_the_token() -> None:
+    key = cookie_secret("token")
+    assert len(key) == 32
+    assert b"token" not in key
+    assert key == cookie_secret("token") != cookie_secret("another")
