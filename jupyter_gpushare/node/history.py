@@ -57,6 +57,11 @@ def _budget(data: Mapping[str, Any]) -> str:
     return "GPU-hours are not limited any more" if budget is None else f"there is budget: {used}"
 
 
+def _ended(data: Mapping[str, Any]) -> str:
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"ended: {data['reason']}{by}" + (f", {data['detail']}" if data["detail"] else "")
+
+
 _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "BootSeen": lambda d: "the node manager started",
     "GpuFound": lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}",
@@ -76,7 +81,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "LeaseParked": lambda d: "gave its GPUs back and is parked",
     "ResumeQueued": lambda d: "asked for its GPUs again",
     "ResumeCancelled": lambda d: "stopped waiting and stays parked",
-    "LeaseEnded": lambda d: f"ended: {d['reason']}" + (f", {d['detail']}" if d["detail"] else ""),
+    "LeaseEnded": _ended,
     "ClaimMoved": lambda d: f"memory on {d['gpu']} is {d['phase']}",
     "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
     "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",

@@ -93,9 +93,16 @@ class Draft:
         self.state = evolve(self.state, event)
         self.events.append(event)
 
-    def end(self, lease: Lease, reason: EndReason, detail: str = "") -> None:
-        """End a lease."""
-        self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail))
+    def end(
+        self,
+        lease: Lease,
+        reason: EndReason,
+        detail: str = "",
+        by: EnvironmentName | None = None,
+    ) -> None:
+        """End a lease; ``by`` says who did it for its environment."""
+        other = None if by == lease.environment else by
+        self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail, other))
 
 
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
@@ -575,7 +582,8 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     if lease is None or not mine or lease.phase is LeasePhase.ENDED:
         return unknown_lease()
     queued = lease.phase is LeasePhase.QUEUED
-    draft.end(lease, EndReason.CANCELLED if queued else EndReason.RELEASED)
+    reason = EndReason.CANCELLED if queued else EndReason.RELEASED
+    draft.end(lease, reason, by=command.environment)
     serve(draft)
     return Done(lease.id)
 
@@ -584,7 +592,7 @@ def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
     lease = draft.state.leases.get(command.lease)
     if lease is None or lease.phase is LeasePhase.ENDED:
         return unknown_lease()
-    draft.end(lease, EndReason.REVOKED, command.reason)
+    draft.end(lease, EndReason.REVOKED, command.reason, command.by)
     serve(draft)
     return Done(lease.id)
 

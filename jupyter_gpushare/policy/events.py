@@ -267,12 +267,16 @@ class ResumeCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnded(Event):
-    """A task is entitled to nothing any more; its claims drain."""
+    """A task is entitled to nothing any more; its claims drain.
+
+    ``by`` is who ended it, where somebody else than its environment did.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
     reason: EndReason
     detail: str
+    by: EnvironmentName | None = None
 
 
 @dataclass(frozen=True, slots=True)
