@@ -180,6 +180,8 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         why = waiting["message"] or ""
     elif state in words.RESTART_HELPS:
         why = hint
+    elif lease.get("kept"):
+        why = lease["kept"]
     limit = sum(part["memory"] for part in lease["gpus"])
     measured = [part["measured"] for part in lease["gpus"]]
     use: Bar | None = None

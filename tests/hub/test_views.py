@@ -138,6 +138,11 @@ def test_trouble_says_what_to_do(state: str) -> None:
     assert shown.can_release == (state != "draining")
 
 
+def test_why_an_idle_gpu_is_kept_is_told() -> None:
+    (shown,) = views.lease_views(status(leases=[lease(state="idle", kept="It computes.")]))
+    assert shown.why == "It computes."
+
+
 def test_a_state_that_is_newer_than_the_page_is_shown_as_it_is() -> None:
     (shown,) = views.lease_views(status(leases=[lease(state="being_moved")]))
     assert shown.word == "Being moved"
