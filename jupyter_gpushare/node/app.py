@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicod
 from traitlets.config import Configurable
 
 from .._version import __version__
-from ..policy.commands import Heartbeat
+from ..policy.commands import ConfigureQuotas, Heartbeat
 from ..policy.config import PolicyConfig
 from ..policy.effects import Signal
 from ..policy.model import (
     EnvironmentName,
+    Gpu,
     HolderAction,
     LeaseId,
     LeasePhase,
@@ -514,24 +515,24 @@ class NodeManagerApp(JupyterApp):
         exporter: Any = None
         background: list[asyncio.Task[None]] = []
         try:
-            starting = loop.create_task(
-                manager.start(
-                    lambda gpus: configure(
-                        clock.boot(),
-                        NodeSize.of(gpus),
-                        quotas.default,
-                        quotas.groups,
-                        quotas.users,
-                    )
+            groups = self._hub_quotas(manager, clock, quotas) if self.hub else None
+
+            async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
+                known = {} if groups is None else await groups.first(NodeSize.of(gpus))
+                return configure(
+                    clock.boot(),
+                    NodeSize.of(gpus),
+                    quotas.default,
+                    {**quotas.groups, **known},
+                    quotas.users,
                 )
-            )
+
+            starting = loop.create_task(manager.start(first_quotas))
             # A driver may hang right here; whoever waits must be able to give up.
             if not await _first(starting, ends):
                 return
             await service.recall()
-            if self.hub:
-                groups = self._hub_quotas(manager, clock, quotas)
-                await groups.look()  # before the first request, if the Hub answers
+            if groups is not None:
                 background.append(loop.create_task(groups.run()))
 
                 def reload() -> None:

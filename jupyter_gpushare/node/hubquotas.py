@@ -99,24 +99,33 @@ class HubQuotas:
             except TimeoutError:
                 continue
 
+    async def first(self, node: NodeSize) -> dict[str, Any]:
+        """The quotas to begin with; none while the Hub is away. The caller applies them."""
+        self._known = await self._read(node) or {}
+        return self._known
+
     async def look(self) -> None:
         """Read the groups once, and apply what is new in them."""
+        quotas = await self._read(self._node())
+        if quotas is not None and quotas != self._known:
+            await self._apply(quotas)
+            self._known = quotas
+
+    async def _read(self, node: NodeSize) -> dict[str, Any] | None:
         try:
             groups = await self._groups()
         except HubUnreachable as error:
             if not self._is_away:
                 self._is_away = True
                 self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
-            return
+            return None
         self._is_away = False
-        quotas, wrong = group_quotas(groups, self._node(), self._known)
+        quotas, wrong = group_quotas(groups, node, self._known)
         for name, why in wrong.items():
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)
         self._told = wrong
-        if quotas != self._known:
-            await self._apply(quotas)
-            self._known = quotas
+        return quotas
 
     async def _groups(self) -> list[Any]:
         """All groups; the Hub gives them in pages. Raises :class:`HubUnreachable`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -147,11 +147,14 @@ class Manager:
 
     # -- life ---------------------------------------------------------------
 
-    async def start(self, quotas: Callable[[Sequence[Gpu]], cmd.ConfigureQuotas]) -> None:
+    async def start(
+        self, quotas: Callable[[Sequence[Gpu]], Awaitable[cmd.ConfigureQuotas]]
+    ) -> None:
         """Recover from the ledger, measure, and begin to serve.
 
-        ``quotas`` gets the GPUs and gives the configured quotas.
-        Raises :class:`LedgerError` or :class:`InventoryError` when it cannot.
+        ``quotas`` gets the GPUs and gives the quotas, all that can be known: by them those
+        who waited before a restart are granted, or refused. Raises :class:`LedgerError`
+        or :class:`InventoryError` when it cannot.
         """
         loop = asyncio.get_running_loop()
         snapshot, after = await loop.run_in_executor(self._ledger_thread, self.ledger.load)
@@ -167,7 +170,7 @@ class Manager:
         # Nor anything to who has spent the GPU-hours. Which quotas have such a budget may be
         # known later (JupyterHub's groups), so this is read in any case.
         await self._measure_budgets()
-        await self.submit(quotas(gpus))
+        await self.submit(await quotas(gpus))
         for effect in core.resume(self.state):
             self._carry_out(effect)
         self._begin(self._measure_loop(), "gpushare-measure")

@@ -13,7 +13,7 @@ from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.client.settings import read_token
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GIB = 2**30
 
@@ -31,7 +31,9 @@ def hub() -> Iterator[TinyHub]:
 
 
 @contextmanager
-def hub_node(folder: Path, hub: TinyHub, believed: float = 3600.0) -> Iterator[RunningNode]:
+def hub_node(
+    folder: Path, hub: TinyHub, believed: float = 3600.0, **more: Any
+) -> Iterator[RunningNode]:
     own = folder / "own-token"
     own.write_text(OWN)
     own.chmod(0o600)
@@ -41,7 +43,7 @@ def hub_node(folder: Path, hub: TinyHub, believed: float = 3600.0) -> Iterator[R
         f"--Hub.api_token_file={own}",
         f"--Hub.believed={believed}",
     ]
-    with RunningNode(folder, arguments=arguments) as node:
+    with RunningNode(folder, arguments=arguments, **more) as node:
         yield node
 
 
@@ -128,6 +130,26 @@ def is_closed(client: NodeClient) -> bool:
     except (RemoteError, RemoteProtocolError, OSError):
         return True
     return False
+
+
+def test_who_waits_by_a_groups_quota_still_waits_after_a_restart(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    """The queue is served by the Hub's quotas from the first, not by the configuration's alone."""
+    config = 'c.Policy.max_tasks_per_gpu = 1\nc.Quotas.default = {"gpus": 0}\n'
+    with hub_node(tmp_path, hub, config=config, simulate="1x24GiB") as node:
+        with node.client("token-a") as alice, node.client("token-b") as bob:
+            held = alice.request()["lease"]
+            bob.ask(request_id="r")
+            queued = bob.wait_notice(Notice.QUEUED)
+            node.kill9()
+            node.start()
+        with node.client("token-a") as alice, node.client("token-b") as bob:
+            back = bob.call(Method.ATTACH, lease=queued["lease"], secret=queued["secret"])
+            assert back["state"] == "queued"
+            waiting = bob.ask(request_id="r")
+            alice.call(Method.RELEASE, lease=held)
+            assert bob.wait(waiting)["lease"] == queued["lease"]
 
 
 def test_clients_show_the_hubs_token_only_where_they_are_told_to() -> None:

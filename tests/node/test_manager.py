@@ -27,6 +27,7 @@ from jupyter_gpushare.policy.lifecycle import InvariantBroken
 from jupyter_gpushare.policy.model import (
     Bytes,
     EnvironmentName,
+    Gpu,
     HolderAction,
     LeaseId,
     LeasePhase,
@@ -104,8 +105,12 @@ async def managing(
         processes=processes,
         **more,
     )
+
+    async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
+        return cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus)))
+
     try:
-        await manager.start(lambda gpus: cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus))))
+        await manager.start(quotas)
         yield manager
     finally:
         await manager.close()
