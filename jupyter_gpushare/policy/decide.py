@@ -376,7 +376,9 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
             return Grant(name)
         if isinstance(result, NoRoom):
             room = result
-    _ask_back(draft)
+    # In a storm of requests one look a second is enough; the timer sees to it.
+    if draft.at >= draft.state.looked_at + parking.LOOK_EVERY:
+        _ask_back(draft)
     return Wait(name, explain.no_room_text(room, request.gpus, ahead))
 
 
