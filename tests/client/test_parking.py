@@ -6,15 +6,21 @@ And a broker beside it, for what a kernel shows too seldom.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kernel import Kernel, Shown
 from support.node import NodeClient, RunningNode, until
+from support.scripted_node import LEASE, ScriptedNode, Visitor
 
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.client.broker import Broker, Standing
+from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -184,3 +190,119 @@ def test_the_node_manager_may_be_killed_meanwhile(node: RunningNode, tmp_path: P
             alices.finish(cell)
             assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
             assert is_in(root, "alice", "active", "idle")
+
+
+# -- a broker and a node manager that plays by a script ------------------------------------
+
+
+class Said:
+    """What the person reads, and a display that shows nothing."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        """Not of interest here."""
+
+    def done(self, text: str | None = None) -> None:
+        """Neither."""
+
+
+PARK = {"lease": LEASE, "reason": "contended", "message": "Others wait."}
+
+
+def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
+    busy = threading.Event()
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.notify(Notice.PARK, PARK)  # before anybody said whether a cell runs
+        assert busy.wait(20)
+        visitor.notify(Notice.PARK, PARK)  # while one runs
+        visitor.notify(Notice.BUDGET, {"level": "warned", "message": "Nearly spent."})
+        visitor.expect(Method.ACTIVITY)  # idle: a lease begins busy
+        visitor.notify(Notice.PARK, {**PARK, "lease": "somebody else's"})
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "held"})  # it knows better
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.grant(visitor.expect(Method.RESUME))
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        shown = environ["CUDA_VISIBLE_DEVICES"]
+        broker.set_activity(True)
+        busy.set()
+        until(lambda: said.lines == ["Nearly spent."], "the budget's warning, and nothing else")
+        assert broker.standing is Standing.HELD
+        broker.set_activity(False)
+        node.wait_for(Method.PARKED, 2)
+        assert len(node.calls(Method.KEPT)) == 0
+        assert broker.standing is Standing.PARKED
+        assert broker.lease == LEASE
+        assert environ["CUDA_VISIBLE_DEVICES"] == ""
+        assert "JUPYTER_GPUSHARE_LEASE" not in environ
+        assert sum("Your variables are kept" in line for line in said.lines) == 1
+        broker.set_activity(True)
+        broker.before_cell()
+        assert broker.standing is Standing.HELD
+        assert environ["CUDA_VISIBLE_DEVICES"] == shown
+        broker.before_cell()  # nothing to do
+        broker.close()
+
+
+def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.refuse(visitor.expect(Method.RESUME), Reason.UNKNOWN_LEASE, "It has ended.")
+        visitor.grant(visitor.expect(Method.REQUEST), "another")
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        broker.set_activity(False)
+        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        broker.before_cell()
+        assert broker.lease == "another"
+        broker.close()
+
+
+def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
+        visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
+        visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        broker.set_activity(False)
+        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        broker.before_cell()
+        assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
+        assert broker.standing is Standing.PARKED
+        assert broker.ensure("import frame") is None
+        assert "`import frame` goes on without a GPU" in said.lines[-1]
+        until(lambda: "has ended: Enough." in said.lines[-1], "an administrator took it")
+        assert broker.standing is Standing.LOST
+        broker.close()
