@@ -319,16 +319,17 @@ class AdminHandler(AdminPage):
             *(self.get_argument(name, "") for name in ("environment", "kind", "text"))
         )
         answers = await self.statuses()
-        nodes = await asyncio.gather(*(self._node(answer, window) for answer in answers))
+        find = self.get_argument("find", "")
+        nodes = await asyncio.gather(*(self._node(answer, window, find) for answer in answers))
         part = self.get_argument("part", "")
-        view: dict[str, Any] = {"nodes": nodes, "window": window, "windows": WINDOWS}
+        view: dict[str, Any] = {"nodes": nodes, "window": window, "windows": WINDOWS, "find": find}
         if part == "live":
             self.page("admin_live.html", admin=True, **view)
             return
         view |= await self._events(answers, wanted)
         self.page("admin_events.html" if part == "events" else "admin.html", admin=True, **view)
 
-    async def _node(self, answer: Answered, window: str) -> AdminView:
+    async def _node(self, answer: Answered, window: str, find: str) -> AdminView:
         status = answer.document
         if status is None:
             return AdminView(answer.node, answer.problem)
@@ -349,8 +350,8 @@ class AdminHandler(AdminPage):
             simulated=node["simulated"],
             facts=f"version {node['version']}, runs for {duration(node['time'] - node['started'])}",
             gpus=views.gpu_views(status),
-            environments=views.environment_views(quotas, usage, status),
-            leases=views.lease_views(status, everybody=True),
+            environments=views.environment_views(quotas, usage, status, find),
+            leases=views.lease_views(status, everybody=True, find=find),
             queue=views.queue_view(status),
         )
 

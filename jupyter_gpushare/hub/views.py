@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -155,12 +156,16 @@ class LeaseView:
     use: Bar | None = None
 
 
-def lease_views(status: Json, *, everybody: bool = False) -> list[LeaseView]:
-    """One's own leases, or all: those who wait first, then the oldest first."""
+def lease_views(status: Json, *, everybody: bool = False, find: str = "") -> list[LeaseView]:
+    """One's own leases, or all: those who wait first, then the oldest first.
+
+    With ``find`` in their environment's name.
+    """
     leases = [
         lease
         for lease in status["leases"]
         if lease["state"] != "ended" and (lease["mine"] or everybody)
+        if find.casefold() in (lease["environment"] or "").casefold()
     ]
     leases.sort(key=lambda lease: (lease["state"] != "queued", lease["requested"]))
     waiting = {row["lease"]: row for row in status["queue"] if row["lease"]}
@@ -421,17 +426,21 @@ class EnvironmentView:
     overridden: bool
 
 
-def environment_views(quotas: Json, usage: Json, status: Json) -> list[EnvironmentView]:
-    """Every environment that the node manager knows, by name."""
+def environment_views(
+    quotas: Json, usage: Json, status: Json, find: str = ""
+) -> list[EnvironmentView]:
+    """Every environment that the node manager knows, by name; with ``find`` in it."""
     used = {row["environment"]: row for row in usage["rows"]}
     listed = {row["environment"]: row for row in quotas["quotas"]}
     default = {**quotas["default"], "source": "default", "used_gpus": 0}
+    states = Counter((lease["environment"], lease["phase"]) for lease in status["leases"])
     rows = []
     for name in sorted(listed.keys() | used.keys()):
+        if find.casefold() not in name.casefold():
+            continue
         quota, spent = listed.get(name, default), used.get(name)
-        own = [lease for lease in status["leases"] if lease["environment"] == name]
-        waiting = sum(lease["state"] == "queued" for lease in own)
-        held = sum(lease["state"] not in ("queued", "ended") for lease in own)
+        waiting = states[name, "queued"]
+        held = states[name, "held"] + states[name, "parked"]
         text = f"{quota['used_gpus']} of {quota['gpus']}"
         rows.append(
             EnvironmentView(

@@ -671,6 +671,6 @@ def test_the_log_has_no_secrets_and_no_surprises(hub: RunningHub, tokens: dict[s
     for token in tokens.values():
         assert token not in log
     assert not re.search(r"[?&](code|state|token)=(?!\[secret\])\w{6}", log)
-    ours = [line for line in log.splitlines() if "GpuShareHub" in line or "hub/handlers" in line]
-    assert ours
-    assert not [line for line in ours if "failed" in line or "Traceback" in line]
+    assert "GpuShareHub" in log
+    # What a handler of ours did not expect.
+    assert not re.search(r"(GET|POST|PUT|DELETE) \S+ failed", log)

@@ -199,19 +199,36 @@ def test_a_lost_gpu_and_its_squatters_are_told() -> None:
 
 def test_environments_are_those_with_a_quota_or_a_use() -> None:
     used = {"environment": "old", "gpu_seconds_held": 7200.0, "gpu_seconds_busy": 36.0, "leases": 1}
+    leases = [
+        lease(),
+        lease(id="l2", state="queued", phase="queued"),
+        lease(id="l3", state="ended", phase="ended"),
+    ]
     rows = views.environment_views(
         {
             "quotas": [{"environment": "alice", **quota(source="override")}],
             "default": {"gpus": 1, "memory": None, "weight": 1.0},
         },
         {"rows": [used]},
-        status(leases=[lease(), lease(id="l2", state="queued"), lease(id="l3", state="ended")]),
+        status(leases=leases),
     )
     alice, old = rows
     assert (alice.name, alice.leases, alice.overridden) == ("alice", "1, 1 waiting", True)
     assert (alice.held, alice.source) == ("0", "administrator")
     assert (old.name, old.use.text, old.memory) == ("old", "0 of 1", "the whole GPU")
     assert (old.held, old.busy, old.leases) == ("2.00", "0.01", "0")
+
+
+def test_administrators_find_a_user() -> None:
+    quotas = {
+        "quotas": [{"environment": name, **quota()} for name in ("alice", "bob")],
+        "default": {"gpus": 1, "memory": None, "weight": 1.0},
+    }
+    known = status(leases=[lease(), lease(id="b", environment="bob", mine=False)])
+    rows = views.environment_views(quotas, {"rows": []}, known, "AL")
+    assert [row.name for row in rows] == ["alice"]
+    (shown,) = views.lease_views(known, everybody=True, find="bo")
+    assert shown.lease == "b"
 
 
 def test_events_are_filtered() -> None:
