@@ -6,6 +6,7 @@
 #   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make bench       measure, and write docs/benchmarks.md
+#   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
@@ -45,7 +46,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo bench bench-ui pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo bench bench-hub bench-ui pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -171,6 +172,9 @@ pictures: test-ui
 
 bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(BIN)/python" $(JLPM) playwright test -c bench.config.ts
+
+bench-hub: $(VENV)/.dev
+	$(BIN)/python benchmarks/hub_load.py --json docs/benchmarks-hub.json --markdown docs/benchmarks-hub.md
 
 bench: $(VENV)/.lab
 	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md

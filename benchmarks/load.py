@@ -60,6 +60,9 @@ class Client(asyncio.Protocol):
         self.serial += 1
         message = {"jsonrpc": "2.0", "id": self.serial, "method": method, "params": params}
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.wire.is_closing():
+            future.set_exception(ConnectionError("the connection was lost"))
+            return future
         self.waiting[self.serial] = future
         self.wire.write(json.dumps(message).encode() + b"\n")
         return future

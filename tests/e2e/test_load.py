@@ -1,0 +1,27 @@
+"""The benchmark of a class that begins, in small: what it checks holds, whatever it measures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "hub_load.py"
+
+
+@pytest.mark.slow
+def test_a_small_class_loses_nothing() -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
+    run = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--small"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "| kill -9 with 20 leases: lost | 0" in run.stdout
