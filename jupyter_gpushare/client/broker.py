@@ -291,10 +291,10 @@ class Broker:
         session, self._session = self._session, None
         if session is None:
             return
-        if self.grant is not None and self.standing is Standing.HELD and session.link is Link.UP:
-            session.tell(Method.RELEASE, lease=self.grant.lease)
-        elif self._parked is not None and session.link is Link.UP:
-            session.tell(Method.RELEASE, lease=self._parked)
+        ours = self._parked if self.grant is None else self.grant.lease
+        if ours is not None and self.standing is not Standing.JOINED and session.link is Link.UP:
+            session.let_go(ours)  # nobody needs to be told that it ends
+            session.tell(Method.RELEASE, lease=ours)
         session.close(0.2)
 
     def abandon_in_child(self) -> Broker:
