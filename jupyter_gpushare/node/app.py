@@ -46,8 +46,9 @@ from .hubidentity import HubIdentity, HubTrust
 from .hubquotas import HubQuotas
 from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
 from .inventory import open_inventory
-from .inventory.base import InventoryError
+from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
+from .inventory.visible import VisibleInventory, given_gpus
 from .ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
 from .parent import when_parent_ends
@@ -335,6 +336,11 @@ class NodeManagerApp(JupyterApp):
     simulate = Unicode(
         "", help="Simulated GPUs instead of this host's: 2x24GiB, or 1x80GiB,2x24GiB."
     ).tag(config=True)
+    gpus = Unicode(
+        "",
+        help="""Which GPUs to share: indices or UUIDs by commas, or "all". Not set: those of
+        CUDA_VISIBLE_DEVICES, as a batch system gives them to a job; where that is not set, all.""",
+    ).tag(config=True)
     socket = Unicode(
         "",
         help="Path of the socket. Not set: gpushare-node.sock in Jupyter's runtime directory.",
@@ -455,7 +461,9 @@ class NodeManagerApp(JupyterApp):
         if ledger.notice:
             self.log.warning(ledger.notice)
         policy = Policy(parent=self)
-        inventory = open_inventory(self.simulate or None, now=clock.boot)
+        whole = open_inventory(self.simulate or None, now=clock.boot)
+        given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
+        inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
         manager = Manager(
             config=policy.frozen(),
             clock=clock,
@@ -470,8 +478,8 @@ class NodeManagerApp(JupyterApp):
             recorder=recorder_to(self.record) if self.record else None,
             log=self.log,
         )
-        if isinstance(inventory, SimulatedInventory):
-            manager.listeners.append(BusyGpus(inventory.set_busy).heard)
+        if isinstance(whole, SimulatedInventory):
+            manager.listeners.append(BusyGpus(whole.set_busy).heard)
         service = Service(
             manager,
             clock,

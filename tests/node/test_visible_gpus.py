@@ -1,0 +1,112 @@
+"""A node manager shares the GPUs it was given, and leaves the others alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.node import RunningNode
+from support.nvml import GIB, NvmlWorld
+
+from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
+from jupyter_gpushare.node.inventory.visible import VisibleInventory, choose, given_gpus
+from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid
+
+GPUS = tuple(
+    Gpu(GpuUuid(uuid), index, "a GPU", Bytes(24 * GIB))
+    for index, uuid in enumerate(["GPU-aa11", "GPU-aa22", "MIG-bb33"])
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indices"),
+    [
+        ("0", [0]),
+        ("2,0", [0, 2]),
+        ("GPU-aa22", [1]),
+        ("gpu-AA2", [1]),
+        ("MIG-bb", [2]),
+        ("1,GPU-aa22", [1]),
+        (" 0 , 1 ,", [0, 1]),
+        ("", []),
+    ],
+)
+def test_what_is_named(wanted: str, indices: list[int]) -> None:
+    assert [gpu.index for gpu in choose(GPUS, wanted)] == indices
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [("3", "no GPU"), ("-1", "no GPU"), ("GPU-aa", "more than one"), ("0,nonsense", "no GPU")],
+)
+def test_what_names_no_gpu_is_no_quiet_loss(wanted: str, said: str) -> None:
+    with pytest.raises(InventoryError, match=f"{said}.*GPU-aa11.*CUDA_VISIBLE_DEVICES"):
+        choose(GPUS, wanted)
+
+
+@pytest.mark.parametrize(
+    ("configured", "environ", "simulated", "given"),
+    [
+        ("", {}, False, None),
+        ("", {"CUDA_VISIBLE_DEVICES": "1"}, False, "1"),
+        ("", {"CUDA_VISIBLE_DEVICES": ""}, False, ""),
+        ("0,1", {"CUDA_VISIBLE_DEVICES": "1"}, False, "0,1"),
+        ("all", {"CUDA_VISIBLE_DEVICES": "1"}, False, None),
+        # In a lease the variable is the lease's.
+        ("", {"CUDA_VISIBLE_DEVICES": "1", "JUPYTER_GPUSHARE_LEASE": "x"}, False, None),
+        ("", {"CUDA_VISIBLE_DEVICES": "1"}, True, None),
+        ("0", {}, True, "0"),
+    ],
+)
+def test_who_says_which(
+    configured: str, environ: dict[str, str], simulated: bool, given: str | None
+) -> None:
+    assert given_gpus(configured, environ, simulated=simulated) == given
+
+
+def test_the_others_are_neither_listed_nor_measured() -> None:
+    whole = SimulatedInventory("3x8GiB")
+    inventory = VisibleInventory(whole, "1")
+    (gpu,) = inventory.discover()
+    assert gpu.index == 1
+    (reading,) = inventory.read()
+    assert reading.uuid == gpu.uuid
+    assert inventory.simulated
+    inventory.close()
+
+
+def test_a_job_shares_what_its_batch_system_gave_it(tmp_path: Path, nvml_world: NvmlWorld) -> None:
+    first = nvml_world.add_gpu(memory=24 * GIB)
+    nvml_world.add_gpu(memory=80 * GIB)
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        # Another job's process on the GPU that is not ours is no squatter of ours.
+        nvml_world.add_process(first, pid=stranger.pid, memory=4 * GIB)
+        environ = {**nvml_world.environ(), "CUDA_VISIBLE_DEVICES": "1"}
+        with RunningNode(tmp_path, simulate="", environ=environ) as node:
+            (gpu,) = node.status()["gpus"]
+            assert gpu["index"] == 1
+            assert not gpu["squatters"]
+    finally:
+        stranger.communicate(b"\n")
+
+
+def test_a_gpu_that_is_not_there_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate=1x8GiB"),
+            *("--NodeManagerApp.gpus=4", f"--socket={tmp_path}/s", f"--ledger={tmp_path}/l"),
+        ],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "'4' names no GPU of this host" in run.stderr
+    assert "Traceback" not in run.stderr
