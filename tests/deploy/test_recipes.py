@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,8 @@ def test_what_dockerspawner_gets_is_what_it_takes(tmp_path: Path) -> None:
     c = Config()
     code = code.replace("/etc/jupyter-gpushare/hub-token", str(tmp_path / "hub-token"))
     exec(compile(code, "docker.md", "exec"), {"c": c})
-    spawner = dockerspawner.DockerSpawner(config=c)
+    alice = SimpleNamespace(name="alice", escaped_name="alice", url="/user/alice/")
+    spawner = dockerspawner.DockerSpawner(config=c, user=alice)
     assert spawner.volume_binds["/run/jupyter-gpushare"] == {
         "bind": "/run/jupyter-gpushare",
         "mode": "ro",
