@@ -172,9 +172,7 @@ class EnvironmentQuotaHandler(ApiHandler):
 
     async def put(self, environment: str) -> None:
         with refusals():
-            wish = wishes.quota_wish(
-                wishes.json_object(self.request.body, "gpus", "memory", "weight")
-            )
+            wish = wishes.quota_wish(wishes.json_object(self.request.body, *wishes.QUOTA_KEYS))
             environment = wishes.checked_name(environment)
         self.answer(await self.ask_node(Method.QUOTA_SET, environment=environment, **wish))
 

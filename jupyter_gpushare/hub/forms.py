@@ -24,6 +24,7 @@ class QuotaForm:
     memory: str = ""
     unit: str = "GiB"
     weight: str = "1"
+    hours: str = ""
     mistakes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -32,7 +33,15 @@ def filled(environment: str, quota: Mapping[str, Any]) -> QuotaForm:
     memory, unit = "", "GiB"
     if quota["memory"] is not None:
         memory, unit = _in_unit(quota["memory"])
-    return QuotaForm(environment, str(quota["gpus"]), memory, unit, f"{quota['weight']:g}")
+    budget = quota.get("budget")
+    return QuotaForm(
+        environment,
+        str(quota["gpus"]),
+        memory,
+        unit,
+        f"{quota['weight']:g}",
+        f"{budget['hours']:g}" if budget else "",
+    )
 
 
 def _in_unit(size: int) -> tuple[str, str]:
@@ -66,7 +75,12 @@ def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
         wish["weight"] = float(number)
     else:
         mistakes["weight"] = "A number above 0, as 1 or 2.5."
-    return QuotaForm(**form, unit=unit, weight=weight, mistakes=mistakes), wish
+    hours = typed.get("hours", "").strip()
+    if _NUMBER.fullmatch(hours) and float(hours.replace(",", ".")) <= openapi.MOST_GPU_HOURS:
+        wish["gpu_hours"] = float(hours.replace(",", "."))
+    elif hours:
+        mistakes["hours"] = "A number from 0, as 20; empty leaves it as it is."
+    return QuotaForm(**form, unit=unit, weight=weight, hours=hours, mistakes=mistakes), wish
 
 
 def _memory(text: str, unit: str, mistakes: dict[str, str]) -> int | None:
@@ -88,4 +102,5 @@ def wish_text(wish: Mapping[str, Any]) -> str:
     """A quota in a sentence's words."""
     memory = "whole GPUs" if wish["memory"] is None else f"{format_size(wish['memory'])} on each"
     count = wish["gpus"]
-    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}"
+    hours = f", {wish['gpu_hours']:g} GPU-hours" if "gpu_hours" in wish else ""
+    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}{hours}"

@@ -425,7 +425,7 @@ class QuotaFormHandler(AdminPage):
         if self.typed("action") == "unset":
             await self._unset(node)
             return
-        names = ("environment", "gpus", "memory", "unit", "weight")
+        names = ("environment", "gpus", "memory", "unit", "weight", "hours")
         form, wish = forms.read_quota({name: self.typed(name) for name in names})
         source, new = self.typed("source"), self.typed("new") == "yes"
         if form.mistakes:

@@ -20,6 +20,7 @@ LONGEST_HISTORY = 1000
 MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+MOST_GPU_HOURS = 1e9
 MOST_DAYS = 366
 LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
 MOST_READINGS = 86400  # seconds
@@ -398,6 +399,12 @@ def _schemas() -> Json:
                     "minimum": LEAST_WEIGHT,
                     "maximum": MOST_WEIGHT,
                 },
+                "gpu_hours": {
+                    "type": "number",
+                    "minimum": 0,
+                    "maximum": MOST_GPU_HOURS,
+                    "description": "In the node manager's rolling window; left out, as it is now.",
+                },
             },
             required=["gpus"],
             closed=True,
@@ -406,6 +413,7 @@ def _schemas() -> Json:
             _quota(
                 {
                     "environment": _TEXT,
+                    "groups": {**_array(_TEXT), "description": "as identity told them"},
                     "source": _SOURCE,
                     "used_gpus": _COUNT,
                     "budget": _ref("Budget"),

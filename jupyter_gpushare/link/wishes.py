@@ -117,6 +117,9 @@ def checked_reason(reason: object) -> str:
     return str(reason)
 
 
+QUOTA_KEYS: Final = ("gpus", "memory", "weight", "gpu_hours")
+
+
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters."""
     gpus = _whole(body.get("gpus"))
@@ -137,7 +140,14 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_request(
             f"'weight' must be from {openapi.LEAST_WEIGHT:g} to {openapi.MOST_WEIGHT:g}."
         )
-    return {"gpus": gpus, "memory": memory, "weight": float(weight)}
+    wish = {"gpus": gpus, "memory": memory, "weight": float(weight)}
+    hours: Any = body.get("gpu_hours")
+    if "gpu_hours" in body:
+        wrong = isinstance(hours, bool) or not isinstance(hours, int | float)
+        if wrong or not 0 <= hours <= openapi.MOST_GPU_HOURS:
+            raise bad_request("'gpu_hours' must be a number from 0; leave it out to keep it.")
+        wish["gpu_hours"] = float(hours)
+    return wish
 
 
 def _whole(value: object) -> int | None:

@@ -362,10 +362,7 @@ class Service:
         book = state.quotas
         names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
         names |= {lease.environment for lease in state.leases.values()}
-        config = self._manager.config
-        quotas = [
-            {"environment": name, **quota_document(state, name, config)} for name in sorted(names)
-        ]
+        quotas = [self._quota_row(name) for name in sorted(names)]
         default = book.default
         guest.conn.reply(
             call.id,
@@ -378,6 +375,14 @@ class Service:
                 },
             },
         )
+
+    def _quota_row(self, name: EnvironmentName) -> dict[str, Any]:
+        state = self._manager.state
+        return {
+            "environment": name,
+            "groups": list(state.quotas.groups_of.get(name, ())),
+            **quota_document(state, name, self._manager.config),
+        }
 
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,
@@ -401,9 +406,7 @@ class Service:
             self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
             if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
-                name = EnvironmentName(call.params.environment)
-                quota = quota_document(state, name, self._manager.config)
-                conn.reply(call.id, {"environment": name, **quota})
+                conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
             else:
                 conn.reply(call.id, translate.done_result(decision, call.method, state))
         else:

@@ -293,7 +293,7 @@ class EnvironmentQuotaHandler(GpuShareHandler):
     @web.authenticated
     @admin_only
     async def put(self, environment: str) -> None:
-        body = self.body_object("gpus", "memory", "weight")
+        body = self.body_object(*wishes.QUOTA_KEYS)
         with node_problems():
             wish = wishes.quota_wish(body)
         environment = checked_name(environment)

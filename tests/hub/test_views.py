@@ -385,3 +385,23 @@ def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[s
         assert cell in (name, f"'{name}")
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
         assert figure == "1.5"
+
+
+@pytest.mark.parametrize(("typed", "hours"), [("20", 20.0), ("2,5", 2.5), ("0", 0.0), ("", None)])
+def test_a_budget_is_set_or_left_as_it_is(typed: str, hours: float | None) -> None:
+    form, wish = forms.read_quota({"environment": "a", "gpus": "1", "hours": typed})
+    assert not form.mistakes
+    assert wish.get("gpu_hours") == hours
+    assert ("GPU-hours" in forms.wish_text(wish)) == bool(typed)
+
+
+@pytest.mark.parametrize("typed", ["many", "-1", "1e3", "99999999999"])
+def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
+    form, _ = forms.read_quota({"environment": "a", "gpus": "1", "hours": typed})
+    assert form.mistakes.keys() == {"hours"}
+    assert form.hours == typed
+
+
+def test_a_budget_that_is_there_is_shown() -> None:
+    quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
+    assert forms.filled("a", quota).hours == "20"

@@ -17,6 +17,7 @@ c.Quotas.users = {"configured": {"gpus": 3}}
 """
 DEFAULT = {"gpus": 1, "memory": 4 * GIB, "weight": 1.0}
 TEAM = {"gpus": 2, "memory": 8 * GIB, "weight": 2.0}
+TEAM_OF_ONE = {"groups": ["team"], **TEAM}
 OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
 
 
@@ -47,6 +48,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
             whole = {
+                "groups": [],
                 "gpus": 3,
                 "memory": None,
                 "weight": 1.0,
@@ -55,7 +57,12 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
             }
             assert rows["configured"] == whole
-            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 0, "budget": None}
+            assert rows["member"] == {
+                **TEAM_OF_ONE,
+                "source": "group",
+                "used_gpus": 0,
+                "budget": None,
+            }
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
             own = holder.request(gpus=1)["lease"]
@@ -64,21 +71,29 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             rows = listed(root)
             assert rows["holder"] == {
                 **DEFAULT,
+                "groups": [],
                 "source": "default",
                 "used_gpus": 1,
                 "budget": None,
             }
-            assert rows["member"] == {**TEAM, "source": "group", "used_gpus": 2, "budget": None}
+            assert rows["member"] == {
+                **TEAM_OF_ONE,
+                "source": "group",
+                "used_gpus": 2,
+                "budget": None,
+            }
             assert rows["ghost"] == {
                 **OVERRIDE,
+                "groups": [],
                 "source": "override",
                 "used_gpus": 0,
                 "budget": None,
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)
-            assert status["quota"] == rows["holder"]
-            assert member.call(Method.STATUS)["quota"] == rows["member"]
+            assert {**status["quota"], "groups": []} == rows["holder"]
+            of_member = member.call(Method.STATUS)["quota"]
+            assert {**of_member, "groups": TEAM_OF_ONE["groups"]} == rows["member"]
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
         with node.client("root-token") as root:

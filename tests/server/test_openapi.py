@@ -99,10 +99,13 @@ def test_bad_input_of_every_kind(served: Server) -> None:
 def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
     for name in ("alice", "alice/second server", "bøb@example.org"):
         path = "gpushare/api/quotas/" + name.replace("/", "%2F").replace(" ", "%20")
-        put = served.api.put(path, json={"gpus": 1, "memory": "8GiB", "weight": 2})
+        body = {"gpus": 1, "memory": "8GiB", "weight": 2, "gpu_hours": 20}
+        put = served.api.put(path, json=body)
         assert put.status_code == 200, put.text
         wish = {"environment": name, "gpus": 1, "memory": 8 * 2**30, "weight": 2.0}
-        assert put.json() == {**wish, "source": "override", "used_gpus": 0, "budget": None}
+        set_now = put.json()
+        assert set_now.pop("budget")["hours"] == 20
+        assert set_now == {**wish, "groups": [], "source": "override", "used_gpus": 0}
         got = served.api.get(path)
         assert got.status_code == 200, got.text
         assert wish.items() <= got.json().items()

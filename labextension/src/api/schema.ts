@@ -363,6 +363,8 @@ export interface components {
             budget: components["schemas"]["Budget"];
             environment: string;
             gpus: number;
+            /** @description as identity told them */
+            groups: string[];
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
             /** @enum {unknown} */
@@ -371,6 +373,8 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
+            /** @description In the node manager's rolling window; left out, as it is now. */
+            gpu_hours?: number;
             gpus: number;
             /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;

@@ -117,7 +117,7 @@ export function anEnvironmentQuota(
   environment: string,
   given: Partial<EnvironmentQuota> = {}
 ): EnvironmentQuota {
-  return { environment, ...aQuota(), ...given };
+  return { environment, groups: [], ...aQuota(), ...given };
 }
 
 export function aStatus(given: Partial<Status> = {}): Status {
