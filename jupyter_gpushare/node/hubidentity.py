@@ -229,7 +229,9 @@ class HubIdentity:
         environment = name
         if self._trust.per_server:
             environment = environment_of(name, model.get("scopes"), servers)
-        return _Known(asked, Principal(environment, groups, admin))
+        # A named server acts for itself only, its owner for all of them.
+        all_servers = self._trust.per_server and environment == name
+        return _Known(asked, Principal(environment, groups, admin, all_servers))
 
     async def _look_up(self, name: str) -> tuple[tuple[str, ...], bool, frozenset[str]]:
         """The user's groups, whether they administer the Hub, and their servers, by our own token.

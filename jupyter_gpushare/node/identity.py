@@ -35,11 +35,16 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a connection acts for: the environment that quotas belong to."""
+    """Who a connection acts for: the environment that quotas belong to.
+
+    With ``all_servers`` it is somebody whose named servers are environments of
+    their own, ``environment/…``, and all of them theirs.
+    """
 
     environment: str
     groups: tuple[str, ...] = ()
     admin: bool = False
+    all_servers: bool = False
 
 
 class IdentityRefused(Exception):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ from .clock import Clock
 from .ledger import LedgerError
 from .manager import Manager, Outcome
 from .readings import Readings, figures
-from .status import NodeFacts, Place, Viewer, places, quota_document, status_document
+from .status import NodeFacts, Place, places, quota_document, status_document
 from .translate import Caller
 from .waits import Waits
 
@@ -67,6 +67,8 @@ class Principal(Protocol):
     def groups(self) -> tuple[str, ...]: ...
     @property
     def admin(self) -> bool: ...
+    @property
+    def all_servers(self) -> bool: ...
 
 
 class Conn(Protocol):
@@ -196,6 +198,7 @@ class Service:
             conn.process,
             principal.admin,
             tuple(principal.groups),
+            principal.all_servers,
         )
         self._guests[conn.id] = _Guest(conn, who)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
@@ -251,9 +254,11 @@ class Service:
 
     # -- calls ---------------------------------------------------------------
 
-    def _command(self, guest: _Guest, call: Call) -> None:
+    def _command(self, guest: _Guest, call: Call, who: Caller | None = None) -> None:
         fresh = LeaseId(secrets.token_hex(16))
-        command = translate.COMMANDS[call.method](self._clock.boot(), guest.who, call.params, fresh)
+        command = translate.COMMANDS[call.method](
+            self._clock.boot(), who or guest.who, call.params, fresh
+        )
         self._manager.ask(command, partial(self._answer, guest, call))
 
     def _attach(self, guest: _Guest, call: Call) -> None:
@@ -263,15 +268,17 @@ class Service:
             self._fail_unknown(guest, call)
 
     def _release(self, guest: _Guest, call: Call) -> None:
-        if call.params.request_id is None:
-            self._command(guest, call)
-            return
-        key = (guest.who.process, call.params.request_id)
-        lease = self._manager.state.by_request.get(key)
-        if lease is None:
-            self._fail_unknown(guest, call)
-        else:
-            self._command(guest, Call(call.id, call.method, ReleaseParams(lease, None)))
+        state, who = self._manager.state, guest.who
+        name = call.params.lease
+        if call.params.request_id is not None:
+            name = state.by_request.get((who.process, call.params.request_id))
+            if name is None:
+                self._fail_unknown(guest, call)
+                return
+        lease = state.leases.get(LeaseId(name))
+        if lease is not None and who.viewer.is_mine(lease.environment):
+            who = replace(who, environment=lease.environment)
+        self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)), who)
 
     def _status(self, guest: _Guest, call: Call) -> None:
         guest.conn.reply(call.id, self.status(guest.who))
@@ -341,7 +348,10 @@ class Service:
 
     def _visible(self, guest: _Guest, asked: str | None) -> str | None:
         """Whose records may be read: everybody's only by an administrator."""
-        return asked if guest.who.admin else guest.who.environment
+        who = guest.who
+        if who.admin or (asked is not None and who.viewer.is_mine(asked)):
+            return asked
+        return who.environment
 
     async def _from_ledger(
         self, guest: _Guest, call: Call, work: Callable[[], dict[str, Any]]
@@ -578,7 +588,7 @@ class Service:
         )
         return status_document(
             manager.state,
-            Viewer(who.environment, who.admin),
+            who.viewer,
             facts,
             manager.config,
             manager.readings.by_gpu,

@@ -44,10 +44,16 @@ class DisplayState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks. An admin sees everybody's names; others see their own."""
+    """Who looks. An admin sees everybody's names; others see what they own."""
 
     environment: EnvironmentName
     admin: bool = False
+    all_servers: bool = False
+
+    def is_mine(self, environment: str) -> bool:
+        """Whether it is the viewer's own, or a named server's of the viewer's."""
+        servers = self.all_servers and environment.startswith(f"{self.environment}/")
+        return environment == self.environment or servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +268,7 @@ def _lease(
     place: Place | None,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
-    mine = lease.environment == viewer.environment
+    mine = viewer.is_mine(lease.environment)
     known = mine or viewer.admin
     return {
         # Another environment's lease id would let a viewer follow its work.
@@ -310,7 +316,7 @@ def _queue(
     rows = []
     for name, place in waiting.items():
         lease = state.leases[name]
-        mine = lease.environment == viewer.environment
+        mine = viewer.is_mine(lease.environment)
         known = mine or viewer.admin
         why = core.why_waiting(state, name, place.position - 1, config, boot) if known else None
         rows.append(

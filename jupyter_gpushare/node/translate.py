@@ -30,7 +30,7 @@ from ..policy.model import (
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
-from .status import Place, granted_gpus
+from .status import Place, Viewer, granted_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,12 @@ class Caller:
     process: ProcessId
     admin: bool = False
     groups: tuple[str, ...] = ()
+    all_servers: bool = False
+
+    @property
+    def viewer(self) -> Viewer:
+        """What they may see, and whose is theirs."""
+        return Viewer(self.environment, self.admin, self.all_servers)
 
 
 def secret_of(key: bytes, lease: LeaseId) -> str:

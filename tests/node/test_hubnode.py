@@ -32,7 +32,7 @@ def hub() -> Iterator[TinyHub]:
 
 @contextmanager
 def hub_node(
-    folder: Path, hub: TinyHub, believed: float = 3600.0, **more: Any
+    folder: Path, hub: TinyHub, believed: float = 3600.0, per_server: bool = False, **more: Any
 ) -> Iterator[RunningNode]:
     own = folder / "own-token"
     own.write_text(OWN)
@@ -42,6 +42,7 @@ def hub_node(
         f"--Hub.api_url={hub.url}",
         f"--Hub.api_token_file={own}",
         f"--Hub.believed={believed}",
+        f"--Hub.per_server={per_server}",
     ]
     with RunningNode(folder, arguments=arguments, **more) as node:
         yield node
@@ -161,3 +162,37 @@ def test_clients_show_the_hubs_token_only_where_they_are_told_to() -> None:
         read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "hub", "JUPYTER_GPUSHARE_TOKEN": "t"})
         == "t"
     )
+
+
+def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    hub.tokens |= {"token-gpu": "alice", "token-other": "alicette"}
+    hub.scopes["token-gpu"] = ["users:activity!user=alice", "access:servers!server=alice/gpu"]
+    hub.users["alicette"] = []
+    hub.servers["alice"] = ["", "gpu"]
+    with (
+        hub_node(tmp_path, hub, per_server=True) as node,
+        node.client("token-gpu") as server,
+        node.client("token-a") as alice,
+        node.client("token-b") as bob,
+        node.client("token-other") as other,
+    ):
+        assert server.hello["environment"] == "alice/gpu"
+        assert alice.hello["environment"] == "alice"
+        lease = server.request()["lease"]
+        own = alice.request()["lease"]
+        seen = {row["environment"]: row for row in alice.call(Method.STATUS)["leases"]}
+        assert seen.keys() == {"alice", "alice/gpu"}
+        assert seen["alice/gpu"]["mine"]
+        assert alice.call(Method.HISTORY, limit=9, environment="alice/gpu")["events"]
+        # Her server sees and touches its own; a name that begins like hers is nobody of hers.
+        assert [row["id"] for row in server.call(Method.STATUS)["leases"] if row["mine"]] == [lease]
+        assert failing(server, Method.RELEASE, lease=own) is Reason.UNKNOWN_LEASE
+        for somebody in (bob, other):
+            assert failing(somebody, Method.RELEASE, lease=lease) is Reason.UNKNOWN_LEASE
+            assert not any(row["mine"] for row in somebody.call(Method.STATUS)["leases"])
+            asked = somebody.call(Method.HISTORY, limit=9, environment="alice/gpu")["events"]
+            assert all(event["environment"] == somebody.hello["environment"] for event in asked)
+        assert alice.call(Method.RELEASE, lease=lease) == {"state": "ended"}
+        assert failing(server, Method.HEARTBEAT, lease=lease) is Reason.UNKNOWN_LEASE
