@@ -408,6 +408,8 @@ class RunningHub:
         for client in self.clients:
             client.close()
         self.clients.clear()
+        # Servers first: the Hub would wait for those in namespaces, which hear no SIGTERM.
+        self._kill_those_of(self.home / "homes")
         for process in (self.process, self.node):
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -416,10 +418,15 @@ class RunningHub:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+        self._kill_those_of(self.home)
+
+    @staticmethod
+    def _kill_those_of(folder: Path) -> None:
+        """``kill -9`` of all processes that name the folder or live in it."""
         for left in psutil.process_iter():
             try:
                 told = " ".join([*left.cmdline(), left.environ().get("HOME", "")])
             except psutil.Error:
                 continue
-            if str(self.home) in told:
+            if str(folder) in told:
                 left.kill()
