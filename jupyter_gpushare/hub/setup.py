@@ -33,6 +33,7 @@ NODE_SCOPES: Final = (
     "list:groups",
     "read:groups",
 )
+SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 #: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
 
@@ -86,7 +87,8 @@ def setup(
     c: Config,
     *,
     node: str | None = None,
-    socket: str = SYSTEM_SOCKET,
+    socket: str | None = None,
+    ledger: str | None = None,
     quotas: Mapping[str, Any] | None = None,
     per_server: bool = False,
     failover_open: bool = True,
@@ -104,7 +106,10 @@ def setup(
     somebody else does, systemd or a DaemonSet, with the token in
     ``token_file`` (made if it is not there) or the one configured for the
     service ``NAME-node``. ``socket`` is the node manager's, the same path for
-    it and for the servers.
+    it and for the servers; by default ``/run/jupyter-gpushare/node.sock``, and
+    for a managed one of a Hub that is not root's ``jupyter-gpushare/node.sock``
+    in the Hub's own folder. ``ledger`` is a managed node manager's; by default
+    ``/var/lib/jupyter-gpushare/ledger.sqlite``, or in the Hub's folder, too.
 
     ``quotas`` is ``{"default": …, "groups": {…}, "users": {…}}`` for a managed
     node manager; group properties ``gpushare`` need nothing here. With
@@ -121,12 +126,20 @@ def setup(
     """
     kind = spawner_kind(value(c, "JupyterHub", "spawner_class", None))
     run = _run(node, kind)
-    if run is NodeManagerRun.EXTERNAL and (quotas or simulate or node_arguments or node_user):
+    if run is NodeManagerRun.EXTERNAL and (
+        quotas or simulate or node_arguments or node_user or ledger
+    ):
         raise SetupError(
-            "quotas, simulate, node_arguments and node_user are for a node manager that the Hub "
-            'runs (node="managed"). Put them into the configuration of yours: '
+            "quotas, simulate, ledger, node_arguments and node_user are for a node manager that "
+            'the Hub runs (node="managed"). Put them into the configuration of yours: '
             "jupyter_gpushare_node_config.py."
         )
+    # Beside the Hub's own files, where it is not root; not in one folder: the ledger's is private.
+    here = Path.cwd() if run is NodeManagerRun.MANAGED and os.geteuid() != 0 else None
+    if socket is None:
+        socket = str(here / "jupyter-gpushare" / "node.sock") if here else SYSTEM_SOCKET
+    if ledger is None:
+        ledger = str(here / "jupyter-gpushare.sqlite") if here else SYSTEM_LEDGER
     node_name = f"{name}-node"
     scopes = [*NODE_SCOPES, *(["read:servers"] if per_server else [])]
     warnings: list[str] = []
@@ -151,6 +164,7 @@ def setup(
             sys.executable,
             *("-m", "jupyter_gpushare.cli", "node", "--hub", "--shared", "--exit-with-parent"),
             f"--socket={socket}",
+            f"--ledger={ledger}",
             f"--Hub.service={name}",
             *([f"--simulate={simulate}"] if simulate else []),
             *(["--Hub.per_server=True"] if per_server else []),

@@ -496,8 +496,9 @@ class Transport:
         return Connection(self, self._next)
 
     def _bind(self) -> socket.socket:
-        if not self._shared:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Of a shared one only the last folder: nobody is to plant the others above it.
+        mode = 0o755 if self._shared else 0o700
+        self.path.parent.mkdir(mode=mode, parents=not self._shared, exist_ok=True)
         self._remove_stale()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # The mask closes the instant between bind and chmod.

@@ -77,7 +77,7 @@ def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
             SETUP.format(arguments="")
             + "c.JupyterHub.spawner_class = 'dockerspawner.DockerSpawner'\n",
             "mounts",
-            "Containers do not see /run/jupyter-gpushare",
+            "Containers do not see /",
         ),
         (
             "c.JupyterHub.load_groups = {'g': {'properties': {'gpushare': {'gpus': 0.5}}}}\n"

@@ -19,6 +19,12 @@ ACCESS = "access:services!service=gpushare"
 SOCKET = "/run/jupyter-gpushare/node.sock"
 
 
+@pytest.fixture(autouse=True)
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hubs are run, whoever runs the tests."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+
 def named(entries: Any, name: str) -> dict[str, Any]:
     (found,) = [entry for entry in entries if entry["name"] == name]
     return dict(found)
@@ -33,6 +39,8 @@ def test_an_empty_configuration_gets_all_that_is_needed() -> None:
     assert node["command"][:4] == [sys.executable, "-m", "jupyter_gpushare.cli", "node"]
     assert "--hub" in node["command"]
     assert "--simulate=2x24GiB" in node["command"]
+    # Not the ledger of the person who runs the Hub, which their own JupyterLab uses.
+    assert "--ledger=/var/lib/jupyter-gpushare/ledger.sqlite" in node["command"]
     assert "--Quotas.default={'gpus': 1, 'memory': '8GiB'}" in node["command"]
     assert set(named(c.JupyterHub.load_roles, "gpushare-node")["scopes"]) == {
         "read:users:name",
@@ -190,6 +198,7 @@ def test_a_token_that_cannot_be_made_stops_no_hub_unless_asked(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"node": "external", "ledger": "/x"}, "ledger"),
         ({"node": "elsewhere"}, '"managed" or "external"'),
         ({"node": "external"}, "token of its own"),
         ({"node": "external", "quotas": {"default": {"gpus": 1}}}, "configuration of yours"),
@@ -213,6 +222,25 @@ def test_before_jupyterhub_6_users_get_in_by_their_role() -> None:
     c = Config()
     _let_users_in(c, roles, ACCESS, 5)
     assert roles == [{"name": "user", "scopes": ["self", ACCESS]}]
+
+
+def test_a_hub_that_is_not_roots_has_all_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    c = Config()
+    setup(c)
+    command = named(c.JupyterHub.services, "gpushare-node")["command"]
+    assert f"--socket={tmp_path}/jupyter-gpushare/node.sock" in command
+    assert f"--ledger={tmp_path}/jupyter-gpushare.sqlite" in command
+    assert c.Spawner.environment["JUPYTER_GPUSHARE_SOCKET"] == (
+        f"{tmp_path}/jupyter-gpushare/node.sock"
+    )
+    # One that somebody else runs is the host's.
+    c = Config()
+    setup(c, node="external", token_file=str(tmp_path / "token"))
+    assert c.Spawner.environment["JUPYTER_GPUSHARE_SOCKET"] == SOCKET
 
 
 def test_without_pages_tokens_are_still_for_the_service() -> None:

@@ -258,7 +258,6 @@ class RunningHub:
         home = Path(tempfile.mkdtemp(prefix="gh-"))
         home.chmod(0o755)
         port, hub_port, proxy_port, pages_port = free_ports(4)
-        (home / "node").mkdir(mode=0o755)
         (home / "homes").mkdir(mode=0o755)
         for name in ("alice", "bob", "carol"):
             for part in (name, f"{name}/run"):
@@ -269,17 +268,19 @@ class RunningHub:
         hub = cls(home, port, home / "node" / "node.sock", has_pages=pages)
         given = {"url": f"http://127.0.0.1:{pages_port}" if pages else None, **setup}
         simulate = given.pop("simulate", "2x24GiB")
-        arguments = [f"--ledger={home}/ledger.sqlite", *given.pop("node_arguments", ())]
+        ledger = f"{home}/ledger.sqlite"
+        arguments = list(given.pop("node_arguments", ()))
         if external:
             given |= {"node": "external", "token_file": f"{home}/hub-token"}
             hub.node_arguments = [
                 *("--hub", "--shared", f"--simulate={simulate}", "--Hub.service=gpushare"),
                 f"--Hub.api_url=http://127.0.0.1:{hub_port}/hub/api",
                 f"--Hub.api_token_file={home}/hub-token",
+                f"--ledger={ledger}",
                 *arguments,
             ]
         else:
-            given |= {"simulate": simulate, "node_arguments": arguments}
+            given |= {"simulate": simulate, "ledger": ledger, "node_arguments": arguments}
         (home / "jupyterhub_config.py").write_text(
             CONFIG.format(
                 home=str(home),
