@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.hub import Person, RunningHub
-from support.jupyter import Kernel
+from support.jupyter import Kernel, wait_for
 from support.node import NodeClient, Puppet
 
 from jupyter_gpushare.protocol.messages import Method
@@ -48,12 +48,14 @@ class Stage:
         kernel.run("import torch")
         self.kernels[who] = kernel
 
-    def ask(self, who: str, name: str, gpus: int = 1) -> None:
-        """Another process of theirs asks; it may have to wait."""
+    def ask(self, who: str, name: str, gpus: int = 1, until_held: bool = False) -> None:
+        """Another process of theirs asks; it may have to wait, and this ``until_held`` with it."""
         puppet = Puppet()
         self.puppets.append(puppet)
         client = puppet.client(self.hub.socket, self.person(who).token)
-        client.ask(name=name, gpus=gpus, request_id=name)
+        call = client.ask(name=name, gpus=gpus, request_id=name)
+        if until_held:
+            client.wait(call)
 
     def calm(self) -> None:
         """End all that was started, and forget what an administrator set."""
@@ -69,6 +71,8 @@ class Stage:
             for quota in client.call(Method.QUOTA_LIST)["quotas"]:
                 if quota["source"] == "override":
                     client.call(Method.QUOTA_UNSET, environment=quota["environment"])
+            # What they held is free only when it is measured so.
+            wait_for(lambda: not client.call(Method.STATUS)["leases"], what="all GPUs to be free")
 
     def kill_node(self) -> None:
         """``kill -9``."""

@@ -9,7 +9,13 @@ const FOLDER = path.dirname(__dirname);
 /** What hub.py does on demand. */
 type Wish =
   | { do: 'kernel'; who: string }
-  | { do: 'ask'; who: string; name: string; gpus?: number }
+  | {
+      do: 'ask';
+      who: string;
+      name: string;
+      gpus?: number;
+      until_held?: boolean;
+    }
   | { do: 'calm' | 'kill_node' | 'start_node' };
 
 /** A real JupyterHub: alice and bob are students, carol is an administrator. */

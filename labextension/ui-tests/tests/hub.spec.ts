@@ -60,7 +60,13 @@ test('who waits sees the place in line, and who is there nobody else', async ({
   gpusOf,
   hub
 }) => {
-  await hub.do({ do: 'ask', who: 'carol', name: 'everything', gpus: 2 });
+  await hub.do({
+    do: 'ask',
+    who: 'carol',
+    name: 'everything',
+    gpus: 2,
+    until_held: true
+  });
   await hub.do({ do: 'ask', who: 'bob', name: 'patience' });
   const page = await gpusOf('bob');
   await expect(page.locator('main')).toContainText('You are number 1 in line.');
