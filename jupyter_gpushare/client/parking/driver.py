@@ -1,0 +1,285 @@
+"""The driver checkpoint of this process (rung 4), through a helper that can be killed.
+
+How to call it, from a background thread (never from one that a cell waits for)::
+
+    driver = DriverCheckpoint()              # cheap; nothing is started yet
+    ability = driver.probe()                 # usable or not and why, in words; a few seconds
+    outcome = driver.park(deadline_s=park_deadline(bytes), lock_timeout_s=5.0)
+    if outcome.result is Result.DONE:        # then believe NVML, not us, that the memory is gone
+        ...
+    outcome = driver.resume(None, deadline_s=resume_deadline(bytes))   # room reserved before
+
+Every method is synchronous, returns within its deadline plus ``ANSWER_GRACE``
+seconds and raises nothing of its own: what happened is in the `Outcome`, see
+:class:`Result` for what may be believed after it. While this process is
+locked or checkpointed, each CUDA call in it blocks, in whatever thread.
+
+``park`` and ``resume`` start from any state and can be repeated: after a
+``STUCK`` park, ``resume`` tries to set the process going again. A process that
+is parked must not be killed by us, nor one that was restored and lives
+(NVIDIA/cuda-checkpoint#53 hung the host).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from ...protocol import names
+from ...protocol.checkpoint import (
+    RESCUE_SECONDS,
+    Ability,
+    Action,
+    Cause,
+    Outcome,
+    Request,
+    Result,
+    State,
+    Target,
+    decode_answer,
+    encode_request,
+)
+from ...protocol.errors import ProtocolError
+from ...protocol.framing import MAX_LINE_FROM_NODE, LineFramer
+from ...protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
+from ...protocol.processes import start_time
+
+__all__ = [
+    "ANSWER_GRACE",
+    "Ability",
+    "Cause",
+    "DriverCheckpoint",
+    "Outcome",
+    "Result",
+    "State",
+    "park_deadline",
+    "resume_deadline",
+]
+
+#: Seconds after a deadline in which the helper's answer still comes: it brings the process back.
+ANSWER_GRACE: Final = RESCUE_SECONDS + 15.0
+#: Bytes a second below which a checkpoint is taken to hang; good hosts do twenty times as much.
+_SLOWEST: Final = 1024**3
+_BASE_SECONDS: Final = 30.0
+_POLL: Final = 0.02
+_NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", names.HUB_TOKEN})
+_MODULE: Final = "jupyter_gpushare.node.checkpoint"
+
+
+def park_deadline(memory: int) -> float:
+    """Seconds that a checkpoint of ``memory`` bytes may take."""
+    return _BASE_SECONDS + memory / _SLOWEST
+
+
+def resume_deadline(memory: int) -> float:
+    """Seconds that the restore of ``memory`` bytes may take."""
+    return _BASE_SECONDS + memory / _SLOWEST
+
+
+class _NoHelper(Exception):
+    """It could not be reached or started; nothing was asked."""
+
+
+class _Lost(Exception):
+    """It was asked and went away, or did not answer."""
+
+
+class DriverCheckpoint:
+    """See the module. One object may be used by several threads.
+
+    ``pid``: whose memory (default: this process, also after a fork).
+    ``place``: the helper's socket (default: this user's own, in a private
+    directory). ``start_within``: seconds that a new helper may take to listen.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: int | None = None,
+        place: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        start_within: float = 10.0,
+        idle_s: float | None = None,
+    ) -> None:
+        self._pid = pid
+        self._place = place
+        self._environ = os.environ if environ is None else environ
+        self._python = python
+        self._start_within = start_within
+        self._idle = idle_s
+
+    def probe(self, deadline_s: float = 30.0) -> Ability:
+        """Whether this process can be checkpointed here, as far as the driver can tell."""
+        request = Request(Action.PROBE, self._target(), deadline_s)
+        try:
+            answer = self._ask(request)
+        except (_NoHelper, _Lost) as error:
+            return Ability(False, str(error), Cause.NO_HELPER)
+        if isinstance(answer, Ability):
+            return answer
+        return Ability(False, answer.message, answer.cause)
+
+    def state(self, deadline_s: float = 5.0) -> State | None:
+        """In which state the driver has this process; ``None``: it does not say."""
+        return self._carry_out(Action.STATE, deadline_s).state
+
+    def park(self, deadline_s: float, lock_timeout_s: float = 5.0) -> Outcome:
+        """Take everything of this process from the GPUs, into host memory.
+
+        ``lock_timeout_s``: how long GPU work that still runs may take to end.
+        """
+        return self._carry_out(Action.PARK, deadline_s, lock_timeout=lock_timeout_s)
+
+    def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
+        """Put it back. ``gpu_map``: old to new GPU UUIDs where they differ.
+
+        The room must be reserved before: a restore that meets a full GPU
+        cannot be repeated (NVIDIA/cuda-checkpoint#44).
+        """
+        return self._carry_out(Action.RESUME, deadline_s, gpu_map=gpu_map or {})
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _target(self) -> Target | None:
+        pid = os.getpid() if self._pid is None else self._pid
+        started = start_time(pid)
+        return None if started is None else Target(pid, started)
+
+    def _carry_out(
+        self,
+        action: Action,
+        deadline: float,
+        *,
+        lock_timeout: float = 5.0,
+        gpu_map: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        target = self._target()
+        if target is None:
+            return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
+        end = time.monotonic() + deadline
+        answered: Outcome | Ability | None = None
+        for is_last in (False, True):
+            left = max(1.0, end - time.monotonic())
+            request = Request(action, target, left, lock_timeout, gpu_map or {})
+            try:
+                answered = self._ask(request)
+                break
+            except _NoHelper as error:
+                # After a first question that was cut off nobody knows how far it came.
+                result = Result.STUCK if is_last else Result.REFUSED
+                return Outcome(result, Cause.NO_HELPER, str(error))
+            except _Lost as error:
+                # A helper that was killed left a state from which another one goes on.
+                if is_last or time.monotonic() > end:
+                    return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
+        if isinstance(answered, Outcome):
+            return answered
+        return Outcome(Result.STUCK, Cause.NO_HELPER, "The checkpoint helper's answer is nonsense.")
+
+    def _ask(self, request: Request) -> Outcome | Ability:
+        """Raises :class:`_NoHelper` and :class:`_Lost`."""
+        with self._connected() as connection:
+            end = time.monotonic() + request.deadline + ANSWER_GRACE
+            try:
+                connection.settimeout(10.0)
+                connection.sendall(encode_request(request))
+                return decode_answer(_line(connection, end))
+            except TimeoutError:
+                raise _Lost("The checkpoint helper does not answer.") from None
+            except OSError as error:
+                raise _Lost(f"The checkpoint helper went away ({error}).") from error
+            except ProtocolError as error:
+                raise _Lost(f"The checkpoint helper's answer makes no sense: {error}") from error
+
+    def _connected(self) -> socket.socket:
+        """A connection to the helper, which is started when nobody listens."""
+        try:
+            place = self._place or checkpoint_socket(self._environ)
+            make_private(os.path.dirname(place))
+        except (UnsafePlace, OSError) as error:
+            raise _NoHelper(f"No checkpoint helper can be used: {error}") from error
+        end = time.monotonic() + self._start_within
+        said = ""
+        while True:
+            if (connection := _connect(place)) is not None:
+                return connection
+            if time.monotonic() >= end:
+                raise _NoHelper(f"The checkpoint helper does not start. {said}".strip())
+            said = self._start(place, end) or said
+            time.sleep(_POLL)
+
+    def _start(self, place: str, end: float) -> str:
+        """Start a helper and wait until it listens; what it says when it cannot."""
+        command = [self._python, "-P", "-m", _MODULE, "--socket", place]
+        if self._idle is not None:
+            command += ["--idle", str(self._idle)]
+        try:
+            starter = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=helper_environ(self._environ),
+                start_new_session=True,  # Ctrl-C and the end of the kernel's session pass it by
+            )
+        except OSError as error:
+            raise _NoHelper(f"The checkpoint helper cannot be started: {error}") from error
+        with starter:
+            try:
+                # It leaves a grandchild that listens, so this ends as soon as that is so.
+                _, said = starter.communicate(timeout=max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                starter.kill()
+                return "It took too long."
+        return said.decode("utf-8", "replace").strip()[-500:]
+
+
+def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a helper: nothing of one kernel's lease, and all GPUs visible."""
+    ours = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(names.SWITCH) and name not in _NOT_FOR_HELPERS
+    }
+    ours[names.SWITCH] = "off"  # no import hook of ours in it
+    return ours
+
+
+def _connect(place: str) -> socket.socket | None:
+    """A connection to our own user's helper; ``None`` when nobody listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    connection.settimeout(5.0)
+    try:
+        connection.connect(place)
+        size = struct.calcsize("3i")
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    except (FileNotFoundError, ConnectionError, TimeoutError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise _NoHelper(f"The checkpoint helper cannot be reached: {error}") from error
+    _, user, _ = struct.unpack("3i", raw)
+    if user != os.getuid():
+        connection.close()
+        raise _NoHelper(f"The process that listens at {place} belongs to user {user}; not used.")
+    return connection
+
+
+def _line(connection: socket.socket, end: float) -> bytes:
+    """The first line that comes before ``end``."""
+    framer = LineFramer(MAX_LINE_FROM_NODE)
+    while True:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionError("it closed the connection")
+        if lines := framer.feed(data):
+            return lines[0]

@@ -1,0 +1,391 @@
+"""Which driver call comes next: parking and resuming as pure step-by-step plans.
+
+A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer`
+(which may say that the call hung and the worker was killed), and returns the
+:class:`Outcome`. It starts from whatever state the process is in, so that a
+plan that was cut short by the death of a helper can simply be asked for again.
+
+A process that is left locked hangs at its next CUDA call. Whatever goes wrong
+after a lock therefore ends in :func:`_rescue`, which has time of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from jupyter_gpushare.protocol.checkpoint import (
+    RESCUE_SECONDS,
+    Action,
+    Cause,
+    Outcome,
+    Request,
+    Result,
+    State,
+)
+
+#: Seconds that the driver may take to say in which state a process is.
+STATE_SECONDS: Final = 4.0
+#: Seconds that an unlock may take, and a lock beyond the driver's own timeout.
+UNLOCK_SECONDS: Final = 4.0
+LOCK_GRACE: Final = 2.0
+#: Seconds between two looks at a state that changes by itself.
+LOOK_AGAIN: Final = 0.2
+
+_BY_CODE: Final = {
+    1: Cause.NO_CUDA,  # an invalid value: no process with CUDA in it
+    2: Cause.OUT_OF_MEMORY,
+    3: Cause.NO_CUDA,  # not initialized
+    46: Cause.GPU_LOST,  # a device that is unavailable
+    100: Cause.NO_DRIVER,
+    101: Cause.GPU_LOST,
+    304: Cause.NOT_PERMITTED,  # a system call failed; most often ptrace or /proc is forbidden
+    401: Cause.ILLEGAL_STATE,
+    600: Cause.GPU_WORK,  # not ready: the lock's timeout
+    800: Cause.NOT_PERMITTED,
+    801: Cause.NOT_SUPPORTED,
+}
+
+
+class Step(Enum):
+    """One call on the driver."""
+
+    STATE = "state"
+    LOCK = "lock"
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    UNLOCK = "unlock"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``seconds``: when the worker is killed. ``pause``: seconds to wait before."""
+
+    step: Step
+    seconds: float
+    lock_timeout: float = 0.0
+    gpu_map: Mapping[str, str] = field(default_factory=dict)
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a call.
+
+    ``code`` is the driver's (0: success), ``error`` its name. ``late``: it hung
+    and the worker was killed. ``died``: the worker ended by itself. ``gone``:
+    the process is not there any more. ``seconds``: how long it took.
+    """
+
+    state: State | None = None
+    code: int = 0
+    error: str | None = None
+    late: bool = False
+    died: bool = False
+    gone: bool = False
+    seconds: float = 0.0
+
+    @property
+    def well(self) -> bool:
+        return not (self.code or self.error or self.late or self.died or self.gone)
+
+
+Plan = Generator[Call, Answer, Outcome]
+
+
+@dataclass
+class _Story:
+    """What has happened so far in one plan."""
+
+    left: float
+    seconds: dict[str, float] = field(default_factory=dict)
+    state: State | None = None
+    replaced: bool = False
+
+    def note(self, step: Step, answer: Answer) -> None:
+        self.left -= answer.seconds
+        self.seconds[step.value] = self.seconds.get(step.value, 0.0) + answer.seconds
+        self.replaced |= answer.late or answer.died
+        if answer.state is not None:
+            self.state = answer.state
+
+    def is_in(self, *states: State) -> bool:
+        """Whether the last word about the process was one of these."""
+        return self.state in states
+
+    def end(
+        self, result: Result, message: str, cause: Cause | None = None, error: str | None = None
+    ) -> Outcome:
+        return Outcome(result, cause, message, self.state, dict(self.seconds), error, self.replaced)
+
+
+def plan(request: Request) -> Plan:
+    """The plan for a request about a process."""
+    if request.action is Action.PARK:
+        return park(request.deadline, request.lock_timeout)
+    if request.action is Action.RESUME:
+        return resume(request.deadline, request.gpu_map)
+    return look(request.deadline)
+
+
+def look(deadline: float) -> Plan:
+    """Only ask for the state."""
+    story = _Story(deadline)
+    answer = yield from _do(story, Call(Step.STATE, deadline))
+    if answer.well:
+        return story.end(Result.DONE, "")
+    return _no_state(story, answer)
+
+
+def park(deadline: float, lock_timeout: float) -> Plan:
+    """Bring a process to CHECKPOINTED, or leave it running."""
+    story = _Story(deadline)
+    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, deadline)))
+    if not answer.well:
+        return _no_state(story, answer)
+    if story.is_in(State.CHECKPOINTED):
+        return story.end(Result.DONE, "It was checkpointed already.")
+    if story.is_in(State.FAILED):
+        return _dead(story)
+    if story.is_in(State.CHECKPOINTING, State.RESTORING):
+        return story.end(
+            Result.REFUSED,
+            "Somebody else is checkpointing or restoring this process just now.",
+            Cause.BUSY,
+        )
+    if story.is_in(State.RUNNING):
+        timeout = max(0.001, min(lock_timeout, story.left))
+        call = Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)
+        answer = yield from _do(story, call)
+        if not answer.well:
+            return (yield from _rescue(story, answer, Step.LOCK))
+    answer = yield from _do(story, Call(Step.CHECKPOINT, max(0.001, story.left)))
+    if not answer.well:
+        return (yield from _rescue(story, answer, Step.CHECKPOINT))
+    story.state = State.CHECKPOINTED
+    return story.end(Result.DONE, "")
+
+
+def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
+    """Bring a process to RUNNING. The room that it needs must be reserved before."""
+    story = _Story(deadline)
+    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, deadline)))
+    if not answer.well:
+        return _no_state(story, answer)
+    if story.is_in(State.RUNNING):
+        return story.end(Result.DONE, "It was running already.")
+    if story.is_in(State.FAILED):
+        return _dead(story)
+    if story.is_in(State.CHECKPOINTING, State.RESTORING):
+        return story.end(
+            Result.REFUSED,
+            "Somebody else is checkpointing or restoring this process just now.",
+            Cause.BUSY,
+        )
+    if story.is_in(State.CHECKPOINTED):
+        call = Call(Step.RESTORE, max(0.001, story.left), gpu_map=gpu_map)
+        answer = yield from _do(story, call)
+        failed = answer
+        if answer.well:
+            # Not believed: a process that is unlocked too early would run into nothing.
+            answer = yield from _do(story, Call(Step.STATE, STATE_SECONDS))
+        if not answer.well or not story.is_in(State.LOCKED):
+            return (yield from _after_restore(story, answer if failed.well else failed))
+    return (yield from _unlock_to_run(story))
+
+
+# -- when something goes wrong -----------------------------------------------------------------
+
+
+def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
+    """After a failure between RUNNING and CHECKPOINTED: back to running, or say what is."""
+    left = RESCUE_SECONDS
+    pause = 0.0
+    while left > 0:
+        call = Call(Step.STATE, min(STATE_SECONDS, left), pause=pause)
+        answer = yield from _do(story, call)
+        left -= answer.seconds + pause
+        if answer.gone:
+            return _gone(story, failure)
+        if not answer.well:
+            story.state = None
+            break
+        if story.is_in(State.RUNNING):
+            return _failed_but_runs(story, failure, step)
+        if story.is_in(State.CHECKPOINTED):
+            return story.end(Result.DONE, f"It was done, though {_what(failure, step)}.")
+        if story.is_in(State.FAILED):
+            return _dead(story, failure)
+        if story.is_in(State.LOCKED):
+            answer = yield from _do(story, Call(Step.UNLOCK, min(UNLOCK_SECONDS, max(left, 1.0))))
+            left -= answer.seconds
+            if answer.well:
+                story.state = State.RUNNING
+                return _failed_but_runs(story, failure, step)
+        pause = LOOK_AGAIN
+    return story.end(
+        Result.STUCK,
+        f"The checkpoint failed ({_what(failure, step)}), and the process could not be set going"
+        " again: its next CUDA call may hang. Resume tries again; else restart the kernel.",
+        _cause(failure),
+        failure.error,
+    )
+
+
+def _after_restore(story: _Story, failure: Answer) -> Plan:
+    """After a restore that failed, hung, or did not end where it should."""
+    left = RESCUE_SECONDS
+    pause = 0.0
+    while left > 0:
+        call = Call(Step.STATE, min(STATE_SECONDS, left), pause=pause)
+        answer = yield from _do(story, call)
+        left -= answer.seconds + pause
+        if answer.gone:
+            return _gone(story, failure)
+        if not answer.well:
+            story.state = None
+            break
+        if story.is_in(State.RUNNING):
+            return story.end(Result.DONE, f"It runs, though {_what(failure, Step.RESTORE)}.")
+        if story.is_in(State.LOCKED):
+            return (yield from _unlock_to_run(story))
+        if story.is_in(State.FAILED):
+            return _dead(story, failure)
+        if story.is_in(State.CHECKPOINTED):
+            return _not_restored(story, failure)
+        pause = LOOK_AGAIN
+    return story.end(
+        Result.STUCK,
+        f"The restore failed ({_what(failure, Step.RESTORE)}), and the driver does not say where"
+        " the process stands. Its copy in host memory is kept as long as it lives; try again"
+        " later, or restart the kernel.",
+        _cause(failure),
+        failure.error,
+    )
+
+
+def _not_restored(story: _Story, failure: Answer) -> Outcome:
+    """It is still CHECKPOINTED; may it be tried again?"""
+    cause = _cause(failure)
+    if cause is Cause.OUT_OF_MEMORY:
+        # NVIDIA/cuda-checkpoint#44: every later restore of this process fails as well.
+        return story.end(
+            Result.STUCK,
+            "The GPU had too little free memory for the restore, and known drivers cannot restore"
+            " a process after that. Its copy is kept as long as it lives; a retry may help with"
+            " a newer driver, else restart the kernel.",
+            cause,
+            failure.error,
+        )
+    if failure.late:
+        return story.end(
+            Result.STUCK,
+            "The restore did not end in time and was broken off. The copy in host memory is kept"
+            " as long as the process lives; try again, or restart the kernel.",
+            cause,
+        )
+    return story.end(
+        Result.INTACT,
+        f"The restore failed ({_what(failure, Step.RESTORE)}). The process is still parked, its"
+        " copy is kept as long as it lives; it can be tried again.",
+        cause,
+        failure.error,
+    )
+
+
+def _unlock_to_run(story: _Story) -> Plan:
+    """The last step of a resume, tried twice."""
+    answer = yield from _do(story, Call(Step.UNLOCK, UNLOCK_SECONDS))
+    if answer.well:
+        story.state = State.RUNNING
+        return story.end(Result.DONE, "")
+    if answer.gone:
+        return _gone(story, answer)
+    failure = answer
+    answer = yield from _do(story, Call(Step.STATE, STATE_SECONDS))
+    if answer.well and story.is_in(State.LOCKED):
+        again = yield from _do(story, Call(Step.UNLOCK, UNLOCK_SECONDS))
+        if again.well:
+            story.state = State.RUNNING
+    if story.is_in(State.RUNNING):
+        return story.end(Result.DONE, f"It runs, though {_what(failure, Step.UNLOCK)}.")
+    if answer.gone:
+        return _gone(story, failure)
+    if story.is_in(State.FAILED):
+        return _dead(story, failure)
+    return story.end(
+        Result.STUCK,
+        f"The GPU's memory is restored, but the process could not be unlocked"
+        f" ({_what(failure, Step.UNLOCK)}): its next CUDA call may hang. Try again, or restart"
+        " the kernel.",
+        _cause(failure),
+        failure.error,
+    )
+
+
+# -- endings -----------------------------------------------------------------------------------
+
+
+def _do(story: _Story, call: Call) -> Generator[Call, Answer, Answer]:
+    answer = yield call
+    story.note(call.step, answer)
+    return answer
+
+
+def _no_state(story: _Story, answer: Answer) -> Outcome:
+    """The driver did not even say in which state the process is: nothing was touched."""
+    if answer.gone:
+        return _gone(story, answer)
+    if answer.late:
+        message = (
+            "The driver did not say in time in which state this process is, as it happens with"
+            " NCCL in a process. Nothing was changed."
+        )
+    else:
+        message = f"The driver cannot checkpoint this process ({_what(answer, Step.STATE)})."
+    return story.end(Result.REFUSED, message, _cause(answer), answer.error)
+
+
+def _failed_but_runs(story: _Story, failure: Answer, step: Step) -> Outcome:
+    if _cause(failure) is Cause.GPU_WORK:
+        message = "GPU work of this process did not end in time; it runs on."
+    else:
+        message = f"The checkpoint failed ({_what(failure, step)}); the process runs on as before."
+    return story.end(Result.INTACT, message, _cause(failure), failure.error)
+
+
+def _dead(story: _Story, failure: Answer | None = None) -> Outcome:
+    story.state = State.FAILED
+    return story.end(
+        Result.DEAD,
+        "The driver has given this process up: its GPU memory is lost. Restart the kernel.",
+        Cause.DRIVER if failure is None else _cause(failure),
+        None if failure is None else failure.error,
+    )
+
+
+def _gone(story: _Story, failure: Answer) -> Outcome:
+    story.state = None
+    return story.end(Result.DEAD, "The process has ended.", Cause.GONE, failure.error)
+
+
+def _what(failure: Answer, step: Step) -> str:
+    if failure.late:
+        return f"the driver's {step.value} did not answer in time"
+    if failure.died:
+        return f"the worker died in the driver's {step.value}"
+    if failure.gone:
+        return "the process has ended"
+    if failure.code or failure.error:
+        return f"the driver's {step.value} said {failure.error or failure.code}"
+    return f"the driver's {step.value} had no effect"
+
+
+def _cause(failure: Answer) -> Cause:
+    if failure.gone:
+        return Cause.GONE
+    if failure.late:
+        return Cause.TIMEOUT
+    return _BY_CODE.get(failure.code, Cause.DRIVER)

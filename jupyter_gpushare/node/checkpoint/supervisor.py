@@ -1,0 +1,219 @@
+"""The resident part of the checkpoint helper: a socket for one user, and nothing that can hang."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Final
+
+from jupyter_gpushare.protocol.checkpoint import (
+    Ability,
+    Cause,
+    Outcome,
+    Result,
+    decode_request,
+    encode_answer,
+)
+from jupyter_gpushare.protocol.errors import ProtocolError
+from jupyter_gpushare.protocol.framing import LineFramer
+from jupyter_gpushare.protocol.privateplace import UnsafePlace, make_private
+
+from .operations import Operations
+from .workerlink import WorkerLink
+
+#: Seconds without a request after which a helper ends that has nothing parked.
+IDLE_SECONDS: Final = 300.0
+#: Seconds in which a caller must have said what it wants.
+_ASK_WITHIN: Final = 10.0
+_MOST_CALLERS: Final = 64
+_TICK: Final = 0.5
+#: Seconds that a helper which is told to stop still gives to what is under way.
+_DRAIN: Final = 30.0
+
+
+class Supervisor:
+    """Serves ``listener`` until it has been idle for ``idle`` seconds or is told to stop."""
+
+    def __init__(self, listener: socket.socket, operations: Operations, idle: float) -> None:
+        self._listener = listener
+        self._operations = operations
+        self._idle = idle
+        self._lock = threading.Lock()
+        self._callers = 0
+        self._last_use = time.monotonic()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """From a signal handler: end after what is under way."""
+        self._stopped.set()
+
+    def serve(self) -> None:
+        self._listener.settimeout(min(_TICK, max(0.01, self._idle / 4)))
+        while not self._stopped.is_set() and not self._is_idle():
+            try:
+                caller, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            with self._lock:
+                if self._callers >= _MOST_CALLERS:
+                    caller.close()
+                    continue
+                self._callers += 1
+            threading.Thread(target=self._attend, args=(caller,), daemon=True).start()
+
+    def drain(self, seconds: float) -> None:
+        """Wait for what is under way, so that no process is left half-way."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with self._lock:
+                if not self._callers:
+                    return
+            time.sleep(0.02)
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            if self._callers or time.monotonic() - self._last_use < self._idle:
+                return False
+        return not self._operations.has_parked()
+
+    def _attend(self, caller: socket.socket) -> None:
+        try:
+            with caller:
+                if peer_user(caller) != os.getuid():
+                    return  # another user's process has no business here
+                caller.settimeout(_ASK_WITHIN)
+                line = _one_line(caller)
+                if line is None:
+                    return
+                answer = self._answer(line)
+                caller.settimeout(_ASK_WITHIN)
+                caller.sendall(encode_answer(answer))
+        except OSError:
+            pass  # the caller has gone; what it asked for is done all the same
+        finally:
+            with self._lock:
+                self._callers -= 1
+                self._last_use = time.monotonic()
+
+    def _answer(self, line: bytes) -> Outcome | Ability:
+        try:
+            return self._operations.carry_out(decode_request(line))
+        except ProtocolError as error:
+            return Outcome(Result.REFUSED, Cause.BAD_REQUEST, str(error))
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end, as the system tells it."""
+    size = struct.calcsize("3i")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, user, _ = struct.unpack("3i", raw)
+    return int(user)
+
+
+def _one_line(caller: socket.socket) -> bytes | None:
+    framer = LineFramer()
+    while True:
+        data = caller.recv(65536)
+        if not data:
+            return None
+        try:
+            lines = framer.feed(data)
+        except ProtocolError:
+            return b"{}"  # too long: answered as nonsense
+        if lines:
+            return lines[0]
+
+
+def listen(path: str) -> tuple[socket.socket, int] | None:
+    """A listening socket at ``path`` and the lock that goes with it; ``None``: another has it.
+
+    Raises :class:`UnsafePlace`, ``OSError``.
+    """
+    make_private(os.path.dirname(path))
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(path + ".lock", flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    # Whoever holds the lock owns the name: what lies there is left from a helper that was killed.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    mask = os.umask(0o177)
+    try:
+        # Under another name first, so that nobody finds a socket that does not listen yet.
+        listener.bind(path + ".new")
+        listener.listen(_MOST_CALLERS)
+        os.rename(path + ".new", path)
+    except FileExistsError:
+        os.unlink(path + ".new")
+        listener.close()
+        os.close(lock)
+        return listen(path)
+    except OSError:
+        listener.close()
+        os.close(lock)
+        raise
+    finally:
+        os.umask(mask)
+    return listener, lock
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Listen; leave the caller's process tree; serve."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jupyter_gpushare.node.checkpoint",
+        description="Be the helper that checkpoints this user's idle kernels. Kernels start it"
+        " themselves when they need it.",
+    )
+    parser.add_argument("--socket", required=True, help="where to listen")
+    parser.add_argument(
+        "--idle", type=float, default=IDLE_SECONDS, help="seconds without a request until it ends"
+    )
+    parser.add_argument(
+        "--foreground", action="store_true", help="stay the child of whoever started it"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        taken = listen(options.socket)
+    except (UnsafePlace, OSError) as error:
+        print(f"jupyter_gpushare checkpoint helper: {error}", file=sys.stderr)
+        return 2
+    if taken is None:
+        return 0  # another one serves already
+    listener, lock = taken
+    if not options.foreground:
+        # The parent goes: then its caller knows that somebody listens, and has no child to reap.
+        if os.fork() > 0:
+            os._exit(0)
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.close(null)
+    os.chdir("/")
+    link = WorkerLink()
+    supervisor = Supervisor(listener, Operations(link), options.idle)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    try:
+        supervisor.serve()
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(options.socket)
+        listener.close()
+        supervisor.drain(_DRAIN)
+        link.close()
+        os.close(lock)
+    return 0

@@ -1,0 +1,263 @@
+"""The process that has the driver loaded. It may hang in any call, and is killed then.
+
+Commands come on standard input, answers go to standard output, one JSON object
+a line. Nothing is decided here. Should its supervisor die, it ends by itself:
+at the end of its input, or when its own alarm rings in a call that hangs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from jupyter_gpushare.protocol.processes import start_time
+
+#: Seconds after a call's deadline at which a worker that nobody has killed ends itself.
+_ALARM_GRACE: Final = 5
+_STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
+_MIGRATION_BINDINGS: Final = "CUcheckpointGpuPair"
+
+
+class CannotLoad(Exception):
+    """The driver cannot be used at all; ``cause`` is one of the protocol's."""
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class Driver:
+    """The real driver through cuda-bindings, initialised once."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise CannotLoad("no_bindings", str(error)) from error
+        if not hasattr(driver, "cuCheckpointProcessGetState"):
+            raise CannotLoad("no_bindings", f"cuda-bindings {_bindings()} is too old")
+        self._driver: Any = driver
+        try:
+            (result,) = driver.cuInit(0)
+        except Exception as error:  # the bindings raise their own kinds when there is no library
+            raise CannotLoad("no_driver", str(error)) from error
+        if int(result) != 0:
+            raise CannotLoad("no_driver", f"cuInit said {result.name}")
+
+    def state(self, pid: int) -> dict[str, Any]:
+        result, state = self._driver.cuCheckpointProcessGetState(pid)
+        answer = _result(result)
+        if not answer["code"]:
+            number = int(state)
+            if number < len(_STATES):
+                answer["state"] = _STATES[number]
+            else:
+                answer |= {"code": 999, "error": f"an unknown state {number}"}
+        return answer
+
+    def lock(self, pid: int, timeout: float) -> dict[str, Any]:
+        arguments = self._driver.CUcheckpointLockArgs()
+        # 0 would mean: wait for ever.
+        arguments.timeoutMs = max(1, min(2**31, math.ceil(timeout * 1000)))
+        return _result(*self._driver.cuCheckpointProcessLock(pid, arguments))
+
+    def checkpoint(self, pid: int) -> dict[str, Any]:
+        return _result(*self._driver.cuCheckpointProcessCheckpoint(pid, None))
+
+    def restore(self, pid: int, gpu_map: dict[str, str]) -> dict[str, Any]:
+        if not gpu_map:
+            return _result(*self._driver.cuCheckpointProcessRestore(pid, None))
+        if not hasattr(self._driver, _MIGRATION_BINDINGS):
+            return {"code": 801, "error": "cuda-bindings before 13.0.3 cannot change GPUs"}
+        try:
+            pairs = permutation(gpu_map, [gpu["uuid"] for gpu in self._gpus()])
+        except ValueError as error:
+            return {"code": 1, "error": str(error)}
+        arguments = self._driver.CUcheckpointRestoreArgs()
+        arguments.gpuPairs = [self._pair(old, new) for old, new in pairs.items()]
+        arguments.gpuPairsCount = len(pairs)
+        return _result(*self._driver.cuCheckpointProcessRestore(pid, arguments))
+
+    def unlock(self, pid: int) -> dict[str, Any]:
+        return _result(*self._driver.cuCheckpointProcessUnlock(pid, None))
+
+    def probe(self) -> dict[str, Any]:
+        result, version = self._driver.cuDriverGetVersion()
+        answer = _result(result)
+        answer["bindings"] = _bindings()
+        answer["cuda"] = int(version) if not answer["code"] else None
+        answer["pairs"] = hasattr(self._driver, _MIGRATION_BINDINGS)
+        answer["gpus"] = self._gpus()
+        answer["driver"] = _ask_nvml(answer["gpus"])
+        return answer
+
+    def _gpus(self) -> list[dict[str, Any]]:
+        found = []
+        result, count = self._driver.cuDeviceGetCount()
+        for position in range(int(count) if int(result) == 0 else 0):
+            _, device = self._driver.cuDeviceGet(position)
+            result, raw = self._driver.cuDeviceGetUuid_v2(device)
+            if int(result) != 0:
+                continue
+            _, name = self._driver.cuDeviceGetName(96, device)
+            text = bytes(name).split(b"\0")[0].decode("utf-8", "replace")
+            found.append({"uuid": _uuid_text(bytes(raw.bytes)), "name": text})
+        return found
+
+    def _pair(self, old: str, new: str) -> Any:
+        pair = self._driver.CUcheckpointGpuPair()
+        pair.oldUuid = self._uuid(old)
+        pair.newUuid = self._uuid(new)
+        return pair
+
+    def _uuid(self, text: str) -> Any:
+        uuid = self._driver.CUuuid()
+        uuid.bytes = _uuid_bytes(text)
+        return uuid
+
+
+def permutation(gpu_map: dict[str, str], gpus: list[str]) -> dict[str, str]:
+    """``gpu_map`` made complete: the driver wants every GPU of the host in the list, once.
+
+    A GPU that something moves to gives its own place in exchange. Raises
+    :class:`ValueError` for a GPU that is not there.
+    """
+    for uuid in (*gpu_map, *gpu_map.values()):
+        if uuid not in gpus:
+            raise ValueError(f"{uuid} is not among the GPUs that the driver shows here")
+    full = dict(gpu_map)
+    free = [uuid for uuid in gpus if uuid not in gpu_map.values()]
+    for uuid in gpus:
+        if uuid not in full:
+            # Its own place if nobody takes that, else the first place that is left.
+            full[uuid] = uuid if uuid in free else next(u for u in free if u in gpu_map)
+            free.remove(full[uuid])
+    return full
+
+
+def _ask_nvml(gpus: list[dict[str, Any]]) -> str | None:
+    """Note persistence and MIG mode in ``gpus``; the driver's version. NVML may be missing."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        for gpu in gpus:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu["uuid"])
+            gpu["persistence"] = _flag(pynvml.nvmlDeviceGetPersistenceMode, handle)
+            gpu["mig"] = _flag(pynvml.nvmlDeviceGetMigMode, handle)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
+def _flag(ask: Callable[[Any], Any], handle: Any) -> bool | None:
+    import pynvml
+
+    try:
+        said = ask(handle)
+        return bool(said[0] if isinstance(said, list | tuple) else said)  # now, and after a reboot
+    except pynvml.NVMLError as error:
+        # "Not supported" is how a GPU without MIG answers about MIG; of others nothing is known.
+        return False if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED else None
+
+
+def _bindings() -> str:
+    try:
+        return importlib.metadata.version("cuda-bindings")
+    except importlib.metadata.PackageNotFoundError:
+        return "of an unknown version"
+
+
+def _result(result: Any) -> dict[str, Any]:
+    code = int(result)
+    return {"code": code, "error": None if code == 0 else str(getattr(result, "name", code))}
+
+
+def _uuid_text(raw: bytes) -> str:
+    text = raw.hex()
+    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _uuid_bytes(text: str) -> bytes:
+    raw = bytes.fromhex(text.partition("-")[2].replace("-", ""))
+    if len(raw) != 16:
+        raise ValueError(f"{text} is no UUID of a GPU")
+    return raw
+
+
+def _act(driver: Driver, command: dict[str, Any]) -> dict[str, Any]:
+    step = command["step"]
+    if step == "probe":
+        return driver.probe()
+    pid = int(command["pid"])
+    # The last moment at which it can be noticed that the pid has gone to somebody else.
+    if start_time(pid) != command["start_time"]:
+        return {"gone": True}
+    if step == "lock":
+        answer = driver.lock(pid, float(command["lock_timeout"]))
+    elif step == "restore":
+        answer = driver.restore(pid, command["gpu_map"])
+    else:
+        calls = {"state": driver.state, "checkpoint": driver.checkpoint, "unlock": driver.unlock}
+        answer = calls[step](pid)
+    if answer["code"] and start_time(pid) != command["start_time"]:
+        answer["gone"] = True
+    return answer
+
+
+def _answer(driver: Driver | None, command: dict[str, Any]) -> tuple[Driver | None, dict[str, Any]]:
+    try:
+        driver = driver or Driver()
+        if command["step"] == "load":
+            return driver, {"code": 0, "error": None}
+        return driver, _act(driver, command)
+    except CannotLoad as error:
+        return driver, {"cannot_load": error.cause, "error": str(error), "bindings": _bindings()}
+    except Exception as error:  # noqa: BLE001 - the bindings raise many kinds; all go to a person
+        text = f"{type(error).__name__}: {error}"
+        # So the bindings say that the driver's library lacks a function.
+        missing = isinstance(error, RuntimeError) and "not found" in str(error)
+        return driver, {"code": 801 if missing else 999, "error": text}
+
+
+def main() -> int:
+    """Serve until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # Libraries print to standard output as they like; our answers must not be mixed with that.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    driver: Driver | None = None
+    for line in sys.stdin.buffer:
+        command = json.loads(line)
+        # The default action of SIGALRM ends even a process whose only thread hangs in C.
+        signal.alarm(math.ceil(command["seconds"]) + _ALARM_GRACE)
+        began = time.monotonic()
+        driver, answer = _answer(driver, command)
+        signal.alarm(0)
+        answer["seconds"] = time.monotonic() - began
+        try:
+            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.flush()
+        except BrokenPipeError:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+"""One worker process at the end of two pipes: asked with a deadline, killed when it is past."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import Any, Final
+
+from jupyter_gpushare.protocol import names
+
+#: Seconds that a killed worker may take to end; one that sits in the kernel's driver takes longer.
+_BURIAL: Final = 2.0
+
+
+class WorkerLate(Exception):
+    """It did not answer in time and was killed."""
+
+
+class WorkerDied(Exception):
+    """It ended by itself; the text says how."""
+
+
+class WorkerLink:
+    """A worker, started at the first question and again after its death."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unburied: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the worker that runs now."""
+        return None if self._process is None else self._process.pid
+
+    def ask(self, command: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The worker's answer within ``seconds``.
+
+        Raises :class:`WorkerLate` and :class:`WorkerDied`; the next question then
+        goes to a new worker.
+        """
+        self._bury()
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        line = json.dumps({**command, "seconds": seconds}).encode() + b"\n"
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+        return self._read(process, time.monotonic() + seconds)
+
+    def close(self) -> None:
+        """Let the worker end; kill it when it does not at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._let_go(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_BURIAL)
+                return
+            self._kill(process)
+
+    def _start(self) -> None:
+        environ = dict(os.environ)
+        # The worker must see all GPUs of the host: a map of GPUs names every one of them.
+        environ.pop("CUDA_VISIBLE_DEVICES", None)
+        environ[names.SWITCH] = "off"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"{__package__}.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environ,
+        )
+
+    def _read(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
+        assert process.stdout is not None
+        descriptor = process.stdout.fileno()
+        poll = select.poll()  # not select: it cannot take a descriptor over 1023
+        poll.register(descriptor, select.POLLIN)
+        data = b""
+        while not data.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                self._process = None
+                self._kill(process)
+                raise WorkerLate
+            more = os.read(descriptor, 65536)
+            if not more:
+                raise self._died()
+            data += more
+        answer = json.loads(data)
+        assert isinstance(answer, dict)
+        return answer
+
+    def _died(self) -> WorkerDied:
+        process, self._process = self._process, None
+        if process is None:
+            return WorkerDied("it was not there")
+        self._kill(process)
+        code = process.returncode
+        return WorkerDied("it cannot be ended" if code is None else f"exit status {code}")
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        self._let_go(process)
+        try:
+            process.wait(_BURIAL)
+        except subprocess.TimeoutExpired:
+            self._unburied.append(process)  # in the kernel, uninterruptible; it ends some day
+
+    @staticmethod
+    def _let_go(process: subprocess.Popen[bytes]) -> None:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _bury(self) -> None:
+        self._unburied = [process for process in self._unburied if process.poll() is None]

@@ -1,0 +1,64 @@
+"""A directory for the sockets of one user's processes, that nobody else can have prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from .processes import namespace_of_pids
+
+#: Bytes of a Unix socket's path that Linux takes, the final zero not counted.
+LONGEST_SOCKET_PATH: Final = 107
+_FOLDER: Final = "jupyter-gpushare"
+
+
+class UnsafePlace(Exception):
+    """No directory can be trusted; the text says which were looked at and why not."""
+
+
+def checkpoint_socket(environ: Mapping[str, str]) -> str:
+    """Where this user's checkpoint helper listens, in a directory of mode 0700, made if needed.
+
+    There is one for each pid namespace: a home directory or ``/tmp`` may be
+    shared by containers in which the same pids mean other processes. Raises
+    :class:`UnsafePlace`.
+    """
+    name = f"checkpoint-{namespace_of_pids()}.sock"
+    reasons = []
+    for folder in _candidates(environ):
+        path = os.path.join(folder, name)
+        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH - 8:  # a little for a name under way
+            reasons.append(f"{folder} has too long a name for a socket")
+            continue
+        try:
+            make_private(folder)
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror}")
+        except UnsafePlace as error:
+            reasons.append(str(error))
+        else:
+            return path
+    raise UnsafePlace("There is no safe place for a socket: " + "; ".join(reasons) + ".")
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        yield os.path.join(runtime, _FOLDER)
+    yield f"/tmp/{_FOLDER}-{os.getuid()}"
+
+
+def make_private(folder: str) -> None:
+    """Make ``folder`` for us alone, or see that it is. Raises :class:`UnsafePlace`, ``OSError``."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    there = os.lstat(folder)
+    if not stat.S_ISDIR(there.st_mode):
+        raise UnsafePlace(f"{folder} is no directory")
+    if there.st_uid != os.getuid():
+        raise UnsafePlace(f"{folder} belongs to user {there.st_uid}")
+    if stat.S_IMODE(there.st_mode) & 0o077:
+        raise UnsafePlace(f"{folder} is open to other users (mode {there.st_mode & 0o777:o})")

@@ -1,0 +1,43 @@
+"""What a process is, by ``/proc``: enough to be sure that it is still the same one."""
+
+from __future__ import annotations
+
+import os
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks since boot at which ``pid`` started; ``None``: it is gone, or a zombie.
+
+    The kernel gives a pid to a later process again, with another start time.
+    """
+    if pid <= 0:
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command's name stands in parentheses and may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 20 or fields[0] in (b"Z", b"X"):
+        return None
+    return int(fields[19])
+
+
+def user_ids(pid: int) -> frozenset[int]:
+    """The real, effective and saved user id of ``pid``; empty when it is gone or hidden."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("Uid:"):
+                    return frozenset(int(word) for word in line.split()[1:4])
+    except OSError:
+        pass
+    return frozenset()
+
+
+def namespace_of_pids() -> str:
+    """A name of our pid namespace: a pid means nothing outside of its own."""
+    try:
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:
+        return "0"

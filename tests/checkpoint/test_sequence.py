@@ -1,0 +1,190 @@
+"""The order of the driver calls, against a model of the driver that fails wherever it likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.node.checkpoint.sequence import (
+    LOCK_GRACE,
+    STATE_SECONDS,
+    UNLOCK_SECONDS,
+    Answer,
+    Call,
+    Plan,
+    Step,
+    look,
+    park,
+    resume,
+)
+from jupyter_gpushare.protocol.checkpoint import RESCUE_SECONDS, Cause, Outcome, Result, State
+
+#: The driver's table: from which state a call leads where.
+MOVES = {
+    (Step.LOCK, State.RUNNING): State.LOCKED,
+    (Step.CHECKPOINT, State.LOCKED): State.CHECKPOINTED,
+    (Step.RESTORE, State.CHECKPOINTED): State.LOCKED,
+    (Step.UNLOCK, State.LOCKED): State.RUNNING,
+}
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """What goes wrong in one call, and whether the call had its effect all the same."""
+
+    kind: str  # "none", "error", "late", "died", "gone", "failed"
+    code: int = 999
+    takes_effect: bool = False
+
+
+@dataclass
+class ModelDriver:
+    """One process under the driver; ``mishaps`` come one after the other, then none."""
+
+    state: State
+    mishaps: list[Mishap] = field(default_factory=list)
+    gone: bool = False
+    calls: list[Call] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def answer(self, call: Call) -> Answer:
+        self.calls.append(call)
+        mishap = self.mishaps.pop(0) if self.mishaps else Mishap("none")
+        took = call.seconds if mishap.kind == "late" else min(0.01, call.seconds)
+        self.seconds += took + call.pause
+        if self.gone or mishap.kind == "gone":
+            self.gone = True
+            return Answer(gone=True, seconds=took)
+        if mishap.kind == "failed" and call.step is not Step.STATE:
+            self.state = State.FAILED
+            return Answer(code=719, error="CUDA_ERROR_LAUNCH_FAILED", seconds=took)
+        if mishap.kind in ("error", "late", "died"):
+            if mishap.takes_effect:
+                self.state = MOVES.get((call.step, self.state), self.state)
+            if mishap.kind == "error":
+                return Answer(code=mishap.code, error="CUDA_ERROR", seconds=took)
+            return Answer(late=mishap.kind == "late", died=mishap.kind == "died", seconds=took)
+        if call.step is Step.STATE:
+            return Answer(state=self.state, seconds=took)
+        if (call.step, self.state) not in MOVES:
+            return Answer(code=401, error="CUDA_ERROR_ILLEGAL_STATE", seconds=took)
+        self.state = MOVES[call.step, self.state]
+        return Answer(seconds=took)
+
+    def follow(self, plan: Plan) -> Outcome:
+        try:
+            call = next(plan)
+            while True:
+                call = plan.send(self.answer(call))
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+
+
+MISHAPS = st.builds(
+    Mishap,
+    st.sampled_from(["none", "none", "none", "error", "late", "died", "gone", "failed"]),
+    st.sampled_from([1, 2, 304, 401, 600, 800, 801, 999]),
+    st.booleans(),
+)
+DRIVERS = st.builds(ModelDriver, st.sampled_from(State), st.lists(MISHAPS, max_size=8))
+
+
+def check_outcome(driver: ModelDriver, before: State, goal: State, outcome: Outcome) -> None:
+    """What each result promises is so in the model."""
+    if outcome.result is Result.DONE:
+        assert driver.state is goal
+        assert outcome.cause is None
+    elif outcome.result is Result.REFUSED:
+        assert driver.state is before
+        assert all(call.step is Step.STATE for call in driver.calls)
+    elif outcome.result is Result.INTACT:
+        assert driver.state is (State.RUNNING if goal is State.CHECKPOINTED else before)
+    elif outcome.result is Result.DEAD:
+        assert driver.gone or driver.state is State.FAILED
+    assert (outcome.result is Result.DONE) == (outcome.cause is None)
+    if outcome.result is not Result.DONE:
+        assert outcome.message.endswith(".")
+
+
+@given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
+def test_park_says_what_is_so(driver: ModelDriver, deadline: float, timeout: float) -> None:
+    before = driver.state
+    outcome = driver.follow(park(deadline, timeout))
+    check_outcome(driver, before, State.CHECKPOINTED, outcome)
+    if driver.state is State.LOCKED and before is State.RUNNING:
+        assert outcome.result is Result.STUCK  # a locked process is never passed over in silence
+
+
+@given(DRIVERS, st.floats(0.1, 120))
+def test_resume_says_what_is_so(driver: ModelDriver, deadline: float) -> None:
+    before = driver.state
+    outcome = driver.follow(resume(deadline, {}))
+    check_outcome(driver, before, State.RUNNING, outcome)
+
+
+@given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
+def test_a_plan_ends_in_time(driver: ModelDriver, deadline: float, timeout: float) -> None:
+    grace = RESCUE_SECONDS + STATE_SECONDS + UNLOCK_SECONDS + LOCK_GRACE
+    driver.follow(park(deadline, timeout))
+    assert driver.seconds <= deadline + grace
+    driver.seconds = 0.0
+    driver.follow(resume(deadline, {}))
+    assert driver.seconds <= deadline + grace + UNLOCK_SECONDS
+
+
+@given(DRIVERS)
+def test_what_was_cut_short_can_be_asked_for_again(driver: ModelDriver) -> None:
+    if driver.state not in (State.RUNNING, State.LOCKED, State.CHECKPOINTED):
+        return
+    plan = park(60, 5) if driver.state is State.RUNNING else resume(60, {})
+    try:
+        call = next(plan)
+        while driver.mishaps:  # the helper is killed when they are used up, wherever that is
+            call = plan.send(driver.answer(call))
+    except StopIteration:
+        driver.mishaps.clear()
+    if driver.gone or driver.state is State.FAILED:
+        return
+    assert driver.follow(park(60, 5)).result is Result.DONE
+    assert driver.follow(resume(60, {})).result is Result.DONE
+    assert driver.state is State.RUNNING
+
+
+def test_the_straight_way() -> None:
+    driver = ModelDriver(State.RUNNING)
+    assert driver.follow(park(60, 5)).result is Result.DONE
+    assert [call.step for call in driver.calls] == [Step.STATE, Step.LOCK, Step.CHECKPOINT]
+    driver.calls.clear()
+    assert driver.follow(resume(60, {"GPU-a": "GPU-b"})).result is Result.DONE
+    assert [call.step for call in driver.calls] == [
+        Step.STATE,
+        Step.RESTORE,
+        Step.STATE,
+        Step.UNLOCK,
+    ]
+    assert driver.calls[1].gpu_map == {"GPU-a": "GPU-b"}
+
+
+def test_gpu_work_that_does_not_end_is_named() -> None:
+    driver = ModelDriver(State.RUNNING, [Mishap("none"), Mishap("error", 600)])
+    outcome = driver.follow(park(60, 5))
+    assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_WORK)
+    assert "runs on" in outcome.message
+
+
+def test_out_of_memory_at_restore_is_stuck() -> None:
+    driver = ModelDriver(State.CHECKPOINTED, [Mishap("none"), Mishap("error", 2)])
+    outcome = driver.follow(resume(60, {}))
+    assert (outcome.result, outcome.cause) == (Result.STUCK, Cause.OUT_OF_MEMORY)
+    assert outcome.state is State.CHECKPOINTED
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_look_changes_nothing(state: State) -> None:
+    driver = ModelDriver(state)
+    outcome = driver.follow(look(4))
+    assert (outcome.result, outcome.state, driver.state) == (Result.DONE, state, state)
