@@ -166,9 +166,21 @@ def metrics() -> str:
 
         class readings:
             by_gpu: dict[str, Any] = {}  # noqa: RUF012
+            at = 0.0
+
+        class clock:
+            @staticmethod
+            def boot() -> float:
+                return 0.0
+
+    class Shut:
+        """As much of a transport."""
+
+        refusals: dict[Any, int] = {}  # noqa: RUF012
+        open_connections = 0
 
     registry = CollectorRegistry()
-    NodeMetrics(Quiet(), registry)  # type: ignore[arg-type]
+    NodeMetrics(Quiet(), Shut(), registry)  # type: ignore[arg-type]
     rows = sorted(
         (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type,
          family.documentation)

@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, observe
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -50,6 +50,7 @@ from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .ledger import Ledger, LedgerError
+from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
 from .parent import when_parent_ends
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
@@ -379,6 +380,12 @@ class NodeManagerApp(JupyterApp):
         config=True
     )
     metrics_address = Unicode("127.0.0.1", help="Address of Prometheus metrics.").tag(config=True)
+    log_style = Enum(
+        [style.value for style in LogStyle],
+        LogStyle.PLAIN.value,
+        help="""How the log's lines look: "plain" for people, or "json", one object a line. One
+        event a line in either; log_format and log_datefmt have no say.""",
+    ).tag(config=True)
     debug_checks = Bool(
         False, help="Check all invariants after every step (slow; for developers)."
     ).tag(config=True)
@@ -393,6 +400,7 @@ class NodeManagerApp(JupyterApp):
         "ledger": "NodeManagerApp.ledger",
         "token-file": "NodeManagerApp.token_file",
         "metrics-port": "NodeManagerApp.metrics_port",
+        "log-style": "NodeManagerApp.log_style",
         "record": "NodeManagerApp.record",
     }
     flags = {  # noqa: RUF012
@@ -407,6 +415,16 @@ class NodeManagerApp(JupyterApp):
             "End with the process that started this one.",
         ),
     }
+
+    def get_default_logging_config(self) -> dict[str, Any]:
+        """As traitlets has it, with our lines."""
+        config: dict[str, Any] = super().get_default_logging_config()
+        config["formatters"]["console"]["class"] = FORMATTERS[LogStyle(self.log_style)]
+        return config
+
+    @observe("log_style")
+    def _log_style_changed(self, change: Any) -> None:
+        self._configure_logging()
 
     def start(self) -> None:
         """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
@@ -478,6 +496,7 @@ class NodeManagerApp(JupyterApp):
             recorder=recorder_to(self.record) if self.record else None,
             log=self.log,
         )
+        manager.listeners.append(EventLog(self.log).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
         service = Service(
@@ -553,7 +572,9 @@ class NodeManagerApp(JupyterApp):
             if self.metrics_port:
                 from .metrics import serve_metrics
 
-                exporter, _thread = serve_metrics(manager, self.metrics_address, self.metrics_port)
+                exporter, _thread = serve_metrics(
+                    manager, transport, self.metrics_address, self.metrics_port
+                )
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
             print(f"ready {transport.path}", flush=True)

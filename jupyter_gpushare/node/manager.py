@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -60,12 +60,18 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one command: told to listeners after it is on disk."""
+    """What came of one command: told to listeners after it is on disk.
+
+    ``call`` is the tag of the client's call that it came from (:mod:`.logs`), ``seconds`` what
+    lies between the command's arrival and now.
+    """
 
     command: cmd.Command
     decision: core.Decision
     events: tuple[Event, ...]
     effects: tuple[Effect, ...]
+    call: str = ""
+    seconds: float = 0.0
 
 
 Listener = Callable[[Outcome, State], None]
@@ -74,7 +80,9 @@ Listener = Callable[[Outcome, State], None]
 @dataclass(slots=True)
 class _Pending:
     command: cmd.Command
-    answer: Callable[[core.Decision], None] | None = None
+    answer: Callable[[core.Decision], None] | None
+    call: str
+    since: float
 
 
 class Manager:
@@ -220,13 +228,17 @@ class Manager:
         return await future
 
     def ask(
-        self, command: cmd.Command, answer: Callable[[core.Decision], None] | None = None
+        self,
+        command: cmd.Command,
+        answer: Callable[[core.Decision], None] | None = None,
+        call: str = "",
     ) -> None:
         """Decide ``command`` and call ``answer`` when the decision is on disk.
 
-        Must be called on the loop. No task is made: heart-beats come by the thousand.
+        ``call`` is the tag of the client's call that asks for it. Must be called on the loop.
+        No task is made: heart-beats come by the thousand.
         """
-        self._queue.put_nowait(_Pending(command, answer))
+        self._queue.put_nowait(_Pending(command, answer, call, self.clock.boot()))
 
     def measure_soon(self) -> None:
         """Read the inventory at once."""
@@ -342,6 +354,8 @@ class Manager:
             self._carry_out(effect)
         if pending.answer is not None:
             pending.answer(outcome.decision)
+        seconds = max(0.0, self.clock.boot() - pending.since)
+        outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:
             listener(outcome, self.state)
 

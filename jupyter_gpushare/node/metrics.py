@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..policy.events import LeaseGranted
-from ..policy.model import BudgetLevel, EndReason, PriorityClass
+from ..policy.events import (
+    ActivityChanged,
+    ClaimMoved,
+    Event,
+    HeartbeatLost,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseKept,
+    LeaseParked,
+    ParkAsked,
+    ResumeCancelled,
+    ResumeQueued,
+)
+from ..policy.model import (
+    BudgetLevel,
+    ClaimPhase,
+    EndReason,
+    GpuUuid,
+    LeaseId,
+    PriorityClass,
+)
 from ..policy.state import State
+from ..protocol.errors import Reason
 from .manager import Manager, Outcome
 from .status import DisplayState, display_state
 
@@ -21,22 +41,46 @@ PREFIX = "jupyter_gpushare"
 WAITS = (0.1, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 
 
+#: The same for what the node manager does itself: a decision, most of it one write to the disk.
+DECISIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+#: And for taking a task's memory away and giving it back.
+MOVES = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+
+
+class Door(Protocol):
+    """As much of the transport as is told."""
+
+    @property
+    def refusals(self) -> Mapping[Reason, int]: ...
+    @property
+    def open_connections(self) -> int: ...
+
+
 class NodeMetrics(Collector):
-    """Reads the manager's present state when Prometheus asks.
+    """Reads the manager's present state when Prometheus asks; counts and times what it hears of.
 
     The state is immutable, so reading it from the exporter's thread is safe.
     """
 
-    def __init__(self, manager: Manager, registry: CollectorRegistry) -> None:
+    def __init__(self, manager: Manager, door: Door, registry: CollectorRegistry) -> None:
         self._manager = manager
+        self._door = door
         self._events = Counter(
             f"{PREFIX}_lease_events", "Lease events by kind", ["kind"], registry=registry
         )
         self._ended = Counter(
-            f"{PREFIX}_leases_ended", "Leases ended, by reason", ["reason"], registry=registry
+            f"{PREFIX}_leases_ended",
+            "Leases ended, by reason: heartbeat_lost is expired, lost is a process that died",
+            ["reason"],
+            registry=registry,
         )
         for reason in EndReason:
             self._ended.labels(reason.value)
+        self._stalls = Counter(
+            f"{PREFIX}_leases_stalled",
+            "Times that a task gave no sign of life for the time-out",
+            registry=registry,
+        )
         self._waits = Histogram(
             f"{PREFIX}_wait_seconds",
             "How long requests that were granted had waited",
@@ -46,21 +90,36 @@ class NodeMetrics(Collector):
         )
         for kind in PriorityClass:
             self._waits.labels(kind.value)
+        self._decisions = Histogram(
+            f"{PREFIX}_decision_seconds",
+            "From a command's arrival until it was decided, on disk where that is due, and told",
+            ["durable"],
+            buckets=DECISIONS,
+            registry=registry,
+        )
+        for durable in ("yes", "no"):
+            self._decisions.labels(durable)
+        self._moves = Moves(registry)
         manager.listeners.append(self._heard)
         registry.register(self)
 
     def _heard(self, outcome: Outcome, state: State) -> None:
+        durable = False
         for event in outcome.events:
             if event.DURABLE:
+                durable = True
                 self._events.labels(type(event).__name__).inc()
             if isinstance(event, LeaseGranted):
                 lease = state.leases.get(event.lease)
                 if lease is not None:
                     waited = max(0.0, event.at - lease.requested_at)
                     self._waits.labels(lease.request.priority_class.value).observe(waited)
-            reason = getattr(event, "reason", None)
-            if isinstance(reason, EndReason):
-                self._ended.labels(reason.value).inc()
+            elif isinstance(event, LeaseEnded):
+                self._ended.labels(event.reason.value).inc()
+            elif isinstance(event, HeartbeatLost):
+                self._stalls.inc()
+            self._moves.heard(event, state)
+        self._decisions.labels("yes" if durable else "no").observe(outcome.seconds)
 
     def collect(self) -> Iterator[Any]:
         """All gauges. Sizes in bytes."""
@@ -119,16 +178,104 @@ class NodeMetrics(Collector):
         for level in BudgetLevel:
             budgets.add_metric([level.value], float(levels[level]))
         yield budgets
-        yield _gauge("queue_requests", "Requests that wait", float(len(state.queue.waiting)))
+        yield from self._queue(state)
+        refusals = CounterMetricFamily(
+            f"{PREFIX}_refusals",
+            "Calls and connections that were answered with an error, by its reason",
+            labels=["reason"],
+        )
+        for reason in Reason:
+            refusals.add_metric([reason.value], float(self._door.refusals.get(reason, 0)))
+        yield refusals
+        yield _gauge("connections", "Clients connected", float(self._door.open_connections))
+        age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
+        yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
         yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+
+    def _queue(self, state: State) -> Iterator[Any]:
+        queue = GaugeMetricFamily(
+            f"{PREFIX}_queue_requests", "Requests that wait", labels=["priority_class"]
+        )
+        waiting = Tally(item.priority_class for item in state.queue.waiting.values())
+        for kind in PriorityClass:
+            queue.add_metric([kind.value], float(waiting[kind]))
+        yield queue
+        began = [
+            state.leases[name].requested_at
+            for name in state.queue.waiting
+            if name not in state.queue.held_up
+        ]
+        now = self._manager.clock.boot()
+        yield _gauge(
+            "queue_oldest_seconds",
+            "How long the request has waited that waits longest; who spent a budget is not counted",
+            max(0.0, now - min(began, default=now)),
+        )
+
+
+class Moves:
+    """Times what parking and resuming take, from the events alone.
+
+    A lease that ends on the way is not counted; after a restart what was under way is not either.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._park = Histogram(
+            f"{PREFIX}_park_seconds",
+            "From asking an idle task for its GPUs until their memory was free",
+            buckets=MOVES,
+            registry=registry,
+        )
+        self._resume = Histogram(
+            f"{PREFIX}_resume_seconds",
+            "From a parked task's asking until it had GPUs again",
+            buckets=MOVES,
+            registry=registry,
+        )
+        self._asked: dict[LeaseId, float] = {}
+        self._draining: dict[LeaseId, set[GpuUuid]] = {}
+        self._resuming: dict[LeaseId, float] = {}
+
+    def heard(self, event: Event, state: State) -> None:
+        """One event, in order."""
+        match event:
+            case ParkAsked():
+                self._asked[event.lease] = event.at
+            case LeaseKept() | ActivityChanged():
+                self._asked.pop(event.lease, None)
+            case LeaseParked():
+                # A task may park by itself: then its own word is the beginning.
+                self._asked.setdefault(event.lease, event.at)
+                lease = state.leases.get(event.lease)
+                parts = () if lease is None else lease.allocations
+                self._draining[event.lease] = {part.gpu for part in parts}
+            case ClaimMoved(phase=ClaimPhase.GONE) if event.lease in self._draining:
+                self._draining[event.lease].discard(event.gpu)
+                if not self._draining[event.lease]:
+                    del self._draining[event.lease]
+                    self._park.observe(max(0.0, event.at - self._asked.pop(event.lease)))
+            case ResumeQueued():
+                self._resuming[event.lease] = event.at
+            case ResumeCancelled():
+                self._resuming.pop(event.lease, None)
+            case LeaseGranted():
+                began = self._resuming.pop(event.lease, None)
+                if began is not None:
+                    self._resume.observe(max(0.0, event.at - began))
+            case LeaseEnded():
+                self._asked.pop(event.lease, None)
+                self._draining.pop(event.lease, None)
+                self._resuming.pop(event.lease, None)
+            case _:
+                pass
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
 
 
-def serve_metrics(manager: Manager, address: str, port: int) -> tuple[Any, Any]:
+def serve_metrics(manager: Manager, door: Door, address: str, port: int) -> tuple[Any, Any]:
     """Serve ``http://address:port/metrics`` from a thread; returns the server and the thread."""
     registry = CollectorRegistry()
-    NodeMetrics(manager, registry)
+    NodeMetrics(manager, door, registry)
     return start_http_server(port, address, registry)

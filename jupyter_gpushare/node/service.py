@@ -39,6 +39,7 @@ from ..protocol.messages import (
 from . import history, translate
 from .clock import Clock
 from .ledger import LedgerError
+from .logs import call_tag, say
 from .manager import Manager, Outcome
 from .readings import Readings, figures
 from .status import NodeFacts, Place, places, quota_document, status_document
@@ -202,7 +203,17 @@ class Service:
         )
         self._guests[conn.id] = _Guest(conn, who)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
-        self._manager.ask(command, partial(self._welcome, conn, who, call))
+        tag = call_tag(conn.id, call.id)
+        self._manager.ask(command, partial(self._welcome, conn, who, call), tag)
+        say(
+            self._log,
+            logging.DEBUG,
+            "connection.hello",
+            call=tag,
+            environment=who.environment,
+            admin=who.admin or None,
+            pid=who.process.pid,
+        )
 
     def _welcome(self, conn: Conn, who: Caller, call: Call, decision: core.Decision) -> None:
         conn.reply(
@@ -224,6 +235,9 @@ class Service:
     def on_call(self, conn: Conn, call: Call) -> None:
         """A call of somebody who said hello."""
         guest = self._guests.get(conn.id)
+        if self._log.isEnabledFor(logging.DEBUG):
+            tag, method = call_tag(conn.id, call.id), call.method.value
+            say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
             self._fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
         elif call.method in translate.ADMIN_ONLY and not guest.who.admin:
@@ -244,6 +258,8 @@ class Service:
         guest = self._guests.pop(conn.id, None)
         if guest is None:
             return
+        tag = call_tag(conn.id, None)
+        say(self._log, logging.DEBUG, "connection.closed", call=tag)
         for lease in guest.leases:
             self._holders.get(lease, set()).discard(conn.id)
             waiters = [w for w in self._waiters.get(lease, ()) if w.conn is not conn]
@@ -259,7 +275,8 @@ class Service:
         command = translate.COMMANDS[call.method](
             self._clock.boot(), who or guest.who, call.params, fresh
         )
-        self._manager.ask(command, partial(self._answer, guest, call))
+        tag = call_tag(guest.conn.id, call.id)
+        self._manager.ask(command, partial(self._answer, guest, call), tag)
 
     def _attach(self, guest: _Guest, call: Call) -> None:
         if translate.knows_secret(self._key, call.params.lease, call.params.secret):

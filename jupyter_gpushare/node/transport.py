@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
 from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
 from .identity import Identity, IdentityRefused, Peer, Principal
+from .logs import RefusalLog, call_tag
 
 SO_PEERPIDFD: Final = 77
 _UCRED: Final = struct.Struct("3i")
@@ -94,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._allowance_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
+        self._refused = 0
 
     # -- asyncio calls these ----------------------------------------------------
 
@@ -168,6 +171,7 @@ class Connection(asyncio.Protocol):
         """Answer a call with an error; ``message`` is for a person."""
         if call_id is not None:
             self._in_flight.discard(call_id)
+        self._count(call_id, reason)
         self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
 
     def notify(self, method: str, params: dict[str, Any]) -> bool:
@@ -256,7 +260,13 @@ class Connection(asyncio.Protocol):
         self, call_id: CallId | None, reason: Reason, message: str, code: int = DOMAIN_ERROR
     ) -> None:
         """Answer a call that was never let in: an open call of the same id stays open."""
+        self._count(call_id, reason)
         self._send(messages.error_answer(call_id, reason, message, code=code))
+
+    def _count(self, call_id: CallId | None, reason: Reason) -> None:
+        whose = None if self.principal is None else self.principal.environment
+        self._home.note_refusal(call_tag(self.id, call_id), reason, whose, self._refused)
+        self._refused += 1
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
@@ -390,6 +400,9 @@ class Transport:
         self.handler = handler
         self.identify_process = identify_process
         self.log = log or logging.getLogger(__name__)
+        #: Calls and connections that were answered with an error.
+        self.refusals = Counter({reason: 0 for reason in Reason})
+        self._refusal_log = RefusalLog(self.log)
         self._shared = shared
         self._inherited = inherited
         self._server: asyncio.Server | None = None
@@ -401,6 +414,16 @@ class Transport:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
+
+    @property
+    def open_connections(self) -> int:
+        """Clients that are connected."""
+        return len(self._connections)
+
+    def note_refusal(self, call: str, reason: Reason, environment: str | None, before: int) -> None:
+        """Count and tell a call that is answered with an error."""
+        self.refusals[reason] += 1
+        self._refusal_log.refused(call, reason, environment, before)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import RunningNode, until
+import yaml
+from support.node import RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.metrics import PREFIX
+from jupyter_gpushare.protocol.messages import Method, Notice
 
-DASHBOARD = Path(__file__).parents[2] / "etc" / "grafana" / "jupyter-gpushare.json"
+ETC = Path(__file__).parents[2] / "etc"
+DASHBOARD = ETC / "grafana" / "jupyter-gpushare.json"
+RULES = ETC / "prometheus" / "jupyter-gpushare.rules.yml"
 
 
 def samples(port: int) -> dict[str, float]:
@@ -42,6 +46,125 @@ def test_grants_are_counted_with_their_waits(tmp_path: Path, port: int) -> None:
         told = samples(port)
         assert told[f'{PREFIX}_wait_seconds_count{{priority_class="batch"}}'] == 0
         assert told[f'{PREFIX}_wait_seconds_bucket{{le="0.1",priority_class="interactive"}}'] == 1
+
+
+PARKING = (
+    "c.NodeManagerApp.measure_interval = 0.2\nc.Policy.max_tasks_per_gpu = 1\n"
+    "c.Policy.idle_timeout = 0.3\nc.Policy.park_when = 'always'\n"
+)
+
+
+def test_parking_and_resuming_are_timed(tmp_path: Path, port: int) -> None:
+    arguments = [f"--metrics-port={port}"]
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=PARKING, arguments=arguments) as node,
+        node.client() as one,
+    ):
+        lease = one.request(kernel_id="k")["lease"]
+        one.call(Method.ACTIVITY, lease=lease, state="idle")
+        one.wait_notice(Notice.PARK)
+        one.call(Method.PARKED, lease=lease)
+        until(lambda: samples(port)[f"{PREFIX}_park_seconds_count"] == 1, "it is parked")
+        assert samples(port)[f'{PREFIX}_leases{{state="parked"}}'] == 1
+        one.call(Method.RESUME, lease=lease)
+        told = until(
+            lambda: (now := samples(port))[f"{PREFIX}_resume_seconds_count"] and now, "resumed"
+        )
+        assert told[f"{PREFIX}_park_seconds_count"] == 1
+        assert told[f'{PREFIX}_leases{{state="parked"}}'] == 0
+
+
+def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path, port: int) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people = [{"token": name, "environment": name} for name in ("alice", "bob")]
+    tokens.write_text(json.dumps({"tokens": people}))
+    config = "c.Policy.max_tasks_per_gpu = 1\n"
+    arguments = [f"--metrics-port={port}", f"--token-file={tokens}"]
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node,
+        node.client("alice") as alice,
+        node.client("bob") as bob,
+    ):
+        alice.request()
+        assert samples(port)[f"{PREFIX}_queue_oldest_seconds"] == 0
+        bob.ask(priority_class="batch")
+        bob.wait_notice(Notice.QUEUED)
+        told = until(
+            lambda: (now := samples(port))[f"{PREFIX}_queue_oldest_seconds"] > 0 and now, "it waits"
+        )
+        assert told[f'{PREFIX}_queue_requests{{priority_class="batch"}}'] == 1
+        assert told[f'{PREFIX}_queue_requests{{priority_class="interactive"}}'] == 0
+        assert told[f"{PREFIX}_connections"] == 2
+
+
+def test_refusals_are_counted_by_reason(tmp_path: Path, port: int) -> None:
+    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
+        for gpus in (99, 98):
+            with pytest.raises(RemoteError) as refused:
+                one.request(gpus=gpus)
+        with pytest.raises(RemoteError):
+            one.call(Method.HEARTBEAT, lease="no such lease")
+        told = samples(port)
+        reason = refused.value.reason.value
+        assert told[f'{PREFIX}_refusals_total{{reason="{reason}"}}'] == 2
+        assert told[f'{PREFIX}_refusals_total{{reason="unknown_lease"}}'] == 1
+        assert told[f'{PREFIX}_refusals_total{{reason="not_allowed"}}'] == 0
+
+
+def test_decisions_are_timed_whether_they_are_written_or_not(tmp_path: Path, port: int) -> None:
+    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
+        count = f'{PREFIX}_decision_seconds_count{{durable="%s"}}'
+        before = samples(port)
+        lease = one.request()["lease"]
+        for _ in range(10):
+            one.call(Method.HEARTBEAT, lease=lease)
+        after = samples(port)
+        assert after[count % "yes"] >= before[count % "yes"] + 1
+        assert after[count % "no"] >= before[count % "no"] + 10
+        assert after[f"{PREFIX}_measured_age_seconds"] < 60
+
+
+def test_a_task_without_a_sign_of_life_is_counted(tmp_path: Path, port: int) -> None:
+    config = "c.Policy.heartbeat_timeout = 0.3\nc.Policy.restart_grace = 0.0\n"
+    config += "c.NodeManagerApp.measure_interval = 0.2\n"
+    arguments = [f"--metrics-port={port}"]
+    with RunningNode(tmp_path, config=config, arguments=arguments) as node, node.client() as one:
+        one.request()
+        stalls, ended = f"{PREFIX}_leases_stalled_total", f"{PREFIX}_leases_ended_total"
+        until(lambda: samples(port)[stalls] == 1, "the task is stalled")
+        until(lambda: samples(port)[f'{ended}{{reason="heartbeat_lost"}}'] == 1, "it expires")
+
+
+def test_the_alert_rules_ask_only_for_what_there_is(tmp_path: Path, port: int) -> None:
+    rules = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
+    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]):
+        there = samples(port)
+    names = {name.partition("{")[0] for name in there}
+    values = {
+        (name.partition("{")[0], label, value)
+        for name in there
+        for label, value in re.findall(r'[{,](\w+)="([^"]*)"', name)
+    }
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 8
+    for rule in rules:
+        asked = rule["expr"]
+        assert asked.count("(") == asked.count(")")
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"].keys() == {"summary", "description"}
+        ours = re.findall(rf"{PREFIX}_\w+", asked)
+        assert ours or asked.startswith("up{"), asked
+        for name in ours:
+            assert name in names, asked
+        for name, matchers in re.findall(rf"({PREFIX}_\w+)\{{([^}}]*)\}}", asked):
+            for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
+                for each in value.split("|"):
+                    assert (name, label, each) in values, asked
+        # Every alert is explained where an operator looks.
+        page = (ETC.parent / "docs" / "troubleshooting.md").read_text("utf-8")
+        assert f"`{rule['alert']}`" in page, rule["alert"]
 
 
 def expressions(panels: list[dict[str, Any]]) -> list[str]:
@@ -73,7 +196,7 @@ def test_the_dashboard_asks_only_for_what_there_is(tmp_path: Path, port: int) ->
         assert name in exported, expression
         for by in re.findall(r"by \(([^)]*)\)", expression):
             for label in by.split(", "):
-                assert (name, label) in labels, expression
+                assert label == "instance" or (name, label) in labels, expression
     # Nothing that is exported goes unseen.
     known = {re.sub("_(bucket|sum|count|created|total)$", "", name) for name in used}
     for name in exported - {f"{PREFIX}_gpu_memory_bytes"}:

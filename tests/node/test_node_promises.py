@@ -516,7 +516,7 @@ def test_the_metrics_page_tells_the_state(tmp_path):
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
                 text = page.read().decode()
-        assert "jupyter_gpushare_queue_requests 1.0" in text
+        assert 'jupyter_gpushare_queue_requests{priority_class="interactive"} 1.0' in text
         assert 'jupyter_gpushare_leases{state="active"} 1.0' in text
         assert "alice" not in text
         assert os.fspath(tmp_path) not in text

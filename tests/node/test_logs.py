@@ -1,0 +1,193 @@
+"""The node manager's log: one event a line, which call it came from, and no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, RunningNode, until
+
+from jupyter_gpushare.node.logs import JsonFormatter, LogStyle, PlainFormatter, call_tag, say
+from jupyter_gpushare.protocol.messages import Method
+
+ALICE = "Alices-token-2f6b1d0c"
+BOB = "Bobs-token-90aa17e4"
+WRONG = "Nobodys-token-5577aa"
+NOTEBOOK = "thesis/chapter of secrets.ipynb"
+
+
+def node(directory: Path, *arguments: str, style: LogStyle = LogStyle.JSON) -> RunningNode:
+    tokens = directory / "tokens.json"
+    tokens.touch(0o600)
+    people = [{"token": ALICE, "environment": "alice"}]
+    people.append({"token": BOB, "environment": "bob", "admin": True})  # type: ignore[dict-item]
+    tokens.write_text(json.dumps({"tokens": people}))
+    given = [f"--token-file={tokens}", f"--log-style={style.value}", *arguments]
+    return RunningNode(directory, simulate="1x24GiB", arguments=given)
+
+
+def lines(running: RunningNode) -> list[dict[str, Any]]:
+    """The log so far; fails where a line is no JSON object."""
+    text = running.story()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def find(running: RunningNode, event: str, **fields: Any) -> dict[str, Any]:
+    """The one line of this event with these fields, when it is there."""
+
+    def look() -> list[dict[str, Any]]:
+        wanted = {"event": event, **fields}
+        return [line for line in lines(running) if wanted.items() <= line.items()]
+
+    found = until(look, f"a line {event} {fields}")
+    assert len(found) == 1, found
+    return found[0]
+
+
+def whole(client: NodeClient, **more: Any) -> Any:
+    task = {"name": "chapter of secrets", "kind": "kernel", "kernel_id": "k-1", "path": NOTEBOOK}
+    return client.send(Method.REQUEST, task=task, **more)
+
+
+def test_a_late_grant_names_the_request_that_waited_for_it(tmp_path: Path) -> None:
+    config = "c.Policy.max_tasks_per_gpu = 1\n"
+    with node(tmp_path) as running:
+        running.close()
+        running.config.write_text(config)
+        running.start()
+        with running.client(ALICE) as alice, running.client(BOB) as bob:
+            first = alice.wait(whole(alice))
+            asked = whole(bob)
+            queued = find(running, "lease.queued", environment="bob")
+            assert queued["level"] == "INFO"
+            released = alice.send(Method.RELEASE, lease=first["lease"])
+            second = bob.wait(asked)
+        granted = find(running, "lease.granted", environment="bob")
+        ended = find(running, "lease.ended", environment="alice")
+        assert granted["lease"] == queued["lease"] == second["lease"]
+        assert granted["request"] == queued["call"]
+        # What frees it is a measurement: nobody's call.
+        assert "call" not in granted
+        assert ended["call"] != queued["call"]
+        assert queued["call"].endswith(f".{asked}")
+        assert ended["call"].endswith(f".{released}")
+        assert granted["gpus"] == [second["gpus"][0]["uuid"]]
+        # A grant at once needs no word about a queue, and none about another call.
+        at_once = find(running, "lease.granted", environment="alice")
+        assert "request" not in at_once
+        assert ended["request"] == at_once["call"]
+        told = [line for line in lines(running) if line["event"] == "lease.queued"]
+        assert [line["environment"] for line in told] == ["bob"]
+
+
+def test_a_call_is_followed_through_decision_and_effects(tmp_path: Path) -> None:
+    with node(tmp_path, "--debug") as running, running.client(ALICE) as alice:
+        asked = whole(alice)
+        lease = alice.wait(asked)["lease"]
+        call = find(running, "lease.granted")["call"]
+        assert find(running, "call", call=call)["method"] == "request"
+        assert find(running, "decided", call=call)["decision"] == "grant"
+        assert find(running, "effect", call=call, kind="TellGranted")["lease"] == lease
+        assert find(running, "connection.hello", environment="alice")["level"] == "DEBUG"
+
+
+@pytest.mark.parametrize("style", LogStyle)
+def test_nothing_secret_is_ever_logged(tmp_path: Path, style: LogStyle) -> None:
+    with node(tmp_path, "--debug", style=style) as running:
+        with running.client(ALICE) as alice:
+            grant = alice.wait(whole(alice))
+            lease, secret = grant["lease"], grant["secret"]
+            alice.call(Method.ATTACH, lease=lease, secret=secret)
+            with pytest.raises(RemoteError):
+                alice.call(Method.ATTACH, lease=lease, secret=WRONG)
+            alice.call(Method.ACTIVITY, lease=lease, state="idle")
+            alice.call(Method.KEPT, lease=lease, reason=f"{NOTEBOOK} is why")
+            alice.socket.sendall(b'{"jsonrpc": "2.0", "id": 901, "method": "%s"}\n' % BOB.encode())
+            alice.call(Method.STATUS)
+            with running.client(BOB) as bob:
+                bob.call(Method.LEASE_REVOKE, lease=lease, reason=f"{NOTEBOOK}\nis too long")
+                alice.call(Method.STATUS)
+        with pytest.raises(RemoteError, match="token"):
+            running.client(WRONG)
+        running.terminate()
+        told = running.story()
+    assert "lease.granted" in told
+    assert "lease.ended" in told
+    assert lease in told
+    for hidden in (ALICE, BOB, WRONG, secret, NOTEBOOK, "chapter of secrets", "k-1"):
+        assert hidden not in told, hidden
+    assert all(re.match(r"\{|\d{4}-\d\d-\d\dT\S+Z [A-Z]+ ", line) for line in told.splitlines())
+
+
+def test_who_is_turned_away_often_is_told_a_few_times_only(tmp_path: Path) -> None:
+    with node(tmp_path) as running, running.client(ALICE) as alice:
+        for _ in range(20):
+            with pytest.raises(RemoteError):
+                alice.call(Method.QUOTA_LIST)
+        with pytest.raises(RemoteError):
+            alice.request(gpus=7)
+        refused = find(running, "request.refused")
+        assert (refused["level"], refused["environment"], refused["gpus"]) == ("INFO", "alice", 7)
+        told = [line for line in lines(running) if line["event"] == "call.refused"]
+        assert len(told) == 5
+        assert {(line["level"], line["reason"]) for line in told} == {("WARNING", "not_allowed")}
+
+
+def written(formatter: logging.Formatter, event: str, **fields: object) -> str:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log = logging.Logger("test", logging.DEBUG)
+    log.addHandler(handler)
+    say(log, logging.INFO, event, **fields)
+    try:
+        raise ValueError("one\ntwo")
+    except ValueError:
+        log.exception("a sentence\nin two lines")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("formatter", [PlainFormatter(), JsonFormatter()], ids=["plain", "json"])
+def test_an_event_is_one_line_whatever_is_in_it(formatter: logging.Formatter) -> None:
+    nasty = 'a b="c"\n2026-01-01T00:00:00.000Z ERROR forged\u2028\x1b[31m'
+    text = written(formatter, "thing", who=nasty, nothing=None, gpus=["GPU-1", "GPU-2"], took=0.25)
+    assert len(text.splitlines()) == 2
+    assert "\x1b" not in text
+    assert "nothing" not in text
+    assert "ValueError" in text
+    assert "took=0.25" in text or '"took": 0.25' in text
+
+
+def test_a_calls_tag_is_short_however_long_the_clients_id_is() -> None:
+    assert call_tag(3, 7) == "3.7"
+    assert call_tag(3, None) == "3.-"
+    assert len(call_tag(3, "x" * 5000)) < 50
+
+
+def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "troubleshooting.md").read_text("utf-8")
+    sources = "".join(
+        (root / "jupyter_gpushare" / "node" / f"{name}.py").read_text("utf-8")
+        for name in ("logs", "service")
+    )
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    metrics = (root / "docs" / "generated" / "metrics.md").read_text("utf-8")
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert len(cells) == 6, row
+        assert all(cells), row
+        for event in re.findall(r"`([a-z]+(?:\.[a-z_]+)?)`", cells[3]):
+            assert f'"{event}"' in sources, event
+        for metric in re.findall(r"`([a-z_]+)(?:\{[^`]*)?`", cells[4]):
+            known = metric in ("reason",) or f"`jupyter_gpushare_{metric}`" in metrics
+            assert known, metric
+    rules = (root / "etc" / "prometheus" / "jupyter-gpushare.rules.yml").read_text("utf-8")
+    for alert in re.findall(r"`(GpuShare\w+)`", page):
+        assert f"alert: {alert}\n" in rules, alert
