@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .lifecycle import InvariantBroken
-from .model import Activity, BudgetLevel, ClaimPhase, LeasePhase
+from .model import BudgetLevel, ClaimPhase, LeasePhase
 from .state import State
 
 
@@ -24,7 +24,7 @@ def _require(holds: bool, story: str) -> None:
 
 def _books(state: State) -> None:
     claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
-    tasks = Counter(gpu for _lease, gpu in state.claims)
+    tasks = Counter(gpu for lease, gpu in state.claims if not state.leases[lease].has_residue)
     _require(set(claims) == set(state.reservations), "reservations and claims disagree")
     reserved: Counter[str] = Counter()
     for key, held in state.reservations.items():
@@ -50,8 +50,9 @@ def _leases(state: State) -> None:
             _require(bool(claims), f"ended lease {name} was not forgotten")
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
-        idle = lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
+        idle = lease.can_give
         _require(idle or not lease.is_asked, f"{name} is asked for GPUs that it uses or has not")
+        _require(idle or not lease.planned, f"{name} has host memory for nothing")
         _require(
             (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
             f"lease {name}: heartbeat deadline",
@@ -59,6 +60,7 @@ def _leases(state: State) -> None:
         for part in claims:
             draining = state.claims[(name, part.gpu)].phase is ClaimPhase.DRAINING
             gives_back = lease.phase in (LeasePhase.ENDED, LeasePhase.PARKED)
+            gives_back &= not lease.has_residue
             _require(draining == gives_back, f"claim of {name} on {part.gpu}")
         for process in lease.members:
             _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
@@ -67,11 +69,7 @@ def _leases(state: State) -> None:
 
 
 def _queue(state: State) -> None:
-    idle = {
-        name
-        for name, lease in state.leases.items()
-        if lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
-    }
+    idle = {name for name, lease in state.leases.items() if lease.can_give}
     _require(set(state.idle) == idle, "the index of idle leases is wrong")
     queued = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.QUEUED}
     parked = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.PARKED}

@@ -11,9 +11,11 @@ from .model import (
     Gpu,
     GpuReading,
     LeaseId,
+    Movable,
     ProcessId,
     Quota,
     Request,
+    Rung,
     Task,
 )
 
@@ -97,12 +99,62 @@ class SetActivity(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Park(Command):
-    """The task has hidden the lease's GPUs from itself; or it waits no more for its resume."""
+class PlanParking(Command):
+    """An idle task is about to move ``memory`` bytes of its GPUs' memory to the host's."""
 
     lease: LeaseId
     environment: EnvironmentName
     process: ProcessId
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Command):
+    """The task has given the lease's GPUs back, by ``rung``; or it waits no more for its resume.
+
+    ``memory`` bytes are in host memory now, which took it ``seconds``.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    rung: Rung = Rung.RELEASE
+    memory: int = 0
+    movable: Movable = Movable.ANY
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored(Command):
+    """A resumed task has all its memory on its GPUs again, after ``seconds``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Command):
+    """The environment keeps an idle lease's GPUs ``seconds`` more; ``None``: the usual time.
+
+    0: no more.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAbility(Command):
+    """The highest rung that the task could take, and why no higher one, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    rung: Rung
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +272,11 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Attach,
         Heartbeat,
         SetActivity,
+        PlanParking,
         Park,
+        Restored,
+        Pin,
+        ReportAbility,
         Keep,
         Resume,
         Release,

@@ -22,7 +22,16 @@ class PolicyConfig:
     ``idle_timeout`` (0: never) and ``idle_timeouts`` (by a part of the GPU's
     name, upper or lower case) say how long a kernel may be idle before its GPUs
     are asked back; ``spent_idle_timeout`` holds where none of them does and the
-    environment's GPU-hours are spent.
+    environment's GPU-hours are spent. None of them goes below ``min_idle``. Its people are
+    told ``notify_before`` seconds ahead and may keep the GPUs ``keep_for`` seconds more, or
+    for any time, but never beyond ``pin_limit`` seconds of idleness. GPU work counts as
+    such from ``busy_utilisation`` (0-1) on, also while no cell runs.
+
+    ``park_residue`` bytes may stay on each GPU of a parked task where nobody needs them;
+    ``residue_margin`` is head-room over what was measured there. ``parked_memory`` bounds
+    what parked tasks may keep in host memory, of the node and of one environment; ``None``:
+    no bound. ``unparkable_action`` is what is done to an idle task that cannot give its
+    GPUs back.
     """
 
     max_tasks_per_gpu: int = 4
@@ -46,6 +55,16 @@ class PolicyConfig:
     idle_timeouts: tuple[tuple[str, float], ...] = ()
     spent_idle_timeout: float = 60.0
     park_when: ParkWhen = ParkWhen.CONTENDED
+    min_idle: float = 0.0
+    notify_before: float = 0.0
+    keep_for: float = 900.0
+    pin_limit: float = 7200.0
+    busy_utilisation: float = 0.1
+    park_residue: int = 1024 * MIB
+    residue_margin: int = 64 * MIB
+    parked_memory: int | None = None
+    parked_memory_per_environment: int | None = None
+    unparkable_action: HolderAction = HolderAction.WAIT
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

@@ -28,6 +28,7 @@ from .model import (
     Quota,
     RefusalReason,
     Request,
+    Rung,
 )
 from .observe import observe
 from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
@@ -133,22 +134,28 @@ def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
     return tuple(parking.rooms_without(state, environment, ()))
 
 
-def _try(
+def _try(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
+    return parking.try_place(draft.state, lease, draft.config)
+
+
+def _try_newly(
     draft: Draft, environment: EnvironmentName, request: Request
 ) -> Granted | NoRoom | Refused:
+    """As :func:`_try`, of a request that is no lease yet."""
     quota, _source = draft.state.quotas.resolve(environment)
-    return place(
-        rooms(draft.state, environment),
-        quota,
-        request.gpus,
-        request.memory,
-        draft.config.max_tasks_per_gpu,
-    )
+    room = rooms(draft.state, environment)
+    return place(room, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
 
 
 def _grant(draft: Draft, item: Waiting, granted: Granted) -> None:
+    parked = draft.state.leases[item.lease].parked
+    # Where CUDA had not started there is nothing to bring back.
+    if parked is not None and parked.rung is Rung.RELEASE:
+        parked = None
     draft.emit(
-        ev.LeaseGranted(draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY)
+        ev.LeaseGranted(
+            draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY, parked
+        )
     )
 
 
@@ -181,7 +188,7 @@ def _serve_one(draft: Draft) -> bool:
 def _settle(draft: Draft, item: Waiting) -> bool:
     """Grant or, after a quota was lowered, refuse; False when it must go on waiting."""
     lease = draft.state.leases[item.lease]
-    result = _try(draft, item.environment, lease.request)
+    result = _try(draft, lease)
     if isinstance(result, Granted):
         _grant(draft, item, result)
         return True
@@ -335,7 +342,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             text = _spent_text(state, command.environment, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
-        if barred or not isinstance(_try(draft, command.environment, request), Granted):
+        if barred or not isinstance(_try_newly(draft, command.environment, request), Granted):
             return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
     return None
 
@@ -364,13 +371,13 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     Nothing was freed, so whoever waited before still does not fit.
     """
     item = draft.state.queue.waiting[name]
-    request = draft.state.leases[name].request
+    lease = draft.state.leases[name]
     if item.left is not None:
         return Wait(name, _held_up_text(draft.state, name, draft.config, draft.at))
     urgent = draft.state.queue.first_urgent(draft.state.grants)
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
-        result = _try(draft, item.environment, request)
+        result = _try(draft, lease)
         if isinstance(result, Granted):
             _grant(draft, item, result)
             return Grant(name)
@@ -379,7 +386,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     # In a storm of requests one look a second is enough; the timer sees to it.
     if draft.at >= draft.state.looked_at + parking.LOOK_EVERY:
         _ask_back(draft)
-    return Wait(name, explain.no_room_text(room, request.gpus, ahead))
+    return Wait(name, explain.no_room_text(room, lease.request.gpus, ahead))
 
 
 def _ask_back(draft: Draft) -> None:
@@ -387,8 +394,11 @@ def _ask_back(draft: Draft) -> None:
     ripe = parking.ripe(draft.state, draft.config, draft.at)
     if not ripe:
         return
-    for name, reason in tuple(parking.to_ask(draft.state, draft.config, draft.at, ripe)):
-        draft.emit(ev.ParkAsked(draft.at, name, reason))
+    for ask in tuple(parking.to_ask(draft.state, draft.config, draft.at, ripe)):
+        if parking.must_warn(draft.state.leases[ask.lease], draft.config, draft.at):
+            draft.emit(ev.ParkWarned(draft.at, ask.lease, ask.reason))
+        else:
+            draft.emit(ev.ParkAsked(draft.at, ask.lease, ask.reason, ask.may_stay))
     draft.emit(ev.ParkingLooked(draft.at))
 
 
@@ -424,7 +434,7 @@ def why_waiting(
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
-    result = _try(Draft(state, config, state.settled_at), waiting.environment, waiting.request)
+    result = _try(Draft(state, config, state.settled_at), waiting)
     if isinstance(result, NoRoom):
         text = explain.no_room_text(result, asked, ahead)
     else:
@@ -516,18 +526,101 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
         return unknown_lease()
     if lease.phase is LeasePhase.QUEUED:
         return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PARK)
+    if command.rung is Rung.NONE:
+        return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PARK)
     if lease.phase is LeasePhase.PARKED:
         if lease.id in draft.state.queue.waiting:
             draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
             serve(draft)
-        return Done(lease.id)
-    # A word is not enough where a measurement says otherwise.
-    resident = any((lease.id, part.gpu) in draft.state.resident for part in lease.allocations)
+        if not lease.has_residue or command.rung is not Rung.DRIVER:
+            return Done(lease.id)
+    # A word is not enough where a measurement says otherwise; what the driver itself moves
+    # away counts as there until a later measurement shows it gone.
+    resident = command.rung is Rung.RELEASE and any(
+        (lease.id, part.gpu) in draft.state.resident for part in lease.allocations
+    )
     if resident or len(lease.members) > 1:
         why = explain.KEPT_RESIDENT if resident else explain.KEPT_SHARED
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
     else:
-        draft.emit(ev.LeaseParked(draft.at, lease.id, lease.environment))
+        draft.emit(
+            ev.LeaseParked(
+                draft.at,
+                lease.id,
+                lease.environment,
+                command.rung,
+                _parked_bytes(command),
+                command.movable,
+                tuple(part.gpu for part in lease.allocations),
+                command.seconds,
+            )
+        )
+    return Done(lease.id)
+
+
+def _parked_bytes(command: cmd.Park) -> int:
+    """What counts against the host's memory; the other rungs move nothing there."""
+    return command.memory if command.rung in (Rung.STORAGE, Rung.DRIVER) else 0
+
+
+def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if not lease.can_give or len(lease.members) > 1:
+        return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PARK)
+    own = lease.planned + (lease.parked.memory if lease.parked else 0)
+    whole, config = draft.state.parked_memory() - own, draft.config
+    mine = draft.state.parked_memory(lease.environment) - own
+    for used, most, whose in (
+        (whole, config.parked_memory, "this node"),
+        (mine, config.parked_memory_per_environment, "each environment"),
+    ):
+        if most is not None and used + command.memory > most:
+            numbers: dict[str, int | None] = {"asked": command.memory, "used": used, "most": most}
+            text = explain.no_host_memory_text(command.memory, used, most, whose)
+            return Refuse(RefusalReason.NO_RESOURCES, text, numbers)
+    draft.emit(ev.ParkingPlanned(draft.at, lease.id, command.memory))
+    return Done(lease.id)
+
+
+def _restored(draft: Draft, command: cmd.Restored) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.is_resuming and lease.parked is not None:
+        memory = lease.parked.memory
+        draft.emit(ev.LeaseRestored(draft.at, lease.id, lease.environment, memory, command.seconds))
+    return Done(lease.id)
+
+
+def _pin(draft: Draft, command: cmd.Pin) -> Decision:
+    lease = _own_lease(draft, command.lease, command.environment)
+    if lease is None:
+        return unknown_lease()
+    if lease.phase is not LeasePhase.HELD:
+        return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PIN)
+    limit = draft.config.pin_limit
+    if limit <= 0:
+        return Refuse(RefusalReason.NOT_ALLOWED, explain.NO_PINS)
+    seconds = draft.config.keep_for if command.seconds is None else command.seconds
+    # Pinning again and again does not add up: the limit counts from when it last did something.
+    idle = lease.activity is Activity.IDLE
+    since = max(lease.changed_at, lease.worked_at or 0.0) if idle else draft.at
+    until = min(draft.at + seconds, since + limit)
+    if seconds and until <= draft.at:
+        return Refuse(RefusalReason.NOT_ALLOWED, explain.pin_limit_text(limit))
+    draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, max(draft.at, until)))
+    _ask_back(draft)  # somebody else may be able to help who waits
+    return Done(lease.id)
+
+
+def _report_ability(draft: Draft, command: cmd.ReportAbility) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.ability != (command.rung, command.why):
+        draft.emit(ev.AbilityReported(draft.at, lease.id, command.rung, command.why))
     return Done(lease.id)
 
 
@@ -566,7 +659,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             text = _held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
-        if barred or not isinstance(_try(draft, lease.environment, request), Granted):
+        if barred or not isinstance(_try(draft, lease), Granted):
             return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
     ahead = len(state.queue.waiting)
     bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
@@ -718,7 +811,11 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Attach: _attach,
     cmd.Heartbeat: _heartbeat,
     cmd.SetActivity: _set_activity,
+    cmd.PlanParking: _plan_parking,
     cmd.Park: _park,
+    cmd.Restored: _restored,
+    cmd.Pin: _pin,
+    cmd.ReportAbility: _report_ability,
     cmd.Keep: _keep,
     cmd.Resume: _resume,
     cmd.Release: _release,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from . import events as ev
 from .config import PolicyConfig
 from .model import (
+    Allocation,
     BudgetLevel,
     EndReason,
     EnvironmentName,
@@ -76,6 +77,16 @@ class AskBack:
 
     lease: LeaseId
     reason: ParkReason
+    may_stay: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOfParking:
+    """Tell the people of this lease that its GPUs will be asked back in ``seconds``."""
+
+    lease: LeaseId
+    reason: ParkReason
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,7 @@ Effect = (
     | LookAtBudgets
     | TellBudget
     | AskBack
+    | WarnOfParking
     | TellStopped
 )
 
@@ -112,7 +124,13 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             if event.lease in state.leases:
                 yield Measure()
         case ev.ParkAsked():
-            yield AskBack(event.lease, event.reason)
+            yield AskBack(event.lease, event.reason, event.may_stay)
+        case ev.ParkWarned():
+            yield WarnOfParking(event.lease, event.reason, config.notify_before)
+        case ev.LeaseKept():
+            lease = state.leases.get(event.lease)
+            if lease is not None and config.unparkable_action is not HolderAction.WAIT:
+                yield Signal(lease.task.process, config.unparkable_action)
         case ev.LeaseParked():
             yield Measure()
         case ev.ResumeCancelled():

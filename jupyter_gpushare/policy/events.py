@@ -22,11 +22,14 @@ from .model import (
     Gpu,
     GpuUuid,
     LeaseId,
+    Movable,
+    Parked,
     ParkReason,
     ProcessId,
     Quota,
     RefusalReason,
     Request,
+    Rung,
     Task,
 )
 
@@ -156,6 +159,7 @@ class LeaseGranted(Event):
     environment: EnvironmentName
     gpus: tuple[Allocation, ...]
     activity: Activity
+    parked: Parked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +219,61 @@ class ActivityChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ParkAsked(Event):
-    """An idle task is asked to give its GPUs back."""
+class ParkWarned(Event):
+    """The people of an idle task are told that it will be asked for its GPUs."""
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
     reason: ParkReason
+
+
+@dataclass(frozen=True, slots=True)
+class ParkAsked(Event):
+    """An idle task is asked to give its GPUs back.
+
+    ``may_stay`` are the bytes on each GPU that nobody needs now; 0 where a GPU is not named.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    reason: ParkReason
+    may_stay: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPlanned(Event):
+    """Host memory is set aside for what a task is about to move there."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePinned(Event):
+    """Its people keep an idle lease's GPUs until boot time ``until``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSeen(Event):
+    """The GPUs were at work for a task, whether or not a cell runs."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class AbilityReported(Event):
+    """The highest rung that a task says it could take."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    rung: Rung
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +294,37 @@ class LeaseKept(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseParked(Event):
-    """A task gave its GPUs back and lives on; its claims drain."""
+    """A task gave its GPUs back and lives on; its claims drain, or shrink to what it left there.
+
+    ``memory`` bytes are in host memory now, which took ``seconds``.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
+    rung: Rung = Rung.RELEASE
+    memory: int = 0
+    movable: Movable = Movable.ANY
+    gpus: tuple[GpuUuid, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestored(Event):
+    """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    memory: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationResized(Event):
+    """An environment's reservation on a GPU is what was measured there of a parked task."""
+
+    environment: EnvironmentName
+    gpu: GpuUuid
+    memory: Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +463,17 @@ EVENTS: Final[dict[str, type[Event]]] = {
         DeadlinesExtended,
         UsageSettled,
         ActivityChanged,
+        ParkWarned,
         ParkAsked,
         ParkingLooked,
+        ParkingPlanned,
+        LeasePinned,
+        WorkSeen,
+        AbilityReported,
         LeaseKept,
         LeaseParked,
+        LeaseRestored,
+        ReservationResized,
         ResumeQueued,
         ResumeCancelled,
         LeaseEnded,

@@ -20,6 +20,7 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Parked,
     PriorityClass,
     ProcessId,
 )
@@ -225,8 +226,36 @@ def _changed(state: State, name: LeaseId, **parts: Any) -> State:
     return replace(state, leases=state.leases.set(name, replace(_lease(state, name), **parts)))
 
 
+def _park_warned(state: State, event: ev.ParkWarned) -> State:
+    return _changed(state, event.lease, warned_at=event.at, warned_for=event.reason)
+
+
 def _park_asked(state: State, event: ev.ParkAsked) -> State:
     return _changed(state, event.lease, asked_at=event.at, is_asked=True)
+
+
+def _parking_planned(state: State, event: ev.ParkingPlanned) -> State:
+    return _changed(state, event.lease, planned=event.memory)
+
+
+def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
+    return _changed(
+        state,
+        event.lease,
+        pinned_until=event.until,
+        warned_at=None,
+        warned_for=None,
+        asked_at=None,
+        is_asked=False,
+    )
+
+
+def _work_seen(state: State, event: ev.WorkSeen) -> State:
+    return _changed(state, event.lease, worked_at=event.at, warned_at=None, warned_for=None)
+
+
+def _ability_reported(state: State, event: ev.AbilityReported) -> State:
+    return _changed(state, event.lease, ability=(event.rung, event.why))
 
 
 def _parking_looked(state: State, event: ev.ParkingLooked) -> State:
@@ -234,24 +263,79 @@ def _parking_looked(state: State, event: ev.ParkingLooked) -> State:
 
 
 def _lease_kept(state: State, event: ev.LeaseKept) -> State:
-    return _changed(state, event.lease, asked_at=event.at, is_asked=False, kept=event.why)
+    return _changed(
+        state,
+        event.lease,
+        asked_at=event.at,
+        is_asked=False,
+        kept=event.why,
+        planned=0,
+        warned_at=None,
+        warned_for=None,
+    )
 
 
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
-    lease = _lease(state, event.lease)
-    state = _changed(
-        state,
-        lease.id,
-        phase=move(LEASE_MOVES, lease.phase, LeasePhase.PARKED, f"lease {lease.id}"),
+    before = _lease(state, event.lease)
+    deeper = before.has_residue and not event.rung.stays
+    phase = LeasePhase.PARKED
+    lease = replace(
+        before,
+        phase=phase if deeper else move(LEASE_MOVES, before.phase, phase, f"lease {before.id}"),
         activity=Activity.IDLE,
         changed_at=event.at,
         asked_at=None,
         is_asked=False,
         kept=None,
+        planned=0,
+        parked=Parked(event.rung, event.memory, event.gpus, event.movable),
+        **_UNWARNED,
     )
-    for part in lease.allocations:
-        state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
-    return replace(state, idle=_drop(state.idle, lease.id))
+    state = _put_lease(state, before, lease)
+    if not event.rung.stays:
+        for part in lease.allocations:
+            state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    return state
+
+
+#: What is forgotten about an idle task when its idleness ends, or its GPUs are given back.
+_UNWARNED: Final[dict[str, Any]] = {
+    "warned_at": None,
+    "warned_for": None,
+    "pinned_until": None,
+    "worked_at": None,
+}
+
+
+def _put_lease(state: State, before: Lease, lease: Lease) -> State:
+    """Store a lease that moved on; the index of those who can give follows.
+
+    What a parked task left on a GPU is no task there.
+    """
+    index = state.idle
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        idle=index.set(lease.id, None) if lease.can_give else _drop(index, lease.id),
+    )
+    change = before.has_residue - lease.has_residue
+    if change:
+        for part in before.allocations:
+            books = _gpu(state, part.gpu)
+            state = _put_gpu(state, replace(books, tasks=books.tasks + change))
+    return state
+
+
+def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
+    return _changed(state, event.lease, parked=None)
+
+
+def _reservation_resized(state: State, event: ev.ReservationResized) -> State:
+    key = (event.environment, event.gpu)
+    held, books = state.reservations[key], _gpu(state, event.gpu)
+    state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + event.memory))
+    resized = replace(held, memory=event.memory)
+    return replace(state, reservations=state.reservations.set(key, resized))
 
 
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
@@ -273,10 +357,10 @@ def _resume_cancelled(state: State, event: ev.ResumeCancelled) -> State:
 
 
 def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
-    lease = _lease(state, event.lease)
-    phase = move(LEASE_MOVES, lease.phase, LeasePhase.HELD, f"lease {lease.id}")
+    before = _lease(state, event.lease)
+    phase = move(LEASE_MOVES, before.phase, LeasePhase.HELD, f"lease {before.id}")
     lease = replace(
-        lease,
+        before,
         phase=phase,
         allocations=event.gpus,
         activity=event.activity,
@@ -285,7 +369,11 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         asked_at=None,
         is_asked=False,
         kept=None,
+        planned=0,
+        parked=event.parked,
+        **_UNWARNED,
     )
+    state = _put_lease(state, before, lease)
     opened = 0
     claims, reservations = state.claims.mutate(), state.reservations.mutate()
     gpus = state.gpus.mutate()
@@ -295,13 +383,15 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         old = reservations.get(key)
         size = max(part.memory, old.memory if old else 0)
         grown = size - (old.memory if old else 0)
-        reservations[key] = Reservation(Bytes(size), (old.claims if old else 0) + 1)
-        gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + 1)
-        claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
+        # A parked task that left something here has a claim already.
+        more = (event.lease, part.gpu) not in claims
+        reservations[key] = Reservation(Bytes(size), (old.claims if old else 0) + more)
+        gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
+        if more:
+            claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
         opened += old is None
     state = replace(
         state,
-        leases=state.leases.set(lease.id, lease),
         claims=claims.finish(),
         reservations=reservations.finish(),
         gpus=gpus.finish(),
@@ -371,26 +461,39 @@ def _usage_settled(state: State, event: ev.UsageSettled) -> State:
 
 
 def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
-    state = _changed(state, event.lease, activity=event.activity, changed_at=event.at)
-    state = _changed(state, event.lease, asked_at=None, is_asked=False, kept=None)
-    if event.activity is Activity.IDLE:
-        return replace(state, idle=state.idle.set(event.lease, None))
-    return replace(state, idle=_drop(state.idle, event.lease))
+    before = _lease(state, event.lease)
+    lease = replace(
+        before,
+        activity=event.activity,
+        changed_at=event.at,
+        asked_at=None,
+        is_asked=False,
+        kept=None,
+        planned=0,
+        warned_at=None,
+        warned_for=None,
+        worked_at=None,
+    )
+    return _put_lease(state, before, lease)
 
 
 def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
-    lease = _lease(state, event.lease)
+    before = _lease(state, event.lease)
     lease = replace(
-        lease,
-        phase=move(LEASE_MOVES, lease.phase, LeasePhase.ENDED, f"lease {lease.id}"),
+        before,
+        phase=move(LEASE_MOVES, before.phase, LeasePhase.ENDED, f"lease {before.id}"),
         activity=Activity.IDLE,
         changed_at=event.at,
         stalled=False,
         asked_at=None,
         is_asked=False,
         kept=None,
+        planned=0,
+        parked=None,
         end_reason=event.reason,
+        **_UNWARNED,
     )
+    state = _put_lease(state, before, lease)
     request_key = (lease.task.process, lease.request.request_id or "")
     by_request = state.by_request
     if by_request.get(request_key) == lease.id:
@@ -398,14 +501,12 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     kernel_id = lease.task.kernel_id
     state = replace(
         state,
-        leases=state.leases.set(lease.id, lease),
         by_request=by_request,
         by_kernel=_without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
         if kernel_id
         else state.by_kernel,
         last_seen=_drop(state.last_seen, lease.id),
         stalled=_drop(state.stalled, lease.id),
-        idle=_drop(state.idle, lease.id),
         queue=state.queue.remove(lease.id),
     )
     if not lease.allocations:  # it waited, or was parked and all is given back
@@ -538,10 +639,17 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.DeadlinesExtended: _deadlines_extended,
     ev.UsageSettled: _usage_settled,
     ev.ActivityChanged: _activity_changed,
+    ev.ParkWarned: _park_warned,
     ev.ParkAsked: _park_asked,
+    ev.ParkingPlanned: _parking_planned,
+    ev.LeasePinned: _lease_pinned,
+    ev.WorkSeen: _work_seen,
+    ev.AbilityReported: _ability_reported,
     ev.ParkingLooked: _parking_looked,
     ev.LeaseKept: _lease_kept,
     ev.LeaseParked: _lease_parked,
+    ev.LeaseRestored: _lease_restored,
+    ev.ReservationResized: _reservation_resized,
     ev.ResumeQueued: _resume_queued,
     ev.ResumeCancelled: _resume_cancelled,
     ev.LeaseEnded: _lease_ended,

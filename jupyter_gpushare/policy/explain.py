@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .model import BudgetLevel, ParkReason, RefusalReason
 from .placement import NoRoom, Refused
 
@@ -160,16 +162,46 @@ def not_granting_text(problem: str) -> str:
     )
 
 
+_PARK_BECAUSE: Final = {
+    ParkReason.CONTENDED: "others wait for it",
+    ParkReason.IDLE: "that is the rule here",
+    ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
+}
+
+
 def ask_back_text(reason: ParkReason) -> str:
     """Why an idle task is asked for its GPUs."""
-    because = {
-        ParkReason.CONTENDED: "others wait for it",
-        ParkReason.IDLE: "that is the rule here",
-        ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
-    }[reason]
+    because = _PARK_BECAUSE[reason]
     return f"This kernel was idle for a while, so its GPU is taken back: {because}."
 
 
+def park_warning_text(reason: ParkReason, seconds: float) -> str:
+    """What the people of an idle task are told before it is asked for its GPUs."""
+    because = _PARK_BECAUSE[reason]
+    return (
+        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
+        "Your variables are kept. Run a cell or `%gpushare pin` to keep it."
+    )
+
+
+def no_host_memory_text(asked: int, used: int, most: int, whose: str) -> str:
+    """Why a task's GPU memory cannot be moved to the host's."""
+    return (
+        f"Parking needs {size(asked)} of host memory; {whose} may use {size(most)} for it, and "
+        f"{size(used)} are in use."
+    )
+
+
+def pin_limit_text(limit: float) -> str:
+    """Why an idle task's GPUs cannot be kept any longer."""
+    return (
+        f"An idle kernel keeps its GPU for {span(limit)} at most here. "
+        "Its variables are kept when the GPU goes; run a cell to use it."
+    )
+
+
+NO_PINS = "The administrator does not let idle kernels keep their GPUs (pin_limit is 0)."
+NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
 DRAINING = (
     "What this task gave back is not measured as free yet; it goes on as soon as it is, and "
     "when there is room."

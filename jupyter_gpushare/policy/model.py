@@ -99,6 +99,35 @@ class ParkReason(Enum):
     BUDGET_SPENT = "budget_spent"
 
 
+class Rung(Enum):
+    """How a task gave its GPUs back; the lower the rung, the less it costs.
+
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: gradients
+    dropped, too. ``STORAGE``: the framework's tensors moved to host memory. ``DRIVER``: the
+    driver moved everything of the process there, its context as well. ``NONE``: it cannot.
+    """
+
+    RELEASE = "release"
+    TRIM = "trim"
+    TEMPORARY = "temporary"
+    STORAGE = "storage"
+    DRIVER = "driver"
+    NONE = "none"
+
+    @property
+    def stays(self) -> bool:
+        """Whether the process keeps a little memory, its CUDA context at least, on its GPUs."""
+        return self in (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
+
+
+class Movable(Enum):
+    """On which GPUs a parked task may go on."""
+
+    ANY = "any"
+    KIND = "kind"
+    SAME = "same"
+
+
 class RefusalReason(Enum):
     """Why a command is refused or a request waits; the same words travel on the wire."""
 
@@ -157,11 +186,13 @@ class ProcessReading:
     """A process seen on a GPU.
 
     ``lineage`` is the process itself, then its parents, nearest first.
-    ``memory`` is in bytes; ``None`` means *unknown*, never zero.
+    ``memory`` is in bytes; ``None`` means *unknown*, never zero. ``utilisation`` (0-1) is the
+    share of the time since the last reading in which its kernels ran; ``None``: unknown.
     """
 
     lineage: tuple[ProcessId, ...]
     memory: Bytes | None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +247,19 @@ class Request:
     memory: Bytes | None = None
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What became of a task's GPU memory: ``memory`` bytes of it are in host memory.
+
+    ``gpus`` are those it had; ``movable`` says where it may go on.
+    """
+
+    rung: Rung
+    memory: int = 0
+    gpus: tuple[GpuUuid, ...] = ()
+    movable: Movable = Movable.ANY
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ the claim started to drain shows none of its task's processes on that GPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from . import events as ev
 from .config import PolicyConfig
 from .model import (
+    Activity,
     Bytes,
     ClaimPhase,
     EnvironmentName,
@@ -20,6 +23,7 @@ from .model import (
     GpuUuid,
     HolderAction,
     LeaseId,
+    LeasePhase,
     ProcessId,
     ProcessReading,
 )
@@ -36,6 +40,8 @@ class _Sorted:
     largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
     foreign: int = 0
     strangers: list[ProcessReading] = field(default_factory=list)
+    by_lease: dict[LeaseId, int | None] = field(default_factory=dict)
+    worked: set[LeaseId] = field(default_factory=set)
     opaque: bool = False
 
 
@@ -56,12 +62,14 @@ def observe(
             continue
         if books.problem is not None:
             yield ev.GpuRestored(at, reading.uuid)
-        parts = _sort(state, reading)
+        parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)
         for key, memory in _offenders(state, reading.uuid, parts, config):
             current[key] = memory
     yield from _claims(state, seen, at)
+    yield from _left_behind(state, seen, at, config)
+    yield from _work(state, seen, at)
     yield from _flags(state, seen, current, at, config)
 
 
@@ -74,7 +82,7 @@ def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | Non
     return None
 
 
-def _sort(state: State, reading: GpuReading) -> _Sorted:
+def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
     parts = _Sorted()
     for process in reading.processes:
         # Start time 0: a process of another pid namespace, whose parents we cannot see.
@@ -85,6 +93,11 @@ def _sort(state: State, reading: GpuReading) -> _Sorted:
             parts.strangers.append(process)
             continue
         parts.present.add(lease)
+        before = parts.by_lease.get(lease, 0)
+        known = before is not None and process.memory is not None
+        parts.by_lease[lease] = (before or 0) + (process.memory or 0) if known else None
+        if (process.utilisation or 0.0) >= config.busy_utilisation:
+            parts.worked.add(lease)
         environment = state.leases[lease].environment
         if process.memory is None:
             parts.unknown.add(environment)
@@ -157,6 +170,41 @@ def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[e
         # Processes we cannot trace might be this task's: then only its death is proof.
         if lease not in parts.present and (not parts.opaque or not state.leases[lease].members):
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+#: Seconds between two notes that the GPUs are at work for the same idle task.
+WORK_NOTED: Final = 5.0
+
+
+def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """Kernels that run while no cell does: a thread of the task computes."""
+    for name in sorted(set[LeaseId]().union(*(parts.worked for parts in seen.values()))):
+        lease = state.leases[name]
+        held = lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
+        if held and at - (lease.worked_at or -math.inf) >= WORK_NOTED and at >= lease.changed_at:
+            yield ev.WorkSeen(at, name)
+
+
+def _left_behind(
+    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """Parked tasks keep what they were seen to have left on a GPU, and give back the rest."""
+    grain = config.measure_granularity
+    for name in sorted(state.idle):
+        lease = state.leases[name]
+        if not lease.has_residue or lease.changed_at > at or name in state.queue.waiting:
+            continue
+        for part in lease.allocations:
+            parts = seen.get(part.gpu)
+            held = state.reservations[(lease.environment, part.gpu)]
+            if parts is None or parts.opaque or held.claims > 1:
+                continue  # others of its environment share the reservation
+            left = parts.by_lease.get(name, 0)
+            if left is None:
+                continue
+            keeps = -(-(left + config.residue_margin) // grain) * grain
+            if 0 < keeps < held.memory:
+                yield ev.ReservationResized(at, lease.environment, part.gpu, Bytes(keeps))
 
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:

@@ -4,6 +4,11 @@ Only a task that says it is idle is ever asked, and only a kernel: a person will
 come back to it. While nobody waits whom it could help, an idle lease stays
 where it is, unless the configuration says ``always`` or the environment's
 GPU-hours are spent.
+
+What counts as idle: no cell runs, and the driver saw the task's own kernels at
+work for less than ``busy_utilisation`` of the time. A GPU that is only kept warm
+is idle. A parked task that left something on its GPUs is asked again, to give
+that too, when somebody needs it.
 """
 
 from __future__ import annotations
@@ -11,22 +16,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 from .config import PolicyConfig
 from .model import (
-    Activity,
+    Allocation,
     BudgetLevel,
+    Bytes,
     EnvironmentName,
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Movable,
     ParkReason,
     ParkWhen,
     TaskKind,
 )
-from .placement import GpuRoom, Granted, place
+from .placement import GpuRoom, Granted, NoRoom, Placement, place
 from .state import Lease, State
 
 #: Seconds for which an answer is waited for before others are asked, too.
@@ -37,6 +45,17 @@ ASK_AGAIN: Final = 60.0
 LOOK_EVERY: Final = 1.0
 #: The first so many in line are helped.
 HELPED: Final = 8
+#: Seconds after which a warning that nothing came of is forgotten.
+WARNING_HOLDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A lease to ask back, why, and the bytes that may stay on each of its GPUs."""
+
+    lease: LeaseId
+    reason: ParkReason
+    may_stay: tuple[Allocation, ...] = ()
 
 
 def timeout(state: State, lease: Lease, config: PolicyConfig) -> float:
@@ -67,22 +86,41 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
 def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     """Boot time from which this lease may be asked back; ``None``: it may not."""
     can = (
-        lease.phase is LeasePhase.HELD
-        and lease.activity is Activity.IDLE
+        lease.can_give
         and lease.task.kind is TaskKind.KERNEL
         and not lease.stalled
+        and not lease.is_resuming
+        # What is left there is on its way back to the task, or does nobody any harm.
+        and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
         # Children that share the lease may use the GPUs without our knowing.
         and len(lease.members) == 1
     )
     seconds = timeout(state, lease, config) if can else 0.0
     if not seconds:
         return None
-    idle = lease.changed_at + seconds
+    seconds = max(seconds, config.min_idle)
+    since = max(lease.changed_at, lease.worked_at or lease.changed_at)
+    if lease.has_residue:
+        due_at = since  # nobody is disturbed any more
+    else:
+        due_at = max(since + seconds, lease.pinned_until or 0.0)
+        if config.notify_before and lease.warned_at is None:
+            due_at = max(since, due_at - config.notify_before)
+        elif lease.warned_at is not None:
+            due_at = max(due_at, lease.warned_at + config.notify_before)
     if lease.asked_at is None:
-        return idle
+        return due_at
     # An ask that nobody answered may have gone astray.
     again = min(seconds, ASK_AGAIN) if lease.is_asked else seconds
-    return max(idle, lease.asked_at + again)
+    return max(due_at, lease.asked_at + again)
+
+
+def must_warn(lease: Lease, config: PolicyConfig, at: float) -> bool:
+    """Whether its people are told first, at ``at``, before the lease is asked back."""
+    if not config.notify_before or lease.has_residue:
+        return False
+    holds = config.notify_before + WARNING_HOLDS
+    return lease.warned_at is None or at - lease.warned_at > holds
 
 
 def _reason(state: State, lease: Lease, config: PolicyConfig) -> ParkReason:
@@ -103,7 +141,8 @@ def deadline(state: State, config: PolicyConfig) -> float:
         at = due(state, lease, config)
         if at is None:
             continue
-        if _reason(state, lease, config) is not ParkReason.CONTENDED:
+        contended = _reason(state, lease, config) is ParkReason.CONTENDED
+        if not contended and not lease.has_residue:
             result = min(result, at)
         elif _has_line(state):
             result = min(result, max(at, state.looked_at + LOOK_EVERY))
@@ -121,22 +160,22 @@ def ripe(state: State, config: PolicyConfig, at: float) -> list[Lease]:
     return sorted(found, key=lambda lease: (lease.changed_at, lease.order))
 
 
-def to_ask(
-    state: State, config: PolicyConfig, at: float, leases: Iterable[Lease]
-) -> Iterator[tuple[LeaseId, ParkReason]]:
-    """Which of the :func:`ripe` leases to ask back now, and why."""
+def to_ask(state: State, config: PolicyConfig, at: float, leases: Iterable[Lease]) -> Iterator[Ask]:
+    """Which of the :func:`ripe` leases to ask back (or warn) now, and why."""
     could = []
-    going = set(_going(state, at))
+    going = {*_going(state, at), *_announced(state, config, at)}
     for lease in leases:
         reason = _reason(state, lease, config)
-        if reason is ParkReason.CONTENDED:
+        if reason is ParkReason.CONTENDED or lease.has_residue:
             could.append(lease.id)
         else:
             going.add(lease.id)
-            yield lease.id, reason
+            stay = tuple(
+                Allocation(part.gpu, Bytes(config.park_residue)) for part in lease.allocations
+            )
+            yield Ask(lease.id, reason, stay)
     if could and _has_line(state) and state.problem is None:
-        for name in _helpers(state, config, could, going):
-            yield name, ParkReason.CONTENDED
+        yield from _helpers(state, config, could, going)
 
 
 def _going(state: State, at: float) -> Iterator[LeaseId]:
@@ -150,9 +189,17 @@ def _going(state: State, at: float) -> Iterator[LeaseId]:
             yield name
 
 
+def _announced(state: State, config: PolicyConfig, at: float) -> Iterator[LeaseId]:
+    """Leases whose people have been told and have not yet answered: nobody else need be."""
+    for name in state.idle:
+        lease = state.leases[name]
+        if lease.warned_at is not None and at - lease.warned_at < config.notify_before:
+            yield name
+
+
 def _helpers(
     state: State, config: PolicyConfig, could: list[LeaseId], going: set[LeaseId]
-) -> Iterator[LeaseId]:
+) -> Iterator[Ask]:
     """As few as possible of ``could`` that make room for the first in line."""
     line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
     for waiting in islice(line, HELPED):
@@ -170,17 +217,90 @@ def _helpers(
             if _fits(state, config, waiting, going.union(asked) - {name}):
                 asked.remove(name)
         going.update(asked)
-        yield from asked
+        slack = _slack(state, config, waiting, going)
+        for name in asked:
+            yield Ask(name, ParkReason.CONTENDED, _may_stay(state, name, asked, slack))
+
+
+def _slack(
+    state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]
+) -> dict[GpuUuid, int]:
+    """Bytes that are still free on each GPU when the request has what it waits for."""
+    lease = state.leases[waiting]
+    free = {room.uuid: room.free for room in rooms_without(state, lease.environment, without)}
+    placed = try_place(state, lease, config, without)
+    for part in placed.allocations if isinstance(placed, Granted) else ():
+        own = state.reservations.get((lease.environment, part.gpu))
+        free[part.gpu] -= part.memory - (own.memory if own else 0)
+    return free
+
+
+def _may_stay(
+    state: State, name: LeaseId, asked: list[LeaseId], slack: dict[GpuUuid, int]
+) -> tuple[Allocation, ...]:
+    """The part of the slack that this one of the asked may leave occupied."""
+    found = []
+    for part in state.leases[name].allocations:
+        sharers = sum((other, part.gpu) in state.claims for other in asked)
+        left = max(0, slack.get(part.gpu, 0)) // max(1, sharers)
+        found.append(Allocation(part.gpu, Bytes(left)))
+    return tuple(found)
 
 
 def _fits(state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]) -> bool:
     """Whether a waiting request could be granted if those leases held nothing."""
-    lease = state.leases[waiting]
-    quota, _source = state.quotas.resolve(lease.environment)
-    rooms = tuple(rooms_without(state, lease.environment, without))
-    request = lease.request
-    placed = place(rooms, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
+    placed = try_place(state, state.leases[waiting], config, without)
     return isinstance(placed, Granted)
+
+
+def try_place(
+    state: State, lease: Lease, config: PolicyConfig, without: Iterable[LeaseId] = ()
+) -> Placement:
+    """Where this lease's request would go now, if the leases ``without`` held nothing.
+
+    A parked task goes back to the GPUs it had, where it can, and else only to those to
+    which what it has in host memory can be moved.
+    """
+    rooms = tuple(rooms_without(state, lease.environment, without))
+    quota, _source = state.quotas.resolve(lease.environment)
+    result: Placement = NoRoom(0, 0)
+    for some in _suited(state, lease, rooms):
+        request = lease.request
+        result = place(some, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def _suited(
+    state: State, lease: Lease, rooms: tuple[GpuRoom, ...]
+) -> Iterator[tuple[GpuRoom, ...]]:
+    parked = lease.parked if lease.phase is LeasePhase.PARKED else None
+    if parked is None or not parked.gpus:
+        yield rooms
+        return
+    yield _only(rooms, frozenset(parked.gpus))
+    if lease.has_residue or parked.movable is Movable.SAME:
+        return
+    if parked.movable is Movable.ANY:
+        yield rooms
+        return
+    kinds = {
+        (books.gpu.name, books.gpu.memory)
+        for uuid, books in state.gpus.items()
+        if uuid in parked.gpus
+    }
+    alike = frozenset(
+        uuid for uuid, books in state.gpus.items() if (books.gpu.name, books.gpu.memory) in kinds
+    )
+    yield _only(rooms, alike)
+
+
+def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:
+    return tuple(
+        room if room.uuid in gpus else replace(room, usable=False, reservation=None)
+        for room in rooms
+    )
 
 
 def rooms_without(
@@ -193,7 +313,7 @@ def rooms_without(
         lease = state.leases[name]
         for part in lease.allocations:
             if (name, part.gpu) in state.claims:
-                tasks[part.gpu] += 1
+                tasks[part.gpu] += not lease.has_residue
                 claims[(lease.environment, part.gpu)] += 1
     freed: Counter[GpuUuid] = Counter()
     for key, count in claims.items():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from . import events as ev
-from .model import Activity, BudgetLevel, ClaimPhase, EndReason, LeasePhase
+from .model import Activity, BudgetLevel, ClaimPhase, EndReason, LeasePhase, Parked, Rung
 from .queueing import Waiting
 from .state import Lease, State
 
@@ -76,12 +76,29 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     if lease.granted_at is None:
         return
     yield ev.LeaseGranted(
-        lease.granted_at, lease.id, lease.environment, lease.allocations, Activity.BUSY
+        lease.granted_at,
+        lease.id,
+        lease.environment,
+        lease.allocations,
+        Activity.BUSY,
+        None if parked else lease.parked,
     )
     if parked:
-        yield ev.LeaseParked(lease.changed_at, lease.id, lease.environment)
+        was = lease.parked or Parked(Rung.RELEASE)
+        yield ev.LeaseParked(
+            lease.changed_at,
+            lease.id,
+            lease.environment,
+            was.rung,
+            was.memory,
+            was.movable,
+            was.gpus,
+        )
+    if lease.pinned_until is not None:
+        yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
+    if parked and not lease.has_residue:
         return
-    if lease.activity is Activity.IDLE and lease.phase is not LeasePhase.ENDED:
+    if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD:
         yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
     if lease.phase is LeasePhase.ENDED:
         reason = lease.end_reason or EndReason.RELEASED

@@ -23,8 +23,11 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Parked,
+    ParkReason,
     ProcessId,
     Request,
+    Rung,
     Task,
 )
 from .queueing import Account, Queue
@@ -39,7 +42,8 @@ FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
 class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
-    ``tasks`` counts the leases with a claim here.
+    ``tasks`` counts the leases with a claim here, but for parked ones that only left
+    something behind.
     """
 
     gpu: Gpu
@@ -58,10 +62,14 @@ class GpuState:
 class Lease:
     """A task's entitlement, and what is known of the task.
 
-    ``allocations`` of a parked lease are those whose claims still drain.
-    ``requested_at`` is when it last began to wait. ``asked_at`` is when its GPUs
-    were last asked back, ``is_asked`` whether the answer is still out, and
-    ``kept`` what the last answer was.
+    ``allocations`` of a parked lease are those whose claims still drain, or on which
+    its process left something behind. ``requested_at`` is when it last began to wait.
+    ``asked_at`` is when its GPUs were last asked back, ``is_asked`` whether the answer is
+    still out, and ``kept`` what the last answer was. ``warned_at`` is when its people were
+    told that this will happen. ``pinned_until`` is until when they keep the GPUs;
+    ``worked_at`` when the GPUs were last seen at work for it. ``planned`` bytes of host
+    memory are promised for its parking. ``parked`` stays until all is back in place.
+    ``ability`` is the highest rung it says it can take, and why no higher one.
     """
 
     id: LeaseId
@@ -81,6 +89,31 @@ class Lease:
     is_asked: bool = False
     kept: str | None = None
     end_reason: EndReason | None = None
+    warned_at: float | None = None
+    warned_for: ParkReason | None = None
+    pinned_until: float | None = None
+    worked_at: float | None = None
+    planned: int = 0
+    parked: Parked | None = None
+    ability: tuple[Rung, str] | None = None
+
+    @property
+    def has_residue(self) -> bool:
+        """Whether it is parked and its process left something on its GPUs."""
+        return (
+            self.phase is LeasePhase.PARKED and self.parked is not None and self.parked.rung.stays
+        )
+
+    @property
+    def can_give(self) -> bool:
+        """Whether it holds something and does nothing with it."""
+        idle = self.phase is LeasePhase.HELD and self.activity is Activity.IDLE
+        return idle or self.has_residue
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether it has GPUs again, and its memory is on the way back."""
+        return self.phase is LeasePhase.HELD and self.parked is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +186,17 @@ class State:
     grants: int = 0
     arrivals: int = 0
 
+    def parked_memory(self, environment: EnvironmentName | None = None) -> int:
+        """Bytes of host memory that parked tasks have, or are promised; of one environment, or all.
+
+        O(leases).
+        """
+        return sum(
+            lease.planned + (lease.parked.memory if lease.parked else 0)
+            for lease in self.leases.values()
+            if environment in (None, lease.environment)
+        )
+
     def budget(self, environment: EnvironmentName) -> Budget:
         """How ``environment`` stands with its GPU-hours."""
         return self.budgets.get(environment, Budget())
@@ -162,6 +206,8 @@ class State:
 
         A parked task waits for what it gave back itself to be really free.
         """
-        if lease.phase is LeasePhase.PARKED and lease.allocations:
+        if lease.phase is LeasePhase.PARKED and any(
+            (lease.id, part.gpu) in self.draining for part in lease.allocations
+        ):
             return True
         return self.budget(lease.environment).level is BudgetLevel.SPENT
