@@ -90,6 +90,17 @@ class LeaseHandler(ApiHandler):
         self.answer({"lease": lease, "state": answer["state"]})
 
 
+class PinHandler(ApiHandler):
+    """Keep an idle lease's GPUs for a while."""
+
+    async def post(self, lease: str) -> None:
+        with refusals():
+            lease = wishes.checked_lease(lease)
+            seconds = wishes.checked_pin(wishes.json_object(self.request.body, "seconds"))
+        answer = await self.ask_node(Method.PIN, lease=lease, seconds=seconds)
+        self.answer({"lease": lease, "state": answer["state"]})
+
+
 class RevokeHandler(ApiHandler):
     """Take anybody's lease away."""
 
@@ -203,6 +214,7 @@ ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/status", StatusHandler),
     (r"api/leases", LeasesHandler),
     (r"api/leases/([^/]+)", LeaseHandler),
+    (r"api/leases/([^/]+)/pin", PinHandler),
     (r"api/leases/([^/]+)/revoke", RevokeHandler),
     (r"api/quota", QuotaHandler),
     (r"api/usage", UsageHandler),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_gpushare._version import __version__
+from jupyter_gpushare.protocol.messages import RUNGS
 
 Json = dict[str, Any]
 
@@ -21,6 +22,7 @@ MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
 MOST_GPU_HOURS = 1e9
+MOST_PIN = 1e9  # seconds
 MOST_DAYS = 366
 LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
 MOST_READINGS = 86400  # seconds
@@ -192,7 +194,7 @@ def _schemas() -> Json:
                 "state": {
                     "enum": [
                         *("queued", "active", "idle", "stalled", "draining"),
-                        *("parked", "over_limit", "ended"),
+                        *("parking", "parked", "resuming", "over_limit", "ended"),
                     ]
                 },
                 "phase": {"enum": ["queued", "held", "parked", "ended"]},
@@ -238,6 +240,35 @@ def _schemas() -> Json:
                     "string",
                     description="why an idle task that was asked for its GPUs keeps them",
                 ),
+                "rung": {
+                    "enum": [*RUNGS[:-1], None],
+                    "description": "how a parked or resuming task gave its GPUs back",
+                },
+                "parked_memory": _or_null(
+                    "integer", minimum=0, description="bytes of its GPUs' memory in the host's"
+                ),
+                "warning": {
+                    "description": "its GPUs will be asked back; null: not, or not yours to know",
+                    "anyOf": [
+                        _object(
+                            {
+                                "reason": {"enum": ["contended", "idle", "budget_spent"]},
+                                "at": {**_UNIX, "description": "when: Unix time, seconds"},
+                            }
+                        ),
+                        {"type": "null"},
+                    ],
+                },
+                "pinned_until": _or_null(
+                    "number", description="until when its people keep its GPUs: Unix time, seconds"
+                ),
+                "ability": {
+                    "description": "the highest rung it can take, and why no higher; null: unknown",
+                    "anyOf": [
+                        _object({"rung": {"enum": list(RUNGS)}, "why": _TEXT}),
+                        {"type": "null"},
+                    ],
+                },
             }
         ),
         "Waiting": _object(
@@ -272,6 +303,19 @@ def _schemas() -> Json:
                         "started": _UNIX,
                         "max_tasks_per_gpu": _COUNT,
                         "heartbeat_timeout": _SECONDS,
+                        "parked_memory": {**_BYTES, "description": "of the host, bytes"},
+                        "parked_memory_limit": _or_null(
+                            "integer", minimum=0, description="bytes; null: not limited"
+                        ),
+                        "notify_before": {
+                            **_SECONDS,
+                            "description": "seconds from a lease's warning to its parking",
+                        },
+                        "pin_limit": {
+                            **_SECONDS,
+                            "description": "the most for which an idle task keeps its GPUs",
+                        },
+                        "keep_for": {**_SECONDS, "description": "the usual time of a pin"},
                     }
                 ),
                 "environment": _TEXT,
@@ -372,6 +416,18 @@ def _schemas() -> Json:
             }
         ),
         "LeaseState": _object({"lease": _TEXT, "state": _TEXT}),
+        "Pin": _object(
+            {
+                "seconds": {
+                    "type": ["number", "null"],
+                    "minimum": 0,
+                    "maximum": MOST_PIN,
+                    "description": "null, or left out: keep_for; 0: no more",
+                }
+            },
+            required=[],
+            closed=True,
+        ),
         "Revoke": _object(
             {
                 "reason": {
@@ -522,6 +578,16 @@ def _paths(host: Host) -> Json:
                 "LeaseState",
                 404,
                 requestBody=_body("Revoke"),
+            ),
+        },
+        "/leases/{lease}/pin": {
+            "parameters": [_LEASE_ID],
+            "post": operation(
+                "pinLease",
+                "Keep an idle lease's GPUs for a while, within the administrator's limit.",
+                "LeaseState",
+                404,
+                requestBody=_body("Pin"),
             ),
         },
         "/quota": {"get": operation("getQuota", "Your own quota.", "OwnQuota")},

@@ -117,6 +117,17 @@ def checked_reason(reason: object) -> str:
     return str(reason)
 
 
+def checked_pin(body: Mapping[str, Any]) -> float | None:
+    """Return the seconds for which to keep an idle lease; ``None``: the usual time."""
+    seconds = body.get("seconds")
+    if seconds is None:
+        return None
+    wrong = isinstance(seconds, bool) or not isinstance(seconds, int | float)
+    if wrong or not 0 <= seconds <= openapi.MOST_PIN:
+        raise bad_request("'seconds' must be a number from 0; leave it out for the usual time.")
+    return float(seconds)
+
+
 QUOTA_KEYS: Final = ("gpus", "memory", "weight", "gpu_hours")
 
 

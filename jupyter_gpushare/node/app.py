@@ -41,6 +41,7 @@ from ..protocol.address import embedded_socket
 from . import systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
+from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
 from .hubquotas import HubQuotas
@@ -58,7 +59,7 @@ from .quota_config import NodeSize, configure
 from .service import Service
 from .transport import Limits, SocketInUse, Transport
 
-_ACTIONS = {"wait": HolderAction.WAIT, "report": HolderAction.WAIT}
+_ACTIONS = dict.fromkeys(("wait", "report", "keep"), HolderAction.WAIT)
 _ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
 
 
@@ -250,6 +251,55 @@ class Policy(Configurable):
         help="""When such GPUs are asked back: only if that helps somebody who waits, or always.
         Those of who has spent the GPU-hours are in any case.""",
     ).tag(config=True)
+    min_idle = Float(
+        0.0,
+        min=0.0,
+        help="Seconds of idleness below which no time-out goes, whatever a quota says.",
+    ).tag(config=True)
+    notify_before = Float(
+        30.0,
+        min=0.0,
+        help="""Seconds before a GPU is asked back at which its people are told, with a countdown
+        and a Keep button in JupyterLab and a line in the terminal. 0: not at all.""",
+    ).tag(config=True)
+    keep_for = Float(
+        900.0, min=1.0, help="Seconds for which the Keep button keeps an idle kernel's GPU."
+    ).tag(config=True)
+    pin_limit = Float(
+        7200.0,
+        min=0.0,
+        help="""The most seconds of idleness for which people may keep a GPU (the Keep button,
+        %gpushare pin). 0: they may not.""",
+    ).tag(config=True)
+    busy_utilisation = Float(
+        0.1,
+        min=0.0,
+        max=1.0,
+        help="""Share of the time in which a task's own kernels must run on a GPU for it to count
+        as busy while no cell runs. Keeping a GPU warm with less is idleness.""",
+    ).tag(config=True)
+    park_residue = Integer(
+        1024**3,
+        min=0,
+        help="""Bytes that a parked task may leave on each GPU (its CUDA context, say) where nobody
+        needs them. They are taken back too when somebody does.""",
+    ).tag(config=True)
+    parked_memory = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        help="""Bytes of host memory that parked tasks of this node may use. Not set: half of what
+        the host, or the node manager's cgroup, has.""",
+    ).tag(config=True)
+    parked_memory_per_environment = Integer(
+        None, allow_none=True, min=0, help="The same for each environment. Not set: the node's."
+    ).tag(config=True)
+    unparkable_action = Enum(
+        ("keep", "interrupt", "kill"),
+        "keep",
+        help="""What is done to an idle kernel that was asked for its GPU and cannot give it back:
+        it keeps it, or it is interrupted or killed, and loses its variables.""",
+    ).tag(config=True)
     spent_idle_timeout = Float(
         60.0,
         min=1.0,
@@ -279,6 +329,15 @@ class Policy(Configurable):
             idle_timeouts=tuple(sorted(self.idle_timeouts.items())),
             park_when=ParkWhen(self.park_when),
             spent_idle_timeout=self.spent_idle_timeout,
+            min_idle=self.min_idle,
+            notify_before=self.notify_before,
+            keep_for=self.keep_for,
+            pin_limit=self.pin_limit,
+            busy_utilisation=self.busy_utilisation,
+            park_residue=self.park_residue,
+            parked_memory=half_of_host() if self.parked_memory is None else self.parked_memory,
+            parked_memory_per_environment=self.parked_memory_per_environment,
+            unparkable_action=_ACTIONS[self.unparkable_action],
         )
 
 

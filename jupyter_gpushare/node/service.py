@@ -13,7 +13,14 @@ from typing import Any, Protocol
 
 from ..policy import commands as cmd
 from ..policy import core
-from ..policy.effects import AskBack, TellBudget, TellEnded, TellGranted, TellStopped
+from ..policy.effects import (
+    AskBack,
+    TellBudget,
+    TellEnded,
+    TellGranted,
+    TellStopped,
+    WarnOfParking,
+)
 from ..policy.events import (
     BudgetChanged,
     BudgetsMeasured,
@@ -42,7 +49,14 @@ from .ledger import LedgerError
 from .logs import call_tag, say
 from .manager import Manager, Outcome
 from .readings import Readings, figures
-from .status import NodeFacts, Place, places, quota_document, status_document
+from .status import (
+    NodeFacts,
+    Place,
+    measured_by_lease,
+    places,
+    quota_document,
+    status_document,
+)
 from .translate import Caller
 from .waits import Waits
 
@@ -297,6 +311,12 @@ class Service:
             who = replace(who, environment=lease.environment)
         self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)), who)
 
+    def _pin(self, guest: _Guest, call: Call) -> None:
+        lease, who = self._manager.state.leases.get(LeaseId(call.params.lease)), guest.who
+        if lease is not None and who.viewer.is_mine(lease.environment):
+            who = replace(who, environment=lease.environment)
+        self._command(guest, call, who)
+
     def _status(self, guest: _Guest, call: Call) -> None:
         guest.conn.reply(call.id, self.status(guest.who))
 
@@ -414,6 +434,7 @@ class Service:
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,
         Method.RELEASE: _release,
+        Method.PIN: _pin,
         Method.STATUS: _status,
         Method.WATCH: _watch,
         Method.USAGE: _usage,
@@ -487,6 +508,8 @@ class Service:
                 self._budget(effect)
             elif isinstance(effect, AskBack):
                 self._ask_back(effect, state)
+            elif isinstance(effect, WarnOfParking):
+                self._warn_of_parking(effect, state)
             elif isinstance(effect, TellStopped):
                 self._stopped(effect.lease)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
@@ -534,10 +557,25 @@ class Service:
     def _ask_back(self, effect: AskBack, state: State) -> None:
         """Only the task itself can hide its GPUs; a child of it, or a page, cannot."""
         lease = state.leases.get(effect.lease)
+        if lease is None:
+            return
+        measured = measured_by_lease(state, self._manager.readings.by_gpu)
         for conn_id in self._holders.get(effect.lease, ()):
             guest = self._guests.get(conn_id)
-            if guest is not None and lease is not None and guest.who.process == lease.task.process:
-                guest.conn.notify(Notice.PARK.value, translate.park_notice(effect))
+            if guest is not None and guest.who.process == lease.task.process:
+                notice = translate.park_notice(effect, lease, measured)
+                guest.conn.notify(Notice.PARK.value, notice)
+
+    def _warn_of_parking(self, effect: WarnOfParking, state: State) -> None:
+        """The task says it on its terminal; whoever watches shows a countdown."""
+        lease = state.leases.get(effect.lease)
+        if lease is None:
+            return
+        notice = translate.park_warning(effect)
+        for guest in tuple(self._guests.values()):
+            concerned = effect.lease in guest.leases or guest.watching
+            if concerned and guest.who.viewer.is_mine(lease.environment):
+                guest.conn.notify(Notice.PARK_WARNING.value, notice)
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):
@@ -621,4 +659,5 @@ def _is_quiet(event: object) -> bool:
         "DeadlinesExtended",
         "ParkAsked",
         "ParkingLooked",
+        "WorkSeen",
     )

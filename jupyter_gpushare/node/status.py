@@ -37,7 +37,9 @@ class DisplayState(Enum):
     IDLE = "idle"
     STALLED = "stalled"
     DRAINING = "draining"
+    PARKING = "parking"
     PARKED = "parked"
+    RESUMING = "resuming"
     OVER_LIMIT = "over_limit"
     ENDED = "ended"
 
@@ -93,6 +95,11 @@ def display_state(state: State, lease: Lease) -> DisplayState:
         return DisplayState.QUEUED
     if lease.phase is LeasePhase.PARKED:
         return DisplayState.PARKED
+    if lease.phase is LeasePhase.HELD and not lease.stalled:
+        if lease.is_resuming:
+            return DisplayState.RESUMING
+        if lease.planned:
+            return DisplayState.PARKING
     if lease.phase is LeasePhase.ENDED:
         drains = any(
             state.claims[(lease.id, part.gpu)].phase is ClaimPhase.DRAINING
@@ -124,7 +131,7 @@ def status_document(
     """
     offset = facts.now - facts.boot
     waiting = places(state)
-    measured = _measured(state, readings)
+    measured = measured_by_lease(state, readings)
     leases = sorted(state.leases.values(), key=lambda lease: lease.order)
     return {
         "node": {
@@ -136,6 +143,11 @@ def status_document(
             "started": facts.started,
             "max_tasks_per_gpu": config.max_tasks_per_gpu,
             "heartbeat_timeout": config.heartbeat_timeout,
+            "parked_memory": state.parked_memory(),
+            "parked_memory_limit": config.parked_memory,
+            "notify_before": config.notify_before,
+            "pin_limit": config.pin_limit,
+            "keep_for": config.keep_for,
         },
         "environment": viewer.environment,
         "admin": viewer.admin,
@@ -145,7 +157,10 @@ def status_document(
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
         ],
         "leases": [
-            _lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured)
+            {
+                **_lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured),
+                **_parking(lease, viewer, offset, config),
+            }
             for lease in leases
         ],
         "queue": _queue(state, viewer, facts.boot, waiting, config),
@@ -200,7 +215,7 @@ def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(
+def measured_by_lease(
     state: State, readings: Mapping[str, GpuReading]
 ) -> dict[tuple[LeaseId, GpuUuid], int | None]:
     """Bytes each lease uses on each GPU; ``None`` where the driver does not tell."""
@@ -302,6 +317,27 @@ def _lease(
         "position": None if place is None else place.position,
         "reason": lease.end_reason.value if lease.end_reason else None,
         "kept": lease.kept if known else None,
+    }
+
+
+def _parking(lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig) -> dict[str, Any]:
+    """What a lease's people are told of giving its GPUs back, and of what it gave back."""
+    known = viewer.is_mine(lease.environment) or viewer.admin
+    parked, warning = lease.parked, None
+    if lease.warned_at is not None and lease.warned_for is not None:
+        at = lease.warned_at + config.notify_before + offset
+        warning = {"reason": lease.warned_for.value, "at": at}
+    ability = None
+    if lease.ability is not None:
+        ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}
+    return {
+        "rung": None if parked is None else parked.rung.value,
+        "parked_memory": None if parked is None else parked.memory,
+        "warning": warning if known else None,
+        "pinned_until": lease.pinned_until + offset
+        if known and lease.pinned_until is not None
+        else None,
+        "ability": ability if known else None,
     }
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..policy import commands as cmd
 from ..policy import core
 from ..policy.config import PolicyConfig
-from ..policy.effects import AskBack, TellBudget
-from ..policy.explain import ask_back_text, budget_notice_text
+from ..policy.effects import AskBack, TellBudget, WarnOfParking
+from ..policy.explain import ask_back_text, budget_notice_text, park_warning_text
 from ..policy.model import (
     Activity,
     Bytes,
     EndReason,
     EnvironmentName,
+    GpuUuid,
     LeaseId,
+    Movable,
     PriorityClass,
     ProcessId,
     Quota,
     RefusalReason,
     Request,
+    Rung,
     Task,
     TaskKind,
 )
@@ -105,8 +108,25 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         at, LeaseId(p.lease), who.environment, who.process
     ),
     msg.Method.ACTIVITY: _activity,
+    msg.Method.PARKING: lambda at, who, p, _: cmd.PlanParking(
+        at, LeaseId(p.lease), who.environment, who.process, p.memory
+    ),
     msg.Method.PARKED: lambda at, who, p, _: cmd.Park(
-        at, LeaseId(p.lease), who.environment, who.process
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        Rung(p.rung),
+        p.memory,
+        Movable(p.movable),
+        p.seconds,
+    ),
+    msg.Method.RESTORED: lambda at, who, p, _: cmd.Restored(
+        at, LeaseId(p.lease), who.environment, who.process, p.seconds
+    ),
+    msg.Method.PIN: lambda at, who, p, _: cmd.Pin(at, LeaseId(p.lease), who.environment, p.seconds),
+    msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
+        at, LeaseId(p.lease), who.environment, who.process, Rung(p.rung), p.why
     ),
     msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
         at, LeaseId(p.lease), who.environment, who.process, p.reason
@@ -173,12 +193,37 @@ def queued_notice(
     }
 
 
-def park_notice(effect: AskBack) -> dict[str, Any]:
-    """What an idle task is told that shall give its GPUs back."""
+def park_notice(
+    effect: AskBack, lease: Lease, measured: Mapping[tuple[LeaseId, GpuUuid], int | None]
+) -> dict[str, Any]:
+    """What an idle task is told that shall give its GPUs back.
+
+    ``may_stay`` bytes of it nobody needs on that GPU now; ``used`` is what was ``measured`` of
+    it there, ``None`` where that is unknown.
+    """
+    stay = {part.gpu: part.memory for part in effect.may_stay}
     return {
         "lease": effect.lease,
         "reason": effect.reason.value,
         "message": ask_back_text(effect.reason),
+        "gpus": [
+            {
+                "uuid": part.gpu,
+                "may_stay": stay.get(part.gpu, 0),
+                "used": measured.get((lease.id, part.gpu), 0),
+            }
+            for part in lease.allocations
+        ],
+    }
+
+
+def park_warning(effect: WarnOfParking) -> dict[str, Any]:
+    """What the people of an idle task are told ``seconds`` before it is asked."""
+    return {
+        "lease": effect.lease,
+        "reason": effect.reason.value,
+        "seconds": effect.seconds,
+        "message": park_warning_text(effect.reason, effect.seconds),
     }
 
 

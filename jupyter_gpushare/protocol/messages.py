@@ -34,8 +34,12 @@ class Method(Enum):
     ATTACH = "attach"
     HEARTBEAT = "heartbeat"
     ACTIVITY = "activity"
+    PARKING = "parking"
     PARKED = "parked"
     KEPT = "kept"
+    RESTORED = "restored"
+    PIN = "pin"
+    ABILITY = "ability"
     RESUME = "resume"
     RELEASE = "release"
     STATUS = "status"
@@ -60,6 +64,13 @@ class Notice(Enum):
     CHANGED = "changed"
     BUDGET = "budget"
     PARK = "park"
+    PARK_WARNING = "park_warning"
+
+
+#: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
+RUNGS: Final = ("release", "trim", "temporary", "storage", "driver", "none")
+#: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.
+MOVABLE: Final = ("any", "kind", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,50 @@ class ActivityParams:
 
     lease: str
     busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingParams:
+    """A task is about to move ``memory`` bytes of GPU memory to the host's."""
+
+    lease: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedParams:
+    """How a task gave its GPUs back; ``memory`` bytes are in host memory, ``seconds`` it took."""
+
+    lease: str
+    rung: str
+    memory: int
+    movable: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredParams:
+    """A resumed task has all its memory again; ``seconds`` it took."""
+
+    lease: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinParams:
+    """Keep an idle lease's GPUs ``seconds`` more; ``None``: the usual time, 0: no more."""
+
+    lease: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AbilityParams:
+    """The highest rung a task could take, and why no higher one, for people."""
+
+    lease: str
+    rung: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +279,11 @@ Params = (
     | LeaseParams
     | ReleaseParams
     | ActivityParams
+    | ParkingParams
+    | ParkedParams
+    | RestoredParams
+    | PinParams
+    | AbilityParams
     | KeptParams
     | ResumeParams
     | UsageParams
@@ -392,6 +452,36 @@ def _activity(read: _Reader) -> ActivityParams:
     return ActivityParams(read.text("lease", IDENTIFIER), state == "busy")
 
 
+def _parking(read: _Reader) -> ParkingParams:
+    return ParkingParams(read.text("lease", IDENTIFIER), read.whole("memory", 0))
+
+
+def _parked(read: _Reader) -> ParkedParams:
+    return ParkedParams(
+        read.text("lease", IDENTIFIER),
+        read.one_of("rung", RUNGS, "release"),
+        read.whole_or_none("memory", 0) or 0,
+        read.one_of("movable", MOVABLE, "any"),
+        read.number("seconds", 0.0, 0.0, 1e9),
+    )
+
+
+def _restored(read: _Reader) -> RestoredParams:
+    return RestoredParams(read.text("lease", IDENTIFIER), read.number("seconds", 0.0, 0.0, 1e9))
+
+
+def _pin(read: _Reader) -> PinParams:
+    return PinParams(read.text("lease", IDENTIFIER), read.number_or_none("seconds", 0.0, 1e9))
+
+
+def _ability(read: _Reader) -> AbilityParams:
+    return AbilityParams(
+        read.text("lease", IDENTIFIER),
+        read.one_of("rung", RUNGS),
+        read.text_or_none("why", TEXT) or "",
+    )
+
+
 def _kept(read: _Reader) -> KeptParams:
     return KeptParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
 
@@ -453,7 +543,11 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.ATTACH: _attach,
     Method.HEARTBEAT: _lease,
     Method.ACTIVITY: _activity,
-    Method.PARKED: _lease,
+    Method.PARKING: _parking,
+    Method.PARKED: _parked,
+    Method.RESTORED: _restored,
+    Method.PIN: _pin,
+    Method.ABILITY: _ability,
     Method.KEPT: _kept,
     Method.RESUME: _resume,
     Method.RELEASE: _release,

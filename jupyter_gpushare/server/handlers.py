@@ -188,6 +188,22 @@ class LeaseHandler(GpuShareHandler):
         self.answer({"lease": lease, "state": answer["state"]})
 
 
+class PinHandler(GpuShareHandler):
+    """Keep an idle lease's GPUs for a while."""
+
+    _track_activity = True
+
+    @web.authenticated
+    @authorized
+    async def post(self, lease: str) -> None:
+        lease = checked_lease(lease)
+        body = self.body_object("seconds")
+        with node_problems():
+            seconds = wishes.checked_pin(body)
+        answer = await self.ask(Method.PIN, lease=lease, seconds=seconds)
+        self.answer({"lease": lease, "state": answer["state"]})
+
+
 class RevokeHandler(GpuShareHandler):
     """Take anybody's lease away."""
 
@@ -325,6 +341,7 @@ def rest_routes(link: NodeLink) -> list[Route]:
         (r"gpushare/api/status", StatusHandler, given),
         (r"gpushare/api/leases", LeasesHandler, given),
         (r"gpushare/api/leases/([^/]+)", LeaseHandler, given),
+        (r"gpushare/api/leases/([^/]+)/pin", PinHandler, given),
         (r"gpushare/api/leases/([^/]+)/revoke", RevokeHandler, given),
         (r"gpushare/api/quota", QuotaHandler, given),
         (r"gpushare/api/usage", UsageHandler, given),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
-    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.idle_timeout = 1.0\n"
+    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.0\nc.Policy.idle_timeout = 1.0\n"
 )
 VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
 

@@ -16,7 +16,7 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
-    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.idle_timeout = 0.3\n"
+    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.0\nc.Policy.idle_timeout = 0.3\n"
 )
 
 

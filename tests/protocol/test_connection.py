@@ -99,6 +99,8 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "environment": "e",
         "gpus": 1,
         "reason": "r",
+        "memory": 1,
+        "rung": "driver",
     }
     ends = Ends()
     call_id, line = ends.client.call(method, **from_test)

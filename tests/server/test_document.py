@@ -230,6 +230,9 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         ask(crowd.root, "DELETE", "quotas/dave")
         ask(crowd.root, "PUT", "quotas/dave", {"gpus": -1}, code=400)
         ask(crowd.alice, "DELETE", "leases/no-such", code=404)
+        ask(crowd.alice, "POST", f"leases/{leases['kernel']}/pin", {"seconds": 60})
+        ask(crowd.alice, "POST", f"leases/{leases['kernel']}/pin", {"seconds": -1}, code=400)
+        ask(crowd.alice, "POST", "leases/no-such/pin", {}, code=404)
         ask(crowd.alice, "DELETE", f"leases/{leases['batch']}")
         ask(crowd.root, "POST", f"leases/{leases['bobs']}/revoke", {"reason": "A demo."})
         kinds = {row["kind"] for row in ask(crowd.root, "GET", "history?limit=1000")["events"]}

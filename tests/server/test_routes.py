@@ -19,7 +19,10 @@ from tornado.websocket import WebSocketHandler
 from traitlets.config import Config
 
 VERBS = ("GET", "POST", "PUT", "DELETE", "PATCH")
-BODIES = {"POST": {"reason": "needed elsewhere"}, "PUT": {"gpus": 1}}
+BODIES = {
+    ("revoke", "POST"): {"reason": "needed elsewhere"},
+    ("pin", "POST"): {"seconds": 60},
+}
 
 
 class NobodyOnGpus(Authorizer):
@@ -85,7 +88,8 @@ class Asker:
     async def send(
         self, path: str, verb: str, *, upgrade: bool = False, **headers: str
     ) -> HTTPResponse:
-        body = json.dumps(BODIES.get(verb, {})) if verb in ("POST", "PUT", "PATCH") else None
+        sent = BODIES.get((path.rpartition("/")[2], verb), {"gpus": 1} if verb == "PUT" else {})
+        body = json.dumps(sent) if verb in ("POST", "PUT", "PATCH") else None
         if upgrade:
             headers |= {
                 "Connection": "Upgrade",
