@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from traitlets import Bool, Unicode
+from traitlets import Bool, List, Unicode
 
 from .checks import Check, Level, examine
 from .verb import JSON_FLAG, Verb
@@ -24,17 +24,26 @@ class DoctorApp(Verb):
     Jupyter and IPython extensions, the node manager, the driver, the ledger. With --hub at what
     JupyterHub's configuration sets for it instead (it is run for that, as JupyterHub does). Each
     line is ok, a warning, or a problem with its fix. Nothing is changed. Exits with 1 when there
-    is a problem."""
+    is a problem. With --bundle=FILE all this, the settings, the status, the last events, the end of
+    the log and the metrics are written into one file for who helps you, without tokens, secrets and
+    other people's names; then it exits with 0 when the file is written."""
     flags: ClassVar[Any] = {
         **Verb.flags,
         **JSON_FLAG,
         "hub": ({"DoctorApp": {"hub": True}}, "Check JupyterHub's side."),
     }
-    aliases: ClassVar[Any] = {**Verb.aliases, "hub-config": "DoctorApp.hub_config"}
+    aliases: ClassVar[Any] = {
+        **Verb.aliases,
+        "hub-config": "DoctorApp.hub_config",
+        "bundle": "DoctorApp.bundle",
+        "log": "DoctorApp.log_files",
+        "metrics": "DoctorApp.metrics_url",
+    }
     examples = """
     jupyter gpushare doctor
     jupyter gpushare doctor --hub
     jupyter gpushare doctor --hub-config=/srv/jupyterhub/jupyterhub_config.py
+    jupyter gpushare doctor --bundle=gpushare.tar.gz
     """
 
     hub = Bool(False, help="Check JupyterHub's side instead of this installation.").tag(config=True)
@@ -42,8 +51,18 @@ class DoctorApp(Verb):
         "", help="JupyterHub's configuration file; it implies --hub. Default: the usual places."
     ).tag(config=True)
 
+    bundle = Unicode("", help="Write what others need to help you into this file.").tag(config=True)
+    log_files = List(
+        Unicode(), help="With --bundle: take the end of this log too (may be given again)."
+    ).tag(config=True)
+    metrics_url = Unicode(
+        "", help="With --bundle: where the metrics are, if not where the configuration says."
+    ).tag(config=True)
+
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
+        if self.bundle:
+            return self._write_bundle()
         checks = []
         for check in self._examine():
             checks.append(check)
@@ -57,6 +76,19 @@ class DoctorApp(Verb):
         else:
             print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
         return 1 if problems else 0
+
+    def _write_bundle(self) -> int:
+        from .bundle import Wishes, write_bundle
+
+        path = Path(self.bundle)
+        lines = [as_text(check) for check in self._examine()]
+        wishes = Wishes(tuple(self.log_files), self.metrics_url)
+        parts = write_bundle(path, lines, os.environ, wishes)
+        if self.json:
+            self.print_json({"bundle": str(path), "parts": parts})
+        else:
+            print(f"{path}: {', '.join(parts)}. Look through it before you send it.")
+        return 0
 
     def _examine(self) -> Iterator[Check]:
         if self.hub or self.hub_config:

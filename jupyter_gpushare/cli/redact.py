@@ -1,0 +1,221 @@
+"""Takes secrets, and what other people do, out of what is shown to strangers. Pure.
+
+Three nets, as each has holes: names that say what is secret, texts that are known to be secret or
+another's, and anything long that looks like a random one. What is taken out becomes ``<1f0c9a>``,
+the same for the same text, so that two places can still be compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+#: A name with one of these words in it has a value that nobody is to see.
+_SECRET_NAME: Final = re.compile(
+    r"token|secret|passw|passphrase|credential|cookie|auth|bearer|private|signature|api_?key|\bkey\b"
+    r"|_key$|^key$",
+    re.IGNORECASE,
+)
+#: Names that match and are no secret.
+_HARMLESS: Final = frozenset({"token_file", "api_token_file", "host_admins"})
+#: ``token=abc``, ``"password": "abc"``, ``Authorization: Bearer abc``, ``https://user:abc@host``.
+_TOLD: Final = re.compile(
+    r"(?i)((?:token|secret|passw\w*|passphrase|credential\w*|cookie|authorization|api_?key)\w*"
+    r"[\"']?\s*[=:]\s*(?:bearer\s+|token\s+|basic\s+)?[\"']?)([^\s\"',;&}]+)"
+)
+_BEARER: Final = re.compile(r"(?i)\b((?:bearer|token|basic)\s+)([A-Za-z0-9._~+/=-]{8,})")
+_IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
+_RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
+#: Who it was, in a line of the node manager's log.
+_WHO: Final = re.compile(r"""(\b(?:environment|by)(?:=|"?: ?)"?)([^\s"',;}]+)""")
+_GPU: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NOTEBOOK: Final = re.compile(r"[^\n\"'=<>|]*\.ipynb\b")
+#: Shorter known texts would be found in words that have nothing to do with them.
+_SHORTEST: Final = 6
+
+
+def mark(text: str) -> str:
+    """What stands for ``text``."""
+    return f"<{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}>"
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is called so is not to be seen."""
+    return name not in _HARMLESS and _SECRET_NAME.search(name) is not None
+
+
+class Redactor:
+    """Knows texts that are to be taken out, whole, wherever they stand."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._known: set[str] = set()
+        self.learn(known)
+
+    def learn(self, known: Iterable[str | None]) -> None:
+        """More texts to take out."""
+        self._known |= {text for text in known if text and len(text) >= _SHORTEST}
+
+    def text(self, text: str) -> str:
+        """``text`` without what must not be seen."""
+        # The longest first: a path before the name that ends it.
+        for known in sorted(self._known, key=len, reverse=True):
+            text = text.replace(known, mark(known))
+            text = text.replace(json.dumps(known)[1:-1], mark(known))
+        for pattern in (_TOLD, _BEARER, _IN_URL):
+            text = pattern.sub(
+                lambda found: found[1] + _once(found[2]) + "".join(found.groups()[2:]), text
+            )
+        text = _NOTEBOOK.sub(lambda found: mark(found[0]), text)
+        return _RANDOM.sub(_unless_harmless, text)
+
+    def log(self, text: str, me: str | None) -> str:
+        """Lines of a log, in which other people have no names."""
+        named = _WHO.sub(
+            lambda found: found[0] if found[2] == me else found[1] + _once(found[2]), text
+        )
+        return self.text(named)
+
+    def value(self, name: str, value: Any) -> Any:
+        """A setting's value, or what stands for it."""
+        if is_secret_name(name) and value not in (None, "", 0, False):
+            return mark(repr(value))
+        if isinstance(value, Mapping):
+            return {str(key): self.value(str(key), each) for key, each in value.items()}
+        if isinstance(value, (list, tuple, set)):
+            return [self.value(name, each) for each in value]
+        return self.text(value) if isinstance(value, str) else value
+
+
+def _once(text: str) -> str:
+    return text if re.fullmatch(r"<[0-9a-f]{6}>", text) else mark(text)
+
+
+def _unless_harmless(found: re.Match[str]) -> str:
+    text = found[0]
+    if _GPU.fullmatch(text) or not any(letter.isdigit() for letter in text):
+        return text
+    return mark(text)
+
+
+# -- configuration files -------------------------------------------------------------------------
+
+#: Classes whose traits are of use; what else stands in these files is none of our business.
+SECTIONS: Final = frozenset(
+    {"NodeManagerApp", "Quotas", "Hub", "Policy", "Connections", "GpuShareExtension", "GpuShare"}
+    | {"GpuShareHub", "Application", "JupyterApp", "Checkpoints", "Parking"}
+)
+#: Traits whose keys, or members, are people.
+_PEOPLE: Final = frozenset({("Quotas", "users"), ("NodeManagerApp", "admin_users")})
+
+
+def python_settings(source: str) -> Iterator[tuple[str, str, Any]]:
+    """``c.Section.trait = value`` of a configuration file, which is read and not run.
+
+    A value that is no literal is told as ``<an expression>``: what it is made of may be secret.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        yield "", "", f"cannot be read: {type(error).__name__}"
+        return
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            if not (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)):
+                continue
+            section, trait = target.value.attr, target.attr
+            if section in SECTIONS and isinstance(node, ast.Assign):
+                yield section, trait, _literal(node.value)
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return "<an expression>"
+
+
+def settings(
+    found: Iterable[tuple[str, str, Any]], redactor: Redactor
+) -> dict[str, dict[str, Any]]:
+    """Settings by section, redacted, without people's names."""
+    told: dict[str, dict[str, Any]] = {}
+    for section, trait, value in found:
+        if (section, trait) in _PEOPLE:
+            if isinstance(value, Mapping):
+                value = {mark(str(who)): each for who, each in value.items()}
+            elif isinstance(value, (list, tuple)):
+                value = [mark(str(who)) for who in value]
+            else:
+                value = "<an expression>"
+        told.setdefault(section, {})[trait] = redactor.value(trait, value)
+    return told
+
+
+# -- what the node manager tells -----------------------------------------------------------------
+
+
+def others_texts(status: Mapping[str, Any], history: Mapping[str, Any] | None) -> Iterator[str]:
+    """Names and paths of other people that an administrator's status has in it."""
+    me = status["environment"]
+    for lease in status["leases"]:
+        if not lease["mine"]:
+            yield from (lease[key] for key in ("environment", "path", "name", "kernel_id", "id"))
+    for row in status["queue"]:
+        if not row["mine"]:
+            yield from (row[key] for key in ("environment", "lease"))
+    for event in (history or {}).get("events", ()):
+        if event["environment"] not in (None, me):
+            yield from (event["environment"], event["lease"])
+
+
+def own_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status in which other people have no names, and nobody's notebook has one."""
+    blank = {
+        "environment": None,
+        "name": None,
+        "path": None,
+        "kernel_id": None,
+        "id": None,
+        "pid": None,
+        "kept": None,
+    }
+    mine = {"name": None, "path": None, "kernel_id": None}
+    return {
+        **status,
+        "leases": [{**row, **(mine if row["mine"] else blank)} for row in status["leases"]],
+        "queue": [
+            row if row["mine"] else {**row, "environment": None, "lease": None, "message": None}
+            for row in status["queue"]
+        ],
+        "gpus": [
+            {**gpu, "squatters": [{**each, "pid": None} for each in gpu["squatters"]]}
+            for gpu in status["gpus"]
+        ],
+    }
+
+
+def own_history(history: Mapping[str, Any], me: str) -> dict[str, Any]:
+    """What happened; of other people only what kind of thing.
+
+    A text has in it what the task was called, so of one's own only those are told that have not.
+    """
+    rows = []
+    for event in history["events"]:
+        whose = event["environment"]
+        others = whose not in (None, me)
+        named = others or event["kind"] in ("LeaseQueued", "RequestRefused", "LeaseKept")
+        rows.append(
+            {
+                **event,
+                "environment": mark(whose) if others else whose,
+                "lease": None if others else event["lease"],
+                "text": event["kind"] if named else event["text"],
+                "detail": None,
+            }
+        )
+    return {**history, "events": rows}

@@ -1,0 +1,234 @@
+"""``jupyter gpushare doctor --bundle``: it helps, and nothing that was planted gets into it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.livenode import CLI, LiveNode
+from support.node import Puppet, RunningNode
+
+from jupyter_gpushare.cli.redact import Redactor, is_secret_name, mark, python_settings, settings
+from jupyter_gpushare.protocol.messages import Method
+
+ALICE, BOB = "alices-own-token", "bobs-own-token"
+BOBS_NOTEBOOK = "love letters/to my dear one.ipynb"
+BOBS_TASK = "to my dear one"
+BOBS_KERNEL = "0f3b6a1e-1111-4222-8333-abcdefabcdef"
+HUB_TOKEN = secrets.token_hex(16)
+AWS = "wJalr/K7MDENG/bPxRfiCYzEXAMPLEKEY"
+COOKIE = secrets.token_urlsafe(24)
+PASSWORD = "hunter-two!"
+
+CONFIG = f"""
+import os
+c.NodeManagerApp.metrics_port = 0
+c.NodeManagerApp.measure_interval = 0.5
+c.NodeManagerApp.admin_users = ["carolina"]
+c.Quotas.users = {{"bobby-tables": {{"gpus": 1}}}}
+c.Quotas.default = {{"gpus": 2}}
+c.Hub.api_url = "http://gpushare:{PASSWORD}@hub/api"
+c.GpuShareHub.api_token = "{HUB_TOKEN}"
+c.GpuShareHub.cookie_secret = os.environ.get("X", "{COOKIE}")
+c.JupyterHub.db_url = "postgres://hub:{PASSWORD}@db/hub"
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["user", "admin"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[RunningNode, Path]]:
+    """Alice asks, Bob has something to hide; the caller is Alice, who may be an administrator."""
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people = [{"token": ALICE, "environment": "alice", "admin": request.param}]
+    people.append({"token": BOB, "environment": "bobby-tables", "admin": False})
+    tokens.write_text(json.dumps({"tokens": people}))
+    arguments = [f"--token-file={tokens}"]
+    with RunningNode(tmp_path, arguments=arguments) as node, Puppet() as puppet:
+        task = {"name": BOBS_TASK, "kind": "kernel", "path": BOBS_NOTEBOOK}
+        with puppet.client(node.socket, BOB) as bob, node.client(ALICE) as alice:
+            bobs = bob.call(Method.REQUEST, task={**task, "kernel_id": BOBS_KERNEL})
+            alice.request(name="mine")
+            (tmp_path / "planted.log").write_text(
+                f"Authorization: token {HUB_TOKEN}\nGET /?token={HUB_TOKEN[:7]}\n"
+                f"ERROR saving {BOBS_NOTEBOOK}\n"
+                f"cookie {COOKIE} set, {AWS}\nlease secret {bobs['secret']}\n" + node.story()
+            )
+            yield node, tmp_path
+
+
+def unpack(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        found = {}
+        for member in archive.getmembers():
+            assert member.name.startswith("gpushare/")
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name.removeprefix("gpushare/")] = file.read().decode()
+    return found
+
+
+def bundle(
+    node: RunningNode, folder: Path, *more: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    target = folder / "out.tar.gz"
+    config = folder / "config"
+    config.mkdir(exist_ok=True)
+    (config / "jupyter_gpushare_node_config.py").write_text(CONFIG)
+    environ = {
+        **LiveNode(folder).environ,
+        "JUPYTER_GPUSHARE_SOCKET": str(node.socket),
+        "JUPYTER_GPUSHARE_TOKEN": ALICE,
+        "JUPYTER_GPUSHARE_SECRET": secrets.token_hex(32),
+        "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
+        "AWS_SECRET_ACCESS_KEY": AWS,
+    }
+    done = subprocess.run(
+        [*CLI, "doctor", f"--bundle={target}", f"--log={folder}/planted.log", *more],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done, target
+
+
+def test_it_helps_and_tells_nothing_that_was_planted(house: tuple[RunningNode, Path]) -> None:
+    node, folder = house
+    done, target = bundle(node, folder)
+    assert done.returncode == 0, done.stderr
+    assert target.stat().st_mode & 0o777 == 0o600
+    parts = unpack(target)
+    assert set(parts) == {
+        *("README.txt", "versions.json", "doctor.txt", "environment.json", "settings.json"),
+        *("status.json", "history.json", "log.txt", "metrics.txt"),
+    }
+    whole = "\n".join(parts.values())
+    hidden = (ALICE, BOB, HUB_TOKEN, HUB_TOKEN[:7] + "\n", AWS, COOKIE, PASSWORD, "dear one")
+    for text in (*hidden, "love letters", BOBS_KERNEL, "bobby-tables", "carolina", "db_url"):
+        assert text not in whole, text
+    # What helps is there.
+    status = json.loads(parts["status.json"])
+    assert {gpu["health"] for gpu in status["gpus"]} == {"ok"}
+    assert all(gpu["uuid"] in parts["log.txt"] for gpu in status["gpus"])
+    assert len(status["leases"]) == 2
+    assert status["environment"] == "alice"
+    assert "node manager" in parts["doctor.txt"]
+    assert json.loads(parts["versions.json"])["packages"]["traitlets"]
+    told = next(iter(json.loads(parts["settings.json"]).values()))
+    assert told["NodeManagerApp"]["measure_interval"] == 0.5
+    assert told["Quotas"]["default"] == {"gpus": 2}
+    assert told["Quotas"]["users"] == {mark("bobby-tables"): {"gpus": 1}}
+    assert "lease.granted" in parts["log.txt"]
+    assert "environment=alice" in parts["log.txt"]
+    assert mark("bobby-tables") in parts["log.txt"]
+
+
+def test_a_file_that_is_there_stays_as_it_is(house: tuple[RunningNode, Path]) -> None:
+    node, folder = house
+    (folder / "out.tar.gz").write_text("precious")
+    done, target = bundle(node, folder)
+    assert done.returncode == 1
+    assert "is there already" in done.stderr
+    assert target.read_text() == "precious"
+
+
+def test_without_a_node_manager_it_says_so_and_has_the_rest(tmp_path: Path) -> None:
+    target = tmp_path / "out.tar.gz"
+    live = LiveNode(tmp_path)
+    done = live.cli("doctor", f"--bundle={target}", "--log=/no/such/log", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bundle"] == str(target)
+    parts = unpack(target)
+    assert "cannot be reached" in parts["status.json"]
+    assert "cannot be read" in parts["log.txt"]
+    assert "metrics_port" in parts["metrics.txt"]
+    assert "jupyter_gpushare" in parts["versions.json"]
+
+
+def test_the_metrics_are_in_it(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with LiveNode(tmp_path, "1x24GiB", f"--metrics-port={port}") as live:
+        target = tmp_path / "out.tar.gz"
+        done = live.cli(
+            "doctor", f"--bundle={target}", f"--metrics=http://127.0.0.1:{port}/metrics"
+        )
+        assert done.returncode == 0, done.stderr
+    assert "jupyter_gpushare_up 1.0" in unpack(target)["metrics.txt"]
+
+
+# -- the redactor by itself ----------------------------------------------------------------------
+
+TOKENS = st.text(string.ascii_letters + string.digits + "_-", min_size=20, max_size=64).filter(
+    lambda text: any(letter.isdigit() for letter in text)
+)
+PLACES = st.sampled_from(
+    [
+        "token={}",
+        "?token={}&x=1",
+        '"api_token": "{}"',
+        "Authorization: Bearer {}",
+        "https://hub:{}@db/x",
+        "said {} once",
+        "password = '{}'",
+        "\n{}\n",
+    ]
+)
+
+
+@given(TOKENS, PLACES)
+def test_what_looks_random_never_stays(token: str, place: str) -> None:
+    assert token not in Redactor().text(f"before {place.format(token)} after")
+
+
+@given(st.text(min_size=6, max_size=40), st.text(max_size=30), st.text(max_size=30))
+def test_what_is_known_never_stays(known: str, before: str, after: str) -> None:
+    redactor = Redactor([known])
+    told = redactor.text(f"{before}{known}{after}")
+    assert told.count(known) <= (before + mark(known) + after).count(known)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GPU-8a7f2a4b-9c1d-4e2f-8a3b-1c2d3e4f5a6b is lost",
+        "2026-11-21T14:05:01.250Z INFO lease.granted call=3.2 environment=alice gpus=1",
+        "jupyter_gpushare_queue_requests 1.0",
+        "/usr/lib/python3.11/site-packages/jupyter_gpushare",
+    ],
+)
+def test_what_helps_stays(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+def test_the_same_secret_has_the_same_mark() -> None:
+    secret = secrets.token_hex(16)
+    told = Redactor().text(f"{secret} and {secret}")
+    assert told == f"{mark(secret)} and {mark(secret)}"
+
+
+def test_a_configuration_is_read_and_never_run(tmp_path: Path) -> None:
+    trap = tmp_path / "ran"
+    source = f"open({str(trap)!r}, 'w')\nc.NodeManagerApp.token_file = open('/x').read()\n"
+    source += "c.NodeManagerApp.hub = True\nc.Other.password = 'x'\n"
+    told = settings(python_settings(source), Redactor())
+    assert told == {"NodeManagerApp": {"token_file": "<an expression>", "hub": True}}
+    assert not trap.exists()
+    assert "cannot be read" in str(settings(python_settings("c.x = ("), Redactor()))
+
+
+@pytest.mark.parametrize("name", ["api_token", "cookie_secret", "PASSWORD", "aws_key", "auth"])
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret_name(name)
