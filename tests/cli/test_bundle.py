@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.livenode import CLI, LiveNode
-from support.node import Puppet, RunningNode
+from support.node import Puppet, RunningNode, until
 
 from jupyter_gpushare.cli.redact import Redactor, is_secret_name, mark, python_settings, settings
 from jupyter_gpushare.protocol.messages import Method
@@ -56,6 +56,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Runn
         with puppet.client(node.socket, BOB) as bob, node.client(ALICE) as alice:
             bobs = bob.call(Method.REQUEST, task={**task, "kernel_id": BOBS_KERNEL})
             alice.request(name="mine")
+            until(lambda: "environment=alice" in node.story(), "the log has her grant")
             (tmp_path / "planted.log").write_text(
                 f"Authorization: token {HUB_TOKEN}\nGET /?token={HUB_TOKEN[:7]}\n"
                 f"ERROR saving {BOBS_NOTEBOOK}\n"
