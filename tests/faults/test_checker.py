@@ -1,0 +1,302 @@
+"""The checker of the storm: silent on what is right, and it finds each thing that is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.faults.checker import Property, Rules, check
+from support.faults.observed import Log, Saw, Seen, read_log
+
+from jupyter_gpushare.node.ledger import Record
+
+RULES = Rules(
+    capacity={"GPU-0": 10, "GPU-1": 10},
+    heartbeat_timeout=6.0,
+    leak_bound=1.0,
+    overtakes={"interactive": 2, "batch": 4},
+)
+
+
+@dataclass
+class History:
+    """A small honest node: it gives what is free, first come, first served, and writes all down."""
+
+    rng: random.Random
+    at: float = 100.0
+    seen: list[Seen] = field(default_factory=list)
+    ledger: list[Record] = field(default_factory=list)
+    held: dict[str, tuple[str, str, str, int]] = field(default_factory=dict)
+    waiting: list[tuple[str, str, int]] = field(default_factory=list)
+    born: int = 0
+    leases: int = 0
+
+    def see(self, who: str, saw: Saw, since: float | None = None, **data: object) -> float:
+        self.at += self.rng.uniform(0.001, 0.2)
+        self.seen.append(Seen(who, saw, self.at if since is None else since, self.at, dict(data)))
+        return self.at
+
+    def record(self, kind: str, environment: str, lease: str, **data: object) -> None:
+        self.at += 0.001
+        self.ledger.append(Record(kind, self.at, self.at, environment, lease, data))
+
+    def free(self, gpu: str) -> int:
+        return 10 - sum(m for _, _, g, m in self.held.values() if g == gpu)
+
+    def ask(self) -> None:
+        self.born += 1
+        who = f"client-{self.born}"
+        self.see(who, Saw.BORN, environment=who, pid=self.born)
+        memory = self.rng.randrange(1, 11)
+        self.see(who, Saw.ASKED, request="r", gpus=1, memory=memory, **{"class": "interactive"})
+        self.waiting.append((who, "r", memory))
+        if len(self.waiting) > 1 or not self.fits(memory):
+            self.see(who, Saw.QUEUED, request="r", lease=f"of-{who}")
+        self.serve()
+
+    def fits(self, memory: int) -> str | None:
+        return next((gpu for gpu in RULES.capacity if self.free(gpu) >= memory), None)
+
+    def serve(self) -> None:
+        while self.waiting and (gpu := self.fits(self.waiting[0][2])):
+            who, _request, memory = self.waiting.pop(0)
+            lease = f"of-{who}"
+            asked = next(x for x in self.seen if x.who == who and x.saw is Saw.ASKED)
+            self.record("LeaseGranted", who, lease, gpus=[{"gpu": gpu, "memory": memory}])
+            self.held[lease] = (who, who, gpu, memory)
+            self.see(who, Saw.GRANTED, asked.t0, request="r", lease=lease, gpus=[[gpu, memory]])
+
+    def end(self) -> None:
+        lease = self.rng.choice(list(self.held))
+        who, environment, _gpu, _memory = self.held.pop(lease)
+        how = self.rng.random()
+        if how < 0.5:
+            since = self.see(who, Saw.RELEASING, lease=lease)
+            self.record("LeaseEnded", environment, lease, reason="released")
+            self.see(who, Saw.RELEASED, since, lease=lease, state="ended")
+        else:
+            self.see("harness", Saw.KILLED, client=who)
+            self.see("harness", Saw.DIED, client=who)
+            self.record("LeaseEnded", environment, lease, reason="process_gone")
+        self.serve()
+
+    def look(self) -> None:
+        for lease, (who, *_) in list(self.held.items()):
+            self.see(who, Saw.ALIVE, lease=lease, state="held", request=None)
+        for who, request, _ in self.waiting:
+            self.see(who, Saw.ALIVE, lease=f"of-{who}", state="queued", request=request)
+
+    def play(self, steps: int) -> History:
+        for _ in range(steps):
+            do = self.rng.choice([self.ask, self.look, self.end if self.held else self.ask])
+            do()
+        return self
+
+    def finish(self) -> History:
+        while self.held:
+            self.end()
+        for who, request, _ in self.waiting:
+            self.see(who, Saw.GAVE_UP, request=request, why="the end")
+        dead = self.at
+        self.see("harness", Saw.PROBED, dead, granted=True)
+        return self
+
+    def broken(self) -> set[Property]:
+        return {finding.broken for finding in check(self.seen, RULES, self.ledger).findings}
+
+
+HISTORIES = st.builds(
+    lambda seed, steps: History(random.Random(seed)).play(steps),
+    st.integers(0, 2**32),
+    st.integers(1, 60),
+)
+
+
+@given(HISTORIES)
+@settings(deadline=None)
+def test_it_is_silent_on_honest_histories(history: History) -> None:
+    history.finish()
+    verdict = check(history.seen, RULES, history.ledger)
+    assert not verdict.findings
+    assert verdict.looked_at["clients"] == history.born
+
+
+@given(HISTORIES, st.integers(1, 10))
+@settings(deadline=None)
+def test_it_finds_memory_promised_twice(history: History, memory: int) -> None:
+    history.look()
+    history.ask()
+    for gpu in RULES.capacity:
+        victim = "thief-" + gpu
+        history.see(victim, Saw.BORN, environment=victim, pid=0)
+        since = history.see(
+            victim, Saw.ASKED, request="r", gpus=1, memory=10, **{"class": "interactive"}
+        )
+        history.record("LeaseGranted", victim, victim, gpus=[{"gpu": gpu, "memory": 10}])
+        history.see(victim, Saw.GRANTED, since, request="r", lease=victim, gpus=[[gpu, 10]])
+        history.held[victim] = (victim, victim, gpu, 10)
+    occupied = len(history.held) > len(RULES.capacity)
+    history.look()
+    history.waiting.clear()
+    history.finish()
+    assert (Property.DOUBLE in history.broken()) == occupied
+
+
+@given(HISTORIES)
+@settings(deadline=None)
+def test_it_finds_memory_given_away_while_it_is_still_in_use(history: History) -> None:
+    """The lease has ended, but the driver still shows the task's memory."""
+    history.waiting.clear()
+    for lease in list(history.held):
+        history.held.pop(lease)
+    history.seen.clear()
+    history.ledger.clear()
+    for who in ("first", "second"):
+        history.see(who, Saw.BORN, environment=who, pid=0)
+        since = history.see(
+            who, Saw.ASKED, request="r", gpus=1, memory=8, **{"class": "interactive"}
+        )
+        history.record("LeaseGranted", who, who, gpus=[{"gpu": "GPU-0", "memory": 8}])
+        history.see(who, Saw.GRANTED, since, request="r", lease=who, gpus=[["GPU-0", 8]])
+        history.see("harness", Saw.MEMORY, client=who, gpu="GPU-0", memory=8)
+        since = history.see(who, Saw.RELEASING, lease=who)
+        history.record("LeaseEnded", who, who, reason="released")
+        history.see(who, Saw.RELEASED, since, lease=who, state="ended")
+    history.see("harness", Saw.MEMORY_GONE, client="first", gpu="GPU-0")
+    assert history.broken() == {Property.DOUBLE}
+
+
+def test_tasks_of_one_environment_share_their_reservation() -> None:
+    history = History(random.Random(0))
+    for who in ("one", "two"):
+        history.see(who, Saw.BORN, environment="alice", pid=0)
+        history.see(who, Saw.GRANTED, request="r", lease=who, gpus=[["GPU-0", 10]])
+        history.record("LeaseGranted", "alice", who, gpus=[{"gpu": "GPU-0", "memory": 10}])
+        history.ledger[-1] = dataclasses.replace(history.ledger[-1], at=0.0)
+    for who in ("one", "two"):
+        history.see(who, Saw.ALIVE, lease=who, state="held", request=None)
+        history.see("harness", Saw.KILLED, client=who)
+        history.record("LeaseEnded", "alice", who, reason="process_gone")
+    assert history.broken() == set()
+
+
+def _holder(history: History) -> tuple[str, str]:
+    if not history.held:
+        history.waiting.clear()
+        history.ask()
+    lease = history.rng.choice(list(history.held))
+    return history.held[lease][0], lease
+
+
+@given(HISTORIES, st.sampled_from([None, "stopped", "revoked"]))
+@settings(deadline=None)
+def test_it_finds_a_lost_lease_and_knows_what_excuses(history: History, excuse: str | None) -> None:
+    who, lease = _holder(history)
+    if excuse == "stopped":
+        history.see("harness", Saw.STOPPED, client=who)
+        history.at += RULES.heartbeat_timeout
+        history.see("harness", Saw.WENT_ON, client=who)
+    elif excuse == "revoked":
+        history.see("harness", Saw.REVOKED, lease=lease)
+    history.record("LeaseEnded", who, lease, reason="heartbeat_lost")
+    history.held.pop(lease)
+    history.see(who, Saw.LOST, lease=lease, message="lost")
+    history.finish()
+    assert history.broken() == (set() if excuse else {Property.LOST})
+
+
+@given(HISTORIES, st.booleans())
+@settings(deadline=None)
+def test_it_finds_a_leak(history: History, is_late: bool) -> None:
+    history.finish()
+    history.see("harness", Saw.PROBED, history.at - (2.0 if is_late else 0.0), granted=is_late)
+    assert history.broken() == {Property.LEAKED}
+
+
+@given(HISTORIES)
+@settings(deadline=None)
+def test_it_finds_who_is_passed_over_too_often(history: History) -> None:
+    history.waiting.clear()
+    history.see("poor", Saw.BORN, environment="poor", pid=0)
+    history.see("poor", Saw.ASKED, request="r", gpus=2, memory=10, **{"class": "interactive"})
+    history.see("poor", Saw.QUEUED, request="r", lease="poor")
+    count = 3 * (history.born + 40)
+    for number in range(count):
+        who = "rich"
+        if number == 0:
+            history.see(who, Saw.BORN, environment=who, pid=0)
+        since = history.see(
+            who, Saw.ASKED, request=f"{number}", gpus=1, memory=1, **{"class": "interactive"}
+        )
+        history.see(who, Saw.REFUSED, since, request="none", why="")
+        history.see(who, Saw.ASKED, request=f"{number}", gpus=1, memory=1, **{"class": "batch"})
+        history.see(who, Saw.GRANTED, since, request=f"{number}", lease=f"l{number}", gpus=[])
+    history.see("poor", Saw.ALIVE, lease="poor", state="queued", request="r")
+    assert Property.ORDER in history.broken()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_it_finds_that_equals_are_not_served_as_they_came(same: bool) -> None:
+    history = History(random.Random(0))
+    for who, memory in (("first", 4), ("second", 4 if same else 2)):
+        history.see(who, Saw.BORN, environment="alice", pid=0)
+        history.see(who, Saw.ASKED, request=who, gpus=1, memory=memory, **{"class": "batch"})
+        history.see(who, Saw.QUEUED, request=who, lease=who)
+    history.record("LeaseGranted", "alice", "second", gpus=[])
+    history.record("LeaseEnded", "alice", "second", reason="released")
+    history.see("second", Saw.GRANTED, 0.0, request="second", lease="second", gpus=[])
+    history.see("first", Saw.ALIVE, lease="first", state="queued", request="first")
+    assert history.broken() == ({Property.ORDER} if same else set())
+
+
+DAMAGES = ["grant dropped", "end dropped", "another GPU", "less memory", "another environment"]
+
+
+@given(HISTORIES, st.sampled_from([*DAMAGES, "granted later", "ended early"]))
+@settings(deadline=None)
+def test_it_finds_a_ledger_that_is_not_what_happened(history: History, damage: str) -> None:
+    _who, lease = _holder(history)
+    history.look()
+    history.finish()
+    index = {record.kind: n for n, record in enumerate(history.ledger) if record.lease == lease}
+    grant, end = history.ledger[index["LeaseGranted"]], history.ledger[index["LeaseEnded"]]
+    (part,) = grant.data["gpus"]
+    other = {"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[part["gpu"]]
+    changed: dict[str, tuple[Record, Record | None]] = {
+        "grant dropped": (grant, None),
+        "end dropped": (end, None),
+        "another GPU": (
+            grant,
+            dataclasses.replace(grant, data={"gpus": [{**part, "gpu": other}]}),
+        ),
+        "less memory": (
+            grant,
+            dataclasses.replace(grant, data={"gpus": [{**part, "memory": 0}]}),
+        ),
+        "another environment": (grant, dataclasses.replace(grant, environment="mallory")),
+        "granted later": (grant, dataclasses.replace(grant, at=end.at - 0.0001)),
+        "ended early": (end, dataclasses.replace(end, at=grant.at + 0.0001)),
+    }
+    old, new = changed[damage]
+    history.ledger = [
+        new if record is old else record
+        for record in history.ledger
+        if record is not old or new is not None
+    ]
+    assert history.broken() == {Property.LEDGER}
+
+
+def test_a_log_survives_a_torn_last_line(tmp_path) -> None:
+    log = Log(tmp_path / "someone.log")
+    log.note(Saw.BORN, environment="alice", pid=1)
+    log.note(Saw.ASKED, request="r", gpus=1)
+    log.close()
+    with log.path.open("ab") as file:
+        file.write(b'{"saw": "gran')
+    first, second = read_log(log.path)
+    assert (first.who, first.saw, second.saw) == ("someone", Saw.BORN, Saw.ASKED)
+    assert first.t1 <= second.t1

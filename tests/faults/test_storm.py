@@ -1,0 +1,46 @@
+"""A short storm on a real node manager; ``make soak`` is the long one. The seed is printed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.faults.stage import can_steal
+from support.faults.storm import Plan, Report, Storm
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
+]
+SEED = int(os.environ.get("SOAK_SEED", "6"))
+
+
+def storm(directory: Path, plan: Plan, stub: Path, shim: Path) -> Report:
+    report = Storm(directory, plan, stub, shim).run()
+    print(f"seed {plan.seed}: {report.faults.total()} faults {dict(report.faults)}")
+    print(dict(report.verdict.looked_at), f"all GPUs were free again after {report.recovered} s")
+    assert not report.broken, "\n".join(report.broken)
+    assert not report.verdict.findings, "\n".join(
+        f"{finding.broken.value}: {finding.story}" for finding in report.verdict.findings
+    )
+    return report
+
+
+def test_nothing_is_lost_in_a_storm(tmp_path: Path, nvml_stub: Path, faults_shim: Path) -> None:
+    plan = Plan(SEED, seconds=12.0, rate=6.0, clients=8, kernels=1)
+    report = storm(tmp_path, plan, nvml_stub, faults_shim)
+    # A storm in which nothing happened proves nothing.
+    assert report.faults.total() > 40
+    assert report.verdict.looked_at["grants"] > 10
+    assert report.verdict.looked_at["probes"] == 1
+
+
+def test_nothing_is_lost_when_servers_race_to_host(
+    tmp_path: Path, nvml_stub: Path, faults_shim: Path
+) -> None:
+    plan = Plan(SEED + 1, seconds=8.0, rate=4.0, clients=6, hosts=3)
+    report = storm(tmp_path, plan, nvml_stub, faults_shim)
+    assert report.faults["server killed"] > 0
+    assert report.verdict.looked_at["probes"] == 1

@@ -1,0 +1,284 @@
+"""A client process of the storm: it behaves as its seed says, and writes down what it sees.
+
+It talks to the node manager by the product's own ``Session`` (or, in a notebook, by the
+``Broker``), and knows nothing of the faults. :func:`main` runs in a process that
+``nursery.py`` forked; :func:`cell` in a real kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
+from jupyter_gpushare.client.session import Link, Session
+from jupyter_gpushare.protocol.messages import Method, Notice, Notification
+
+from . import hostile
+from .observed import Log, Saw, boot
+
+GIB = 2**30
+ANSWER = 3.0  # seconds; a client waits so long for an answer
+BEAT = 0.2  # seconds between two looks at the lease
+
+
+def gpus_of(result: dict[str, Any]) -> list[list[Any]]:
+    """The GPUs of an answer: UUID and promised bytes."""
+    return [[gpu["uuid"], gpu["memory"]] for gpu in result.get("gpus", ())]
+
+
+class Actor:
+    """One client. ``spec`` is its part in the storm: see ``storm.py``."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.rng = random.Random(spec["seed"])
+        self.log = Log(Path(spec["log"]))
+        self.session = self._new_session()
+        self.lease: str | None = None
+        self.asked_back = False
+        self._requests = 0
+
+    def _new_session(self) -> Session:
+        return Session(
+            self.spec["socket"],
+            lambda: str(self.spec["token"]),
+            ANSWER,
+            on_lost=self._lost,
+            on_notice=self._noticed,
+        )
+
+    # On the session's thread.
+
+    def _lost(self, lease: str, message: str) -> None:
+        self.log.note(Saw.LOST, lease=lease, message=message)
+        if lease == self.lease:
+            self.lease = None
+
+    def _noticed(self, notice: Notification) -> None:
+        if notice.notice is Notice.PARK and notice.params.get("lease") == self.lease:
+            self.asked_back = True
+
+    # On the main thread.
+
+    def run(self) -> None:
+        """For ever, or until it has lived its life."""
+        self.log.note(
+            Saw.BORN, pid=os.getpid(), environment=self.spec["environment"], role=self.spec["role"]
+        )
+        for _ in range(self.spec["lives"]):
+            self._connect()
+            if self._ask():
+                self._hold()
+        self.session.close(0.2)
+
+    def _connect(self) -> None:
+        while self.session.link is Link.CLOSED or self.session._thread is None:
+            if self.session.link is Link.CLOSED:
+                self.session = self._new_session()
+            try:
+                self.session.open(5.0)
+            except NodeUnavailable:
+                time.sleep(0.1)
+
+    def _ask(self) -> bool:
+        rng, spec = self.rng, self.spec
+        self._requests += 1
+        name = f"{os.getpid()}-{self._requests}"
+        memory = rng.choice(spec["memory"])
+        params = {
+            "request_id": name,
+            "task": {"name": spec["role"], "kind": spec["kind"]},
+            "gpus": spec["gpus"],
+            "memory": memory,
+            "priority_class": spec["class"],
+            "wait": True,
+        }
+        t0 = self.log.note(
+            Saw.ASKED, request=name, gpus=spec["gpus"], memory=memory, **{"class": spec["class"]}
+        )
+        return self._await(
+            name,
+            t0,
+            lambda queued, waiting: self.session.request(
+                params, queued, waiting, rng.uniform(*spec["patience"])
+            ),
+        )
+
+    def _await(self, name: str, t0: float, call: Any) -> bool:
+        in_line: list[str] = []
+
+        def queued(notice: Any) -> None:
+            in_line[:] = [notice["lease"]]
+            self.log.note(Saw.QUEUED, request=name, lease=notice["lease"])
+
+        def waiting() -> None:
+            if in_line:
+                self._look(in_line[0], name)
+
+        try:
+            result = call(queued, waiting)
+        except LeaseLost as error:
+            self.log.note(Saw.LOST, t0, lease=name, message=str(error))
+        except NodeUnavailable as error:
+            self.log.note(Saw.GAVE_UP, t0, request=name, why=str(error))
+        except GpuShareError as error:
+            self.log.note(Saw.REFUSED, t0, request=name, why=str(error))
+        else:
+            self.lease, self.asked_back = result["lease"], False
+            self.log.note(
+                Saw.GRANTED, t0, request=name, lease=result["lease"], gpus=gpus_of(result)
+            )
+            return True
+        time.sleep(self.rng.uniform(0.01, 0.2))
+        return False
+
+    def _look(self, lease: str | None, request: str | None = None) -> None:
+        """Write down what the node manager says of the lease now."""
+        if lease is None:
+            return
+        t0 = boot()
+        try:
+            state = self.session.call(Method.HEARTBEAT, lease=lease)["state"]
+        except LeaseLost as error:
+            # The session's thread has heard the same; whichever is first.
+            self.log.note(Saw.LOST, t0, lease=lease, message=str(error))
+            if lease == self.lease:
+                self.lease = None
+        except GpuShareError as error:
+            self.log.note(Saw.GAVE_UP, t0, lease=lease, why=type(error).__name__)
+        else:
+            self.log.note(Saw.ALIVE, t0, lease=lease, state=state, request=request)
+
+    def _hold(self) -> None:
+        rng = self.rng
+        until = time.monotonic() + rng.uniform(*self.spec["hold"])
+        idles = self.spec["kind"] == "kernel"
+        while self.lease is not None and time.monotonic() < until:
+            if idles and rng.random() < 0.2:  # mostly it is idle: people think
+                self.session.set_activity(self.lease, rng.random() < 0.1)
+            time.sleep(rng.uniform(0.3, 1.0) * BEAT)
+            self._look(self.lease)
+            if idles and self.asked_back:
+                self._give_back()
+        if self.lease is not None and self.session.link is not Link.CLOSED:
+            self._release()
+
+    def _give_back(self) -> None:
+        lease, self.asked_back = self.lease, False
+        if lease is None:
+            return
+        t0 = self.log.note(Saw.PARKING, lease=lease)
+        try:
+            state = self.session.call(Method.PARKED, again=True, lease=lease)["state"]
+        except GpuShareError:
+            return self._find_out(lease)
+        self.log.note(Saw.PARKED, t0, lease=lease, state=state)
+        if state != "parked":
+            return self._find_out(lease)
+        for _ in range(3):
+            time.sleep(self.rng.uniform(0.05, 0.5))
+            self._look(self.lease)
+            if self.lease is None:
+                return None
+            t0 = self.log.note(Saw.ASKED, request=lease, lease=lease, resume=True)
+            if self._await(
+                lease,
+                t0,
+                lambda queued, waiting: self.session.resume(
+                    lease, queued, waiting, self.rng.uniform(*self.spec["patience"])
+                ),
+            ):
+                return None
+        return None
+
+    def _find_out(self, lease: str) -> None:
+        """What we have now, where an answer was lost or was not what we thought."""
+        secret = self.session._secrets.get(lease)
+        if secret is None:
+            return
+        t0 = boot()
+        try:
+            result = self.session.call(Method.ATTACH, lease=lease, secret=secret)
+        except GpuShareError:
+            return
+        if result.get("state") == "held":
+            self.log.note(Saw.GRANTED, t0, request=lease, lease=lease, gpus=gpus_of(result))
+
+    def _release(self) -> None:
+        lease, self.lease = self.lease, None
+        assert lease is not None
+        t0 = self.log.note(Saw.RELEASING, lease=lease)
+        self.session.let_go(lease)
+        try:
+            state = self.session.call(Method.RELEASE, again=True, lease=lease)["state"]
+        except LeaseLost:
+            self.log.note(Saw.LOST, t0, lease=lease, message="released, but unknown")
+        except GpuShareError as error:
+            self.log.note(Saw.GAVE_UP, t0, lease=lease, why=str(error))
+        else:
+            self.log.note(Saw.RELEASED, t0, lease=lease, state=state)
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Live as ``spec`` says."""
+    if spec["role"] == "hostile":
+        hostile.main(spec)
+    elif spec["role"] == "sleeper":  # has the pid of somebody who died
+        Log(Path(spec["log"])).note(
+            Saw.BORN, pid=os.getpid(), environment=spec["environment"], role="sleeper"
+        )
+        time.sleep(600)
+    else:
+        Actor(spec).run()
+
+
+# -- in a real kernel ----------------------------------------------------------------------------
+
+_notebook: list[Log] = []
+
+
+def cell(spec: dict[str, Any], seconds: float) -> None:
+    """What a cell does: have a GPU, look at it for some time, sometimes give it back."""
+    from jupyter_gpushare.client import api
+    from jupyter_gpushare.client.acquire import broker
+
+    if not _notebook:
+        _notebook.append(Log(Path(spec["log"])))
+        environment = spec["environment"]
+        _notebook[0].note(Saw.BORN, pid=os.getpid(), environment=environment, role="notebook")
+    log = _notebook[0]
+    t0 = log.note(Saw.ASKED, request=f"cell-{os.getpid()}", notebook=True)
+    try:
+        grant = api.request(gpus=1, wait_timeout=3.0)
+    except GpuShareError as error:
+        log.note(Saw.GAVE_UP, t0, request="cell", why=str(error))
+        return
+    until = time.monotonic() + seconds
+    is_held = False
+    while time.monotonic() < until:
+        t0 = boot()
+        try:
+            state = broker().call(Method.HEARTBEAT, lease=grant.lease)["state"]
+        except LeaseLost as error:
+            log.note(Saw.LOST, t0, lease=grant.lease, message=str(error))
+            return
+        except GpuShareError:
+            continue
+        if is_held:
+            log.note(Saw.ALIVE, t0, lease=grant.lease, state=state)
+        elif state == "held":
+            is_held = True
+            gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
+            log.note(Saw.GRANTED, t0, request="cell", lease=grant.lease, gpus=gpus)
+        time.sleep(BEAT)
+    if random.random() < 0.3:
+        t0 = log.note(Saw.RELEASING, lease=grant.lease)
+        with contextlib.suppress(GpuShareError):
+            log.note(Saw.RELEASED, t0, lease=grant.lease, state=api.release())
+    else:
+        log.note(Saw.LET_GO, lease=grant.lease)

@@ -1,0 +1,541 @@
+"""Proves the promises from what clients saw. Pure: logs in, findings out.
+
+Nothing here asks the node manager. A client *certainly* holds a GPU from the instant at
+which its grant arrived to the instant before it sent the release, or before it was killed; where
+it was stopped meanwhile, or learned that the lease had ended, only until it last sent a call
+that was answered "held". Two such intervals are what must never add up to more than a GPU has.
+All doubt goes to the node manager's favour; what is left is proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from .observed import Saw, Seen
+
+
+class Property(Enum):
+    """What is proved."""
+
+    DOUBLE = "GPU memory is promised twice"
+    LOST = "a granted lease is lost"
+    LEAKED = "a lease is leaked"
+    ORDER = "the queue's order is not as promised"
+    LEDGER = "the ledger is not what happened"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One violation, with its story."""
+
+    broken: Property
+    story: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What was promised. Bytes and seconds.
+
+    ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
+    the GPUs takes; a grant that one makes possible is stamped with its begin.
+    """
+
+    capacity: Mapping[str, int]
+    heartbeat_timeout: float
+    leak_bound: float
+    overtakes: Mapping[str, int]
+    strangers: int = 0
+    reading: float = 0.0
+
+
+class LedgerRecord(Protocol):
+    """A record, as the product's ledger gives it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def environment(self) -> str | None: ...
+    @property
+    def lease(self) -> str | None: ...
+    @property
+    def data(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A client certainly holds this from ``start`` to ``end``."""
+
+    who: str
+    environment: str
+    lease: str
+    gpu: str
+    memory: int
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Wish:
+    """One request, or one wish to resume, as its client saw it."""
+
+    who: str
+    environment: str
+    shape: tuple[Any, ...] | None  # class, GPUs, memory; ``None``: a resume
+    priority_class: str
+    asked: float
+    queued: float | None = None
+    waiting_until: float = -math.inf  # it certainly waited then
+    granted: float | None = None
+    over: float = math.inf  # nobody waits for it any more
+    lease: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All findings, and what was looked at."""
+
+    findings: tuple[Finding, ...]
+    looked_at: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A lease that a client has. ``gpus`` empty: parked, or not known."""
+
+    gpus: list[tuple[str, int]]
+    start: float
+    confirmed: float
+    until: float = math.inf  # it began to give it back
+
+
+@dataclass(slots=True)
+class _Client:
+    who: str
+    environment: str
+    lines: list[Seen] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Harness:
+    """What the harness did: who was stopped when, killed, revoked; whose disk was ill."""
+
+    stops: dict[str, list[tuple[float, float]]]
+    killed: dict[str, float]
+    died: dict[str, float]
+    revoked: dict[str, float]
+    memory: list[tuple[str, str, int, float, float]]  # GPU, client, bytes, from, to
+    ill_disk: list[tuple[float, float]]
+
+
+def check(
+    seen: Sequence[Seen],
+    rules: Rules,
+    ledger: Sequence[LedgerRecord] | None = None,
+) -> Verdict:
+    """All violations in one history. ``ledger``: all its records, oldest first."""
+    harness = _harness(seen)
+    clients = _clients(seen)
+    holds: list[Hold] = []
+    findings: list[Finding] = []
+    wishes: list[Wish] = []
+    for client in clients.values():
+        holds += _follow(client, harness, rules, findings)
+        wishes += _wishes(client, harness)
+    findings += _double(holds, harness, rules)
+    findings += _leaked(seen, rules)
+    findings += _order(wishes, rules, len(clients))
+    if ledger is not None:
+        findings += _ledger(seen, holds, clients, harness, rules, ledger)
+    count = Counter(line.saw.value for line in seen)
+    return Verdict(
+        tuple(findings),
+        {
+            "clients": len(clients),
+            "grants": count["granted"],
+            "holds": len(holds),
+            "waits": sum(wish.queued is not None for wish in wishes),
+            "parks": count["parked"],
+            "releases": count["released"],
+            "leases told as ended": count["lost"],
+            "probes": count["probed"],
+            "ledger records": len(ledger or ()),
+        },
+    )
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _clients(seen: Iterable[Seen]) -> dict[str, _Client]:
+    clients: dict[str, _Client] = {}
+    for line in seen:
+        if line.saw is Saw.BORN:
+            clients[line.who] = _Client(line.who, line.data["environment"])
+    for line in seen:
+        if line.who in clients:
+            clients[line.who].lines.append(line)
+    return clients
+
+
+def _harness(seen: Iterable[Seen]) -> _Harness:
+    found = _Harness(defaultdict(list), {}, {}, {}, [], [])
+    stopped: dict[str, float] = {}
+    memory: dict[tuple[str, str], tuple[int, float]] = {}
+    for line in seen:
+        data = line.data
+        match line.saw:
+            case Saw.STOPPED:
+                stopped.setdefault(data["client"], line.t0)
+            case Saw.WENT_ON:
+                if data["client"] in stopped:
+                    found.stops[data["client"]].append((stopped.pop(data["client"]), line.t1))
+            case Saw.KILLED:
+                found.killed[data["client"]] = line.t0
+            case Saw.DIED:
+                found.died[data["client"]] = line.t1
+            case Saw.REVOKED:
+                found.revoked[data["lease"]] = line.t0
+            case Saw.MEMORY:
+                memory[data["gpu"], data["client"]] = (data["memory"], line.t1)
+            case Saw.MEMORY_GONE:
+                size, since = memory.pop((data["gpu"], data["client"]), (0, 0.0))
+                if size:
+                    found.memory.append((data["gpu"], data["client"], size, since, line.t0))
+            case Saw.FAULT if "until" in data:
+                found.ill_disk.append((line.t0, data["until"]))
+    for who, since in stopped.items():
+        found.stops[who].append((since, math.inf))
+    for (gpu, who), (size, since) in memory.items():
+        found.memory.append((gpu, who, size, since, found.killed.get(who, since)))
+    return found
+
+
+def _sure_until(
+    client: _Client, harness: _Harness, rules: Rules, lease: str, confirmed: float, end: float
+) -> float:
+    """How long a lease that was confirmed at one time is certainly held, at most to ``end``."""
+    if end - confirmed > rules.heartbeat_timeout / 2:
+        return confirmed
+    if harness.revoked.get(lease, math.inf) < end:
+        return confirmed
+    if any(start < end and stop > confirmed for start, stop in harness.stops[client.who]):
+        return confirmed
+    return max(confirmed, end)
+
+
+def _follow(
+    client: _Client, harness: _Harness, rules: Rules, findings: list[Finding]
+) -> list[Hold]:
+    """What the client certainly held; and whether it was told that it lost what was promised."""
+    holds: list[Hold] = []
+    has: dict[str, _Open] = {}
+
+    def close(name: str, end: float) -> None:
+        lease = has[name]
+        end = _sure_until(client, harness, rules, name, lease.confirmed, min(end, lease.until))
+        holds.extend(
+            Hold(client.who, client.environment, name, gpu, memory, lease.start, end)
+            for gpu, memory in lease.gpus
+            if end > lease.start
+        )
+        lease.gpus = []
+
+    for line in client.lines:
+        name = line.data.get("lease", "")
+        lease = has.get(name)
+        match line.saw:
+            case Saw.GRANTED:
+                gpus = [(gpu, memory) for gpu, memory in line.data["gpus"]]
+                if lease is not None and lease.gpus == gpus and lease.until > line.t1:
+                    lease.confirmed = max(lease.confirmed, line.t0)
+                    continue
+                if lease is not None:
+                    close(name, lease.confirmed)
+                has[name] = _Open(gpus, line.t1, line.t1)
+            case Saw.ALIVE if lease is not None:
+                if line.data["state"] != "held" and lease.gpus:
+                    close(name, lease.confirmed)
+                lease.confirmed = max(lease.confirmed, min(line.t0, lease.until))
+            case Saw.RELEASING | Saw.PARKING if lease is not None:
+                lease.until = line.t0
+            case Saw.RELEASED | Saw.PARKED if lease is not None:
+                close(name, line.t0)
+                if line.saw is Saw.RELEASED:
+                    del has[name]
+                else:
+                    lease.confirmed = max(lease.confirmed, line.t0)
+            case Saw.LET_GO if lease is not None:
+                close(name, line.t0)
+                del has[name]
+            case Saw.GAVE_UP if lease is not None and _gave_away(client, line):
+                close(name, lease.confirmed)
+                del has[name]
+            case Saw.LOST if lease is not None:
+                close(name, lease.confirmed)
+                del has[name]
+                if not _is_excused(client, harness, rules, line, lease.confirmed):
+                    findings.append(
+                        Finding(
+                            Property.LOST,
+                            f"{client.who} ({client.environment}) was told at {line.t1:.3f} that "
+                            f"lease {name} ended, which was confirmed at {lease.confirmed:.3f}: "
+                            f"{line.data.get('message')}",
+                        )
+                    )
+            case _:
+                pass
+    died = harness.killed.get(client.who)
+    for name, lease in has.items():
+        close(name, lease.confirmed if died is None else died)
+    return holds
+
+
+def _gave_away(client: _Client, line: Seen) -> bool:
+    """Whether it is the answer to a release or a parking that never came."""
+    begun = (Saw.RELEASING, Saw.PARKING)
+    return any(
+        other.saw in begun
+        and other.t0 <= line.t0
+        and other.data["lease"] == line.data["lease"]
+        and other.t1 >= line.t0 - 1e-3
+        for other in client.lines
+    )
+
+
+def _is_excused(
+    client: _Client, harness: _Harness, rules: Rules, lost: Seen, confirmed: float
+) -> bool:
+    """Whether the client itself had given it up, was silent for long, or an admin took it."""
+    name = lost.data["lease"]
+    if harness.revoked.get(name, math.inf) <= lost.t1:
+        return True
+    long = 0.7 * rules.heartbeat_timeout
+    silent = 0.0
+    for start, stop in harness.stops[client.who]:
+        silent += max(0.0, min(stop, lost.t1) - max(start, confirmed - long))
+    if silent >= long:
+        return True
+    before = confirmed
+    for line in client.lines:
+        if line.saw is Saw.RELEASING and line.data["lease"] == name and line.t0 <= lost.t1:
+            return True
+        if confirmed <= line.t1 <= lost.t1:
+            # It did not run: neither in a call, nor between two.
+            if line.t0 - before >= long:
+                return True
+            before = line.t1
+    return False
+
+
+def _wishes(client: _Client, harness: _Harness) -> list[Wish]:
+    wishes: list[Wish] = []
+    now: Wish | None = None
+    for line in client.lines:
+        data = line.data
+        match line.saw:
+            case Saw.ASKED if "notebook" not in data:
+                is_resume = bool(data.get("resume"))
+                kind = data.get("class", "interactive")
+                shape = None if is_resume else (kind, data["gpus"], data["memory"])
+                now = Wish(client.who, client.environment, shape, kind, line.t0)
+                wishes.append(now)
+            case Saw.QUEUED if now is not None:
+                now.queued = line.t1 if now.queued is None else now.queued
+                now.lease = data["lease"]
+            case Saw.ALIVE if now is not None and data.get("request") is not None:
+                # A parked lease that waits to resume is in the queue just so.
+                waits = "queued" if now.shape is not None else "parked"
+                if data["state"] == waits:
+                    now.waiting_until = line.t0
+            case Saw.GRANTED if now is not None:
+                now.granted, now.over, now = line.t1, line.t1, None
+            case Saw.GAVE_UP | Saw.REFUSED | Saw.LOST if now is not None and "request" in data:
+                now.over, now = line.t1, None
+            case _:
+                pass
+    gone = harness.died.get(client.who, math.inf)
+    for wish in wishes:
+        wish.over = min(wish.over, gone)
+    return wishes
+
+
+# -- the properties ----------------------------------------------------------------------------
+
+
+def _double(holds: Sequence[Hold], harness: _Harness, rules: Rules) -> list[Finding]:
+    """On each GPU, at each instant: the environments' reservations fit.
+
+    An environment's tasks share its reservation there, so it counts once, by the largest. Memory
+    that the driver still shows after a lease ended counts as if it were held on.
+    """
+    spans = list(holds)
+    for gpu, who, size, since, until in harness.memory:
+        spans += [
+            Hold(hold.who, hold.environment, hold.lease, gpu, min(size, hold.memory), since, until)
+            for hold in holds
+            if hold.gpu == gpu
+            and hold.who == who
+            and hold.start <= since <= hold.end
+            and until > since
+        ]
+    findings = []
+    for gpu in sorted({span.gpu for span in spans}):
+        here = [span for span in spans if span.gpu == gpu]
+        steps = [(span.start, 1, span) for span in here] + [(span.end, 0, span) for span in here]
+        running: list[Hold] = []
+        for at, begins, span in sorted(steps, key=lambda step: (step[0], step[1])):
+            if not begins:
+                running.remove(span)
+                continue
+            running.append(span)
+            most: dict[str, int] = {}
+            for other in running:
+                most[other.environment] = max(most.get(other.environment, 0), other.memory)
+            if sum(most.values()) > rules.capacity.get(gpu, 0):
+                story = ", ".join(
+                    f"{s.who} ({s.environment}) {s.memory} bytes by {s.lease}" for s in running
+                )
+                findings.append(
+                    Finding(
+                        Property.DOUBLE,
+                        f"{gpu} of {rules.capacity.get(gpu, 0)} bytes at {at:.3f}: {story}",
+                    )
+                )
+    return findings
+
+
+def _leaked(seen: Iterable[Seen], rules: Rules) -> list[Finding]:
+    return [
+        Finding(
+            Property.LEAKED,
+            f"all holders were dead at {line.t0:.3f}, but all GPUs were "
+            + (f"free only {line.t1 - line.t0:.2f} s later" if line.data["granted"] else "not free")
+            + f"; promised: {rules.leak_bound} s",
+        )
+        for line in seen
+        if line.saw is Saw.PROBED
+        and (not line.data["granted"] or line.t1 - line.t0 > rules.leak_bound)
+    ]
+
+
+def _order(wishes: Sequence[Wish], rules: Rules, clients: int) -> list[Finding]:
+    """Nobody is passed over more often than promised; equals are served as they came."""
+    findings = []
+    granted = sorted(
+        (wish for wish in wishes if wish.granted is not None), key=lambda wish: wish.granted or 0.0
+    )
+    for wish in wishes:
+        if wish.queued is None or wish.waiting_until <= wish.queued:
+            continue
+        passed = [
+            other
+            for other in granted
+            if other.asked > wish.queued and (other.granted or 0.0) < wish.waiting_until
+        ]
+        # A second for a place that its owner left to be seen as empty.
+        ahead = sum(
+            other is not wish and other.asked < wish.queued and other.over + 1.0 > wish.asked
+            for other in wishes
+        )
+        # When it becomes urgent, whoever was urgent before is still served first.
+        bound = ahead + rules.strangers + rules.overtakes[wish.priority_class] + clients
+        if len(passed) > bound:
+            findings.append(
+                Finding(
+                    Property.ORDER,
+                    f"{wish.who} asked at {wish.asked:.3f} and still waited at "
+                    f"{wish.waiting_until:.3f}, when {len(passed)} who came later had been served; "
+                    f"the bound is {bound}",
+                )
+            )
+        for other in passed:
+            equal = other.shape == wish.shape and other.environment == wish.environment
+            if equal and wish.shape is not None:
+                findings.append(
+                    Finding(
+                        Property.ORDER,
+                        f"{other.who} asked at {other.asked:.3f} for the same as {wish.who}, who "
+                        f"was in line since {wish.queued:.3f}, and was served first",
+                    )
+                )
+    return findings
+
+
+_Span = tuple[float, float, dict[str, int], str | None]
+
+
+def _ledger(
+    seen: Iterable[Seen],
+    holds: Iterable[Hold],
+    clients: Mapping[str, _Client],
+    harness: _Harness,
+    rules: Rules,
+    ledger: Sequence[LedgerRecord],
+) -> list[Finding]:
+    """What clients saw is recorded, when and as they saw it; and nothing is left open."""
+    spans: dict[str, list[_Span]] = defaultdict(list)
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    open_spans: dict[str, tuple[float, dict[str, int], str | None]] = {}
+    stories: list[str] = []
+    for record in ledger:
+        name = record.lease or ""
+        times[record.kind, name].append(record.at)
+        if record.kind == "LeaseGranted":
+            gpus = {part["gpu"]: part["memory"] for part in record.data["gpus"]}
+            open_spans[name] = (record.at, gpus, record.environment)
+        elif record.kind in ("LeaseParked", "LeaseEnded") and name in open_spans:
+            since, gpus, environment = open_spans.pop(name)
+            spans[name].append((since, record.at, gpus, environment))
+    for name, (since, gpus, environment) in open_spans.items():
+        stories.append(f"the ledger says that lease {name} of {environment} never ended")
+        spans[name].append((since, math.inf, gpus, environment))
+    for hold in holds:
+        if not any(
+            start <= hold.start
+            and hold.end <= end
+            and gpus.get(hold.gpu) == hold.memory
+            and environment == hold.environment
+            for start, end, gpus, environment in spans[hold.lease]
+        ):
+            stories.append(
+                f"{hold.who} ({hold.environment}) held {hold.memory} bytes of {hold.gpu} by "
+                f"{hold.lease} from {hold.start:.3f} to {hold.end:.3f}; the ledger says "
+                f"{spans[hold.lease]}"
+            )
+    asked: dict[tuple[str, str], float] = {}
+    for line in seen:
+        name = line.data.get("lease", "")
+        if line.saw is Saw.ASKED:
+            asked[line.who, line.data["request"]] = line.t0
+        elif line.saw is Saw.GRANTED and (line.who, line.data["request"]) in asked:
+            if line.data["request"] == "cell":  # granted before it looked
+                continue
+            since = asked[line.who, line.data["request"]]
+            if not any(
+                since - rules.reading <= at <= line.t1 for at in times["LeaseGranted", name]
+            ):
+                # Attached again: the grant is older.
+                if line.data["request"] == name and times["LeaseGranted", name]:
+                    continue
+                stories.append(
+                    f"{line.who} was granted {name} between {since:.3f} and {line.t1:.3f}; the "
+                    f"ledger has {times['LeaseGranted', name]}"
+                )
+        elif line.saw is Saw.RELEASED and line.data["state"] == "ended":
+            ill = any(a < line.t1 + 1.0 and b > line.t0 - 3.0 for a, b in harness.ill_disk)
+            until = math.inf if ill else line.t1
+            revoked = harness.revoked.get(name, math.inf) <= line.t1
+            ends = times["LeaseEnded", name]
+            if not any(line.t0 <= at <= until for at in ends) and not (revoked and ends):
+                stories.append(
+                    f"{line.who} released {name} between {line.t0:.3f} and {line.t1:.3f}; the "
+                    f"ledger has its end at {ends}"
+                )
+    return [Finding(Property.LEDGER, story) for story in stories]

@@ -1,0 +1,148 @@
+"""A client that lies, repeats itself, speaks out of turn, hangs up in mid-line and does not read.
+
+It is somebody of its own (``mallory``) and must never touch anybody else's lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .observed import Log, Saw
+
+Line = bytes
+
+REQUESTS = 3  # that one of them may have waiting at once
+
+
+def _line(number: int, method: str, **params: Any) -> Line:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message).encode() + b"\n"
+
+
+class Mallory:
+    """Does one attack after the other, each on a connection of its own or an old one."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.rng = random.Random(spec["seed"])
+        self.log = Log(Path(spec["log"]))
+        self.path = spec["socket"]
+        self.hello = _line(
+            1, "hello", protocol=1, client={"name": "m", "version": "0"}, token=spec["token"]
+        )
+        self.others = Path(spec["leases"])  # the harness writes there what others hold
+        self.silent: list[socket.socket] = []
+        self.attacks: list[Callable[[socket.socket], None]] = [
+            self.cut_in_mid_line,
+            self.duplicate,
+            self.reorder,
+            self.garbage,
+            self.not_read,
+            self.steal,
+            self.too_long,
+        ]
+
+    def run(self) -> None:
+        """Until killed."""
+        self.log.note(Saw.BORN, pid=os.getpid(), environment="mallory", role="hostile")
+        while True:
+            attack = self.rng.choice(self.attacks)
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wire:
+                wire.settimeout(1.0)
+                wire.connect(self.path)
+                attack(wire)
+                self.log.note(Saw.FAULT, name=f"hostile: {attack.__name__.replace('_', ' ')}")
+            time.sleep(self.rng.uniform(0.05, 0.3))
+
+    def _ask(self, number: int) -> Line:
+        task = {"name": "m", "kind": "process"}
+        return _line(
+            number, "request", request_id=f"m{self.rng.randrange(REQUESTS)}", task=task, wait=True
+        )
+
+    def _drink(self, wire: socket.socket, most: float = 0.2) -> bytes:
+        wire.settimeout(most)
+        with contextlib.suppress(TimeoutError):
+            return wire.recv(65536)
+        return b""
+
+    def _release_all(self, wire: socket.socket) -> None:
+        for number in range(REQUESTS):
+            wire.sendall(_line(50 + number, "release", request_id=f"m{number}"))
+        self._drink(wire)
+
+    def cut_in_mid_line(self, wire: socket.socket) -> None:
+        text = self.hello + self._ask(2) + _line(3, "status")
+        wire.sendall(text[: self.rng.randrange(1, len(text))])
+
+    def duplicate(self, wire: socket.socket) -> None:
+        ask = self._ask(2)
+        wire.sendall(self.hello + self.hello + ask * self.rng.randrange(2, 9) + self.hello)
+        self._drink(wire)
+        self._release_all(wire)
+
+    def reorder(self, wire: socket.socket) -> None:
+        lines = [
+            self.hello,
+            self._ask(2),
+            _line(3, "release", request_id="m1"),
+            _line(4, "watch"),
+            _line(5, "resume", lease="none"),
+            _line(6, "parked", lease="none"),
+        ]
+        self.rng.shuffle(lines)
+        wire.sendall(b"".join(lines))
+        self._drink(wire)
+        wire.sendall(self.hello)
+        self._release_all(wire)
+
+    def garbage(self, wire: socket.socket) -> None:
+        first = self.hello if self.rng.random() < 0.7 else b""
+        wire.sendall(first + self.rng.randbytes(self.rng.randrange(1, 5000)) + b"\n")
+        nested = b"[" * 20000 + b"\n"
+        wire.sendall(nested + b'{"jsonrpc":"2.0","id":NaN}\n' + _line(7, "status"))
+        self._drink(wire)
+
+    def too_long(self, wire: socket.socket) -> None:
+        wire.sendall(self.hello + b'{"jsonrpc": "' + b"x" * 70000)
+        self._drink(wire)
+
+    def not_read(self, wire: socket.socket) -> None:
+        """Ask for every change and read none; the connection stays."""
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        wire.sendall(self.hello + _line(2, "watch") + _line(3, "status") * 50)
+        self.silent.append(wire.dup())
+        while len(self.silent) > 5:
+            self.silent.pop(0).close()
+
+    def steal(self, wire: socket.socket) -> None:
+        """Act on others' leases by every call that names one."""
+        leases = self.others.read_text(encoding="ascii").split() or ["none"]
+        lease = self.rng.choice(leases)
+        wire.sendall(self.hello)
+        for number, (method, more) in enumerate(
+            [
+                ("release", {}),
+                ("attach", {"secret": "0" * 64}),
+                ("parked", {}),
+                ("heartbeat", {}),
+                ("activity", {"state": "idle"}),
+                ("kept", {"reason": "mine"}),
+                ("resume", {}),
+                ("lease.revoke", {"reason": "mine"}),
+            ]
+        ):
+            wire.sendall(_line(10 + number, method, lease=lease, **more))
+        self._drink(wire)
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Attack until killed."""
+    Mallory(spec).run()

@@ -1,0 +1,93 @@
+"""What clients and the harness saw: one JSON object a line, in a file of each one's own.
+
+Times are seconds of ``CLOCK_BOOTTIME``, which all processes of a host share: ``t0`` before
+the call and ``t1`` after it. Each line is one ``write`` to a file opened for appending, so
+``kill -9`` can lose at most the line that was being written, and nothing that was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+class Saw(Enum):
+    """What a client, or (from ``STOPPED`` on) the harness, saw or did."""
+
+    BORN = "born"
+    ASKED = "asked"  # t0: about to send
+    QUEUED = "queued"  # was told that it waits
+    GRANTED = "granted"  # has these GPUs: granted, resumed, or attached again
+    REFUSED = "refused"
+    GAVE_UP = "gave_up"  # waits no more, or knows no answer
+    ALIVE = "alive"  # what the node manager said of the lease
+    RELEASING = "releasing"  # t0: about to send
+    RELEASED = "released"
+    PARKING = "parking"  # t0: about to send
+    PARKED = "parked"
+    LET_GO = "let_go"  # t0: looks away, and vouches for nothing from here on
+    LOST = "lost"  # was told that the lease has ended
+    STOPPED = "stopped"
+    WENT_ON = "went_on"
+    KILLED = "killed"  # t0: about to kill
+    DIED = "died"  # t1: seen dead
+    REVOKED = "revoked"  # t0: an administrator is about to revoke
+    MEMORY = "memory"  # t1: the process has memory on the GPU, as the driver says
+    MEMORY_GONE = "memory_gone"  # t0: about to take it away
+    FAULT = "fault"
+    PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
+
+
+def boot() -> float:
+    """Boot-time seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One line. ``who`` names the client (or ``harness``)."""
+
+    who: str
+    saw: Saw
+    t0: float
+    t1: float
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class Log:
+    """An append-only log that survives its writer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def note(self, saw: Saw, t0: float | None = None, **data: Any) -> float:
+        """Write a line that ends now; the time."""
+        now = boot()
+        line = {"saw": saw.value, "t0": now if t0 is None else t0, "t1": now, **data}
+        os.write(self._fd, (json.dumps(line) + "\n").encode())
+        return now
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_log(path: Path) -> list[Seen]:
+    """All whole lines of one log."""
+    seen = []
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        data = json.loads(line)
+        saw, t0, t1 = Saw(data.pop("saw")), data.pop("t0"), data.pop("t1")
+        seen.append(Seen(path.stem, saw, t0, t1, data))
+    return seen
+
+
+def read_logs(paths: Iterable[Path]) -> list[Seen]:
+    """All logs together, in the order of the lines' ends; each one's own order is kept."""
+    return sorted((line for path in paths for line in read_log(path)), key=lambda line: line.t1)

@@ -1,0 +1,652 @@
+"""A storm: clients come and go on a real node manager while everything that can fail does.
+
+Everything random comes from one seed. What happens when cannot be the same twice (processes run
+as the kernel lets them), but which faults come, on whom and how long, can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.utils import ensure_event_loop
+
+from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.protocol.messages import Method
+from support.kernel import Kernel
+from support.node import GIB, RemoteError, RunningNode, until
+from support.nvml import NvmlWorld
+
+from . import hostile
+from .checker import Rules, Verdict, check
+from .observed import Log, Saw, boot, read_logs
+from .shim import Disk, Shim
+from .stage import TESTS, Cast, Nodes, Player, stolen_wires
+
+PEOPLE = ("alice", "bob", "carol", "dave")
+GPUS = 3
+MEMORY = 16 * GIB  # of each GPU
+TIMEOUT = 6.0  # seconds without a sign of life
+LEAK_BOUND = 3.0  # seconds; a second is promised, the machine may be busy
+OVERTAKES = {"interactive": 3, "batch": 6}
+CONFIG = f"""
+c.NodeManagerApp.measure_interval = 0.2
+c.NodeManagerApp.discover_interval = 1.0
+c.Policy.max_tasks_per_gpu = 3
+c.Policy.heartbeat_interval = 0.5
+c.Policy.heartbeat_timeout = {TIMEOUT}
+c.Policy.restart_grace = {TIMEOUT}
+c.Policy.overtake_interactive = {OVERTAKES["interactive"]}
+c.Policy.overtake_batch = {OVERTAKES["batch"]}
+c.Policy.idle_timeout = 0.3
+c.Policy.notify_before = 0.0
+c.Quotas.default = {{"gpus": 2, "memory": "10GiB"}}
+c.Quotas.users = {{"dave": {{"gpus": "all"}}, "probe": {{"gpus": "all"}}}}
+"""
+HANG = 1.5  # seconds for which the driver hangs at most
+MONTH = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How hard it storms. ``seconds`` of faults, ``rate`` faults a second, so many clients."""
+
+    seed: int
+    seconds: float = 10.0
+    rate: float = 8.0
+    clients: int = 8
+    kernels: int = 0
+    hosts: int = 0
+    entry: Sequence[str] = ()
+    only: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a round."""
+
+    seed: int
+    faults: Counter[str]
+    verdict: Verdict
+    recovered: float | None  # seconds from the last death until all GPUs were granted
+    directory: Path
+    clients: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+class Storm:
+    """One round. ``run`` does it all; the directory keeps logs, ledger and configuration."""
+
+    def __init__(self, directory: Path, plan: Plan, stub: Path, shim: Path) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.rng = random.Random(plan.seed)
+        self.faults: Counter[str] = Counter()
+        self.harness = Log(directory / "harness.log")
+        self.world = NvmlWorld(stub, directory / "nvml.state")
+        self.gpus = [self.world.add_gpu(memory=MEMORY, reserved=0) for _ in range(GPUS)]
+        (directory / "state").mkdir(exist_ok=True)
+        self.shim = Shim(shim, directory / "shim", directory / "state")
+        node = RunningNode(
+            directory,
+            simulate="",
+            config=CONFIG,
+            arguments=[f"--token-file={_tokens(directory)}"],
+            environ=self.shim.environ(self.world.environ()),
+            ledger=directory / "state" / "ledger.sqlite",
+        )
+        self.nodes = Nodes(node, hosts=plan.hosts, entry=plan.entry)
+        self.nodes.node.environ["PYTHONPATH"] = f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"
+        self.cast = Cast(directory, self.harness)
+        self.leases = directory / "leases"
+        self.leases.write_text("", encoding="ascii")
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._lost_gpus: set[str] = set()
+        self._memory: set[tuple[str, str]] = set()
+        self._notebooks: list[_Notebook] = []
+        self._whom: Player | None = None  # the last victim
+        self._menu: dict[str, tuple[float, Callable[[], bool]]] = {
+            "client killed": (2.0, self._kill_client),
+            "client stopped": (1.5, self._stop_client),
+            "node manager killed": (0.5, self._kill_node),
+            "node manager stopped": (0.4, self._stop_node),
+            "node manager ended": (0.1, self._end_node),
+            "wire cut": (4.0, self._cut),
+            "wire cut in mid-line": (3.0, self._cut_in_mid_line),
+            "disk full": (0.3, lambda: self._disk(Disk.FULL)),
+            "disk read-only": (0.3, lambda: self._disk(Disk.READ_ONLY)),
+            "disk I/O error": (0.3, lambda: self._disk(Disk.IO_ERROR)),
+            "write torn by death": (0.3, self._tear),
+            "page torn after death": (0.2, self._tear_page),
+            "clock jump": (2.0, self._jump),
+            "GPU lost": (0.4, self._lose_gpu),
+            "driver hangs": (0.2, self._hang_driver),
+            "memory kept after the lease": (2.0, self._use_memory),
+            "lease revoked": (0.5, self._revoke),
+            "pid used again": (0.2, self._reuse_pid),
+        }
+        if plan.hosts:
+            self._menu["server killed"] = (2.0, self._kill_host)
+            self._menu["server stopped"] = (1.0, self._stop_host)
+        if plan.only:
+            self._menu = {name: self._menu[name] for name in plan.only}
+
+    # -- the round -------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Storm, heal, kill everybody, look whether all GPUs are free, and check the history."""
+        broken: list[str] = []
+        recovered = None
+        try:
+            self.nodes.supervise()
+            until(self.nodes.serves, "the node manager serves", 60)
+            self._rage()
+            self._heal()
+            recovered = self._probe()
+        except AssertionError as error:
+            broken.append(f"{error}\n{self.nodes.node.story()[-3000:]}")
+        finally:
+            for notebook in self._notebooks:
+                notebook.close()
+            self.cast.close()
+            self.nodes.close()
+            self.shim.close()
+        self.harness.close()
+        errors = (self.directory / "clients.err").read_text(encoding="utf-8", errors="replace")
+        if errors.strip():
+            broken.append(f"a client failed by an error of its own:\n{errors[-3000:]}")
+        seen = read_logs([*self.cast.logs, self.harness.path])
+        for line in seen:
+            if line.saw is Saw.FAULT and line.who != "harness":
+                self.faults[line.data["name"]] += 1
+        verdict = check(seen, self.rules, self._read_ledger())
+        return Report(
+            self.plan.seed,
+            self.faults,
+            verdict,
+            recovered,
+            self.directory,
+            len(self.cast.logs),
+            broken,
+        )
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            capacity=dict.fromkeys(self.gpus, MEMORY),
+            heartbeat_timeout=TIMEOUT,
+            leak_bound=LEAK_BOUND,
+            overtakes=OVERTAKES,
+            strangers=hostile.REQUESTS,
+            reading=HANG + 1.0,
+        )
+
+    def _rage(self) -> None:
+        for _ in range(self.plan.clients):
+            self._bear()
+        self._bear("hostile")
+        self._open_notebooks()
+        end = boot() + self.plan.seconds
+        next_fault = boot()
+        while (now := boot()) < end:
+            self._keep_going()
+            if now >= next_fault:
+                names = list(self._menu)
+                weights = [self._menu[name][0] for name in names]
+                (name,) = self.rng.choices(names, weights)
+                self._whom = None
+                if self._menu[name][1]():
+                    self._count(name)
+                next_fault += self.rng.expovariate(self.plan.rate)
+            time.sleep(max(0.0, min(0.02, next_fault - boot())))
+
+    def _keep_going(self) -> None:
+        """What must happen meanwhile: ends of faults, new clients for old, a node manager."""
+        while self._later and self._later[0][0] <= boot():
+            heapq.heappop(self._later)[2]()
+        self.nodes.supervise()
+        self.cast.bury()
+        for player in self.cast.players.values():
+            player.read_on()
+        held = [lease for p in self.cast.players.values() for lease in p.leases]
+        self.leases.write_text(" ".join(held), encoding="ascii")
+        living = Counter(player.spec["role"] for player in self.cast.players.values())
+        if not living["hostile"]:
+            self._bear("hostile")
+        self._open_notebooks()
+        plain = sum(living[role] for role in _ROLES)
+        for _ in range(self.plan.clients - plain):
+            self._bear()
+
+    def _open_notebooks(self) -> None:
+        """As many real kernels as planned; another one for one that was killed."""
+        for notebook in self._notebooks:
+            notebook.join_in()
+        running = sum(not notebook.is_over for notebook in self._notebooks)
+        for _ in range(self.plan.kernels - running):
+            self._notebooks.append(_Notebook(self, len(self._notebooks)))
+
+    def _heal(self) -> None:
+        """All is well again; who is stopped goes on. The clients live, and come to rest."""
+        while self._later:
+            heapq.heappop(self._later)[2]()
+        self.shim.set_disk(Disk.WELL)
+        self.shim.set_wall(0.0)
+        end = boot() + 60.0
+        while not self.nodes.serves():
+            assert boot() < end, "not within 60 s: the node manager is well again"
+            self.nodes.supervise()
+            time.sleep(0.05)
+        calm = boot() + 1.0
+        while boot() < calm:
+            self._keep_going()
+            time.sleep(0.02)
+
+    def _probe(self) -> float:
+        """Kill everybody; how long until one client can have all GPUs, whole."""
+        for notebook in self._notebooks:
+            notebook.end()
+        # Who has the pid of a dead client lives on: it must not be taken for that one.
+        sleepers = {p.pid for p in self.cast.players.values() if p.spec["role"] == "sleeper"}
+        for player in [p for p in self.cast.players.values() if p.pid not in sleepers]:
+            self.cast.kill(player)
+        for player in [p for p in self.cast.players.values() if p.pid not in sleepers]:
+            until(lambda player=player: not player.alive, f"{player.name} is dead")
+        dead = boot()
+        self.cast.bury()
+        granted = False
+        with contextlib.suppress(AssertionError), self.nodes.client("probe") as probe:
+            call = probe.ask(gpus=GPUS, memory=MEMORY, request_id="probe")
+            # Signs of life, should it have to wait long.
+            end = time.monotonic() + LEAK_BOUND + 2 * TIMEOUT
+            while not granted and time.monotonic() < end:
+                granted = probe.answered(call)
+                time.sleep(0.005)
+            now = self.harness.note(Saw.PROBED, dead, granted=granted)
+            if granted:
+                lease = probe.wait(call)["lease"]
+                probe.call(Method.RELEASE, lease=lease)
+        self.nodes.wanted = False
+        return now - dead
+
+    def _read_ledger(self) -> list[Any]:
+        """All records, by the product's own reader."""
+        path = self.nodes.node.ledger
+        ledger = Ledger.open(path, history=1e9, wall=time.time())
+        try:
+            return [*reversed(ledger.history(None, 10_000_000))]
+        finally:
+            ledger.close()
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _bear(self, role: str | None = None, **more: Any) -> Player | None:
+        role = role or self.rng.choices(list(_ROLES), [x["often"] for x in _ROLES.values()])[0]
+        environment = {"hostile": "mallory", "wide": "dave"}.get(role) or self.rng.choice(
+            PEOPLE[:3]
+        )
+        spec = {
+            "role": role,
+            "seed": self.rng.randrange(2**32),
+            "socket": str(self.nodes.node.socket),
+            "environment": environment,
+            "token": environment,
+            "leases": str(self.leases),
+            **_ROLES.get(role, {}),
+            **more,
+        }
+        return self.cast.bear(spec)
+
+    def _some(self, *, holds: bool = False, stopped: bool = False) -> Player | None:
+        found = [
+            player
+            for player in self.cast.players.values()
+            if player.stopped == stopped
+            and player.spec["role"] != "sleeper"
+            and (player.leases or not holds)
+        ]
+        self._whom = self.rng.choice(found) if found else None
+        return self._whom
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _count(self, name: str) -> None:
+        if self._whom is not None and self._whom.spec["role"] == "notebook":
+            name = name.replace("client", "kernel")
+        self.faults[name] += 1
+        self.harness.note(Saw.FAULT, name=name)
+
+    def _after(self, seconds: float, do: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._later, (boot() + seconds, self._number, do))
+
+    def _kill_client(self) -> bool:
+        player = self._some(holds=self.rng.random() < 0.7)
+        if player is not None:
+            self.cast.kill(player)
+        return player is not None
+
+    def _stop_client(self) -> bool:
+        player = self._some(holds=self.rng.random() < 0.7)
+        if player is None:
+            return False
+        self.cast.stop(player)
+        long = self.rng.random() < 0.2
+        seconds = self.rng.uniform(1.0, 1.3) * TIMEOUT if long else self.rng.uniform(0.05, 2.0)
+        self._after(seconds, lambda: self.cast.go_on(player))
+        return True
+
+    def _kill_node(self) -> bool:
+        return self.nodes.signal(signal.SIGKILL) is not None
+
+    def _end_node(self) -> bool:
+        return self.nodes.signal(signal.SIGTERM) is not None
+
+    def _stop_node(self) -> bool:
+        pid = self.nodes.signal(signal.SIGSTOP)
+        if pid is None:
+            return False
+        pidfd = os.pidfd_open(pid)
+
+        def go_on() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+            os.close(pidfd)
+
+        long = self.rng.random() < 0.1
+        self._after(self.rng.uniform(0.05, 1.2) * (TIMEOUT if long else 1.0), go_on)
+        return True
+
+    def _cut(self) -> bool:
+        return self._cut_wire(b"")
+
+    def _cut_in_mid_line(self) -> bool:
+        line = b'{"jsonrpc":"2.0","id":99999,"method":"release","params":{"lease":"x"}}'
+        return self._cut_wire(line[: self.rng.randrange(1, len(line))])
+
+    def _cut_wire(self, before: bytes) -> bool:
+        player = self._some()
+        if player is None:
+            return False
+        with stolen_wires(player) as wires:
+            for wire in wires:
+                with contextlib.suppress(OSError):
+                    if before:
+                        wire.send(before, 0x40)  # MSG_DONTWAIT
+                    if not before or self.rng.random() < 0.7:
+                        wire.shutdown(2)
+            return bool(wires)
+
+    def _disk(self, disk: Disk) -> bool:
+        if self.shim.disk is not Disk.WELL:
+            return False
+        seconds = self.rng.uniform(0.1, 1.5)
+        self.shim.set_disk(disk)
+        self.harness.note(Saw.FAULT, name="disk", until=boot() + seconds + 0.5)
+        self._after(seconds, lambda: self.shim.set_disk(Disk.WELL))
+        return True
+
+    def _tear(self) -> bool:
+        if self.shim.disk is not Disk.WELL or not self.nodes.pids:
+            return False
+        self.shim.set_disk(Disk.TORN, self.rng.randrange(1, 6))
+        self._after(0.5, lambda: self.shim.set_disk(Disk.WELL))
+        return True
+
+    def _tear_page(self) -> bool:
+        """The node manager dies, and behind the log's end lies half a page that was not synced."""
+        log = self.nodes.node.ledger.with_name("ledger.sqlite-wal")
+        if self.nodes.hosts or self.nodes.signal(signal.SIGKILL) is None:
+            return False
+        assert self.nodes.node.process is not None
+        self.nodes.node.process.wait(30)
+        with contextlib.suppress(FileNotFoundError), log.open("ab") as file:
+            file.write(self.rng.randbytes(self.rng.randrange(1, 4096)))
+        return True
+
+    def _jump(self) -> bool:
+        reach = self.rng.choice((2.0, 3600.0, MONTH))
+        self.shim.set_wall(self.rng.uniform(-reach, reach))
+        return True
+
+    def _lose_gpu(self) -> bool:
+        gpu = self.rng.choice(self.gpus)
+        if gpu in self._lost_gpus or len(self._lost_gpus) > 1:
+            return False
+        self._lost_gpus.add(gpu)
+        self.world.lose(gpu)
+
+        def find() -> None:
+            self._lost_gpus.discard(gpu)
+            self.world.restore(gpu)
+            self._count("GPU found")
+
+        self._after(self.rng.uniform(0.2, 2.0), find)
+        return True
+
+    def _hang_driver(self) -> bool:
+        self.world.set_slow(60_000)
+        self._after(self.rng.uniform(0.2, HANG), lambda: self.world.set_slow(0))
+        return True
+
+    def _use_memory(self) -> bool:
+        """A task has memory on its GPU for some time, whatever becomes of its lease meanwhile."""
+        player = self._some(holds=True)
+        if player is None or player.spec["role"] == "notebook":
+            return False
+        lease = self.rng.choice(list(player.leases))
+        gpu, memory = self.rng.choice(player.leases[lease])
+        if (gpu, player.name) in self._memory or gpu in self._lost_gpus:
+            return False
+        size = int(memory * self.rng.uniform(0.3, 1.0))
+        self._memory.add((gpu, player.name))
+        self.world.add_process(gpu, player.pid, size)
+        self.harness.note(Saw.MEMORY, gpu=gpu, client=player.name, memory=size)
+
+        def free() -> None:
+            self._memory.discard((gpu, player.name))
+            self.harness.note(Saw.MEMORY_GONE, gpu=gpu, client=player.name)
+            self.world.remove_process(gpu, player.pid)
+
+        self._after(self.rng.uniform(0.3, 2.0), free)
+        return True
+
+    def _revoke(self) -> bool:
+        player = self._some(holds=True)
+        if player is None:
+            return False
+        lease = self.rng.choice(list(player.leases))
+        try:
+            with self.nodes.client("root") as admin:
+                call = admin.send(Method.LEASE_REVOKE, lease=lease, reason="the storm")
+                self.harness.note(Saw.REVOKED, lease=lease)
+                admin.wait(call, within=1.0)
+        except (OSError, AssertionError, RemoteError):
+            return False
+        return True
+
+    def _reuse_pid(self) -> bool:
+        """A holder dies while nobody looks, and its pid is somebody else's when they look again."""
+        player = self._some(holds=True)
+        if player is None or player.spec["role"] == "notebook" or self.nodes.hosts:
+            return False
+        is_killed = self.rng.random() < 0.5
+        if self.nodes.signal(signal.SIGKILL if is_killed else signal.SIGSTOP) is None:
+            return False
+        pid, name = player.pid, player.name
+        self.cast.kill(player)
+        until(lambda: not player.alive, "the client is dead")
+        self.cast.bury()
+        for _ in range(20):
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(f"/proc/{pid}")  # not reaped yet
+                time.sleep(0.005)
+                continue
+            sleeper = self._bear("sleeper", pid=pid)
+            if sleeper is None or sleeper.pid == pid:
+                break
+            self.cast.kill(sleeper)
+        if not is_killed:
+            self.nodes.signal(signal.SIGCONT)
+        got = sleeper is not None and sleeper.pid == pid
+        self.harness.note(Saw.FAULT, name=f"{name}'s pid {pid} used again: {got}")
+        return got
+
+    def _kill_host(self) -> bool:
+        hosts = [host for host in self.nodes.hosts if host is not None and host.poll() is None]
+        if hosts:
+            self.rng.choice(hosts).kill()
+        return bool(hosts)
+
+    def _stop_host(self) -> bool:
+        hosts = [host for host in self.nodes.hosts if host is not None and host.poll() is None]
+        if not hosts:
+            return False
+        host = self.rng.choice(hosts)
+        host.send_signal(signal.SIGSTOP)
+        self._after(self.rng.uniform(0.1, 2.0), lambda: host.send_signal(signal.SIGCONT))
+        return True
+
+
+#: How clients behave; ``lives``: requests until it ends by itself.
+_ROLES: dict[str, dict[str, Any]] = {
+    "short": {
+        "often": 4,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [None, 4 * GIB, 8 * GIB],
+        "patience": [0.3, 4.0],
+        "hold": [0.0, 1.0],
+        "lives": 20,
+    },
+    "long": {
+        "often": 2,
+        "kind": "process",
+        "class": "batch",
+        "gpus": 1,
+        "memory": [8 * GIB],
+        "patience": [2.0, 8.0],
+        "hold": [2.0, 12.0],
+        "lives": 5,
+    },
+    "kernel": {
+        "often": 2,
+        "kind": "kernel",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [None],
+        "patience": [0.5, 4.0],
+        "hold": [1.0, 8.0],
+        "lives": 9,
+    },
+    "pair": {
+        "often": 1,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 2,
+        "memory": [10 * GIB],
+        "patience": [1.0, 6.0],
+        "hold": [0.2, 2.0],
+        "lives": 9,
+    },
+    "wide": {
+        "often": 1,
+        "kind": "process",
+        "class": "batch",
+        "gpus": GPUS,
+        "memory": [MEMORY],
+        "patience": [4.0, 15.0],
+        "hold": [0.1, 0.8],
+        "lives": 9,
+    },
+}
+
+
+class _Notebook:
+    """A real kernel, started and used in a thread of the harness."""
+
+    def __init__(self, storm: Storm, number: int) -> None:
+        self._storm = storm
+        self._rng = random.Random(storm.rng.randrange(2**32))
+        self._log = storm.directory / f"notebook-{number}.log"
+        self._log.touch()
+        self._home = storm.directory / f"home-{number}"
+        self._home.mkdir()
+        self._ends = threading.Event()
+        self.pid: int | None = None
+        self.player: Player | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join_in(self) -> None:
+        """Let the harness know the kernel's process, on the harness's own thread."""
+        if self.player is None and self.pid is not None:
+            spec = {"role": "notebook", "environment": "carol"}
+            self.player = self._storm.cast.adopt(self._log.stem, self.pid, spec, self._log)
+
+    def _live(self) -> None:
+        try:
+            self._use_kernel()
+        finally:
+            ensure_event_loop().close()  # the one that jupyter_client made for this thread
+
+    def _use_kernel(self) -> None:
+        kernel = Kernel(
+            self._home,
+            self._storm.nodes.node.socket,
+            PYTHONPATH=self._storm.nodes.node.environ["PYTHONPATH"],
+            JUPYTER_GPUSHARE_TOKEN="carol",
+            JUPYTER_GPUSHARE_WAIT_TIMEOUT="3",
+            JUPYTER_GPUSHARE_ANSWER_TIMEOUT="3",
+        )
+        with contextlib.suppress(AssertionError, OSError, RuntimeError), kernel:
+            self.pid = kernel.pid
+            self._run(kernel, "from support.faults.actor import cell")
+            spec = {"environment": "carol", "log": str(self._log)}
+            while not self._ends.is_set() and self._runs():
+                self._run(kernel, f"cell({spec!r}, {self._rng.uniform(0.3, 1.5)})")
+                self._ends.wait(self._rng.uniform(0.1, 2.0))
+
+    def _runs(self) -> bool:
+        return self.player is None or self.player.alive
+
+    def _run(self, kernel: Kernel, code: str) -> None:
+        shown = kernel.start(code)
+        while not shown.done and not self._ends.is_set() and self._runs():
+            kernel.pump()
+
+    def end(self) -> None:
+        """No cell any more."""
+        self._ends.set()
+
+    def close(self) -> None:
+        """The kernel has ended when this returns."""
+        self.end()
+        self._thread.join(90)
+
+
+def _tokens(directory: Path) -> Path:
+    path = directory / "tokens.json"
+    path.touch(0o600)
+    names = (*PEOPLE, "mallory", "probe")
+    entries: list[dict[str, Any]] = [{"token": name, "environment": name} for name in names]
+    entries.append({"token": "root", "environment": "root", "admin": True})
+    path.write_text(json.dumps({"tokens": entries}), encoding="utf-8")
+    return path
