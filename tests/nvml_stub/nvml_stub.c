@@ -24,11 +24,18 @@
  *   util UUID PERCENT
  *   extra UUID BYTES                  used by no listed process
  *   recovery UUID ACTION              recovery action field (absent: not supported)
+ *   persistence UUID 0|1              persistence mode (absent: on)
  *   proc UUID PID BYTES|? C|G|M FLAG  FLAG: "live" = gone when the process is; "stays"
  *   xid SERIAL UUID XID GI|-          told once by each event set that was made before it
+ *
+ * Beside it, in the directory NVML_STUB_STATE + ".procs", the CUDA double
+ * (tests/cuda_stub/cuda_stub.c) keeps a file for each process that uses it:
+ * such processes are shown as well, as long as they live and are not
+ * checkpointed, with the bytes that they hold.
  */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +66,7 @@ struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
     unsigned gi, ci, index;
     u64 total, reserved, extra;
-    int is_mig, mig_mode, error, util, recovery;
+    int is_mig, mig_mode, error, util, recovery, no_persistence;
 };
 
 struct process {
@@ -130,9 +137,11 @@ static struct device *find(struct world *world, const char *uuid)
     return NULL;
 }
 
-static int runs(unsigned pid)
+/* Clock ticks since boot at which a living process began; 0 when there is none. */
+static u64 runs(unsigned pid)
 {
-    char path[64], text[512], state = 'X';
+    char path[64], text[1024], state = 'X';
+    u64 start = 0;
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -141,9 +150,12 @@ static int runs(unsigned pid)
     fclose(file);
     text[size] = 0;
     char *end = strrchr(text, ')');
-    if (end != NULL)
-        state = end[2];
-    return state != 'Z' && state != 'X';
+    if (end == NULL ||
+        sscanf(end + 1,
+               " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &state, &start) != 2)
+        return 0;
+    return state == 'Z' || state == 'X' ? 0 : start;
 }
 
 static void read_line(struct world *world, char *line)
@@ -226,7 +238,48 @@ static void read_line(struct world *world, char *line)
             device->extra = number;
         else if (strcmp(flag, "recovery") == 0)
             device->recovery = (int)number;
+        else if (strcmp(flag, "persistence") == 0)
+            device->no_persistence = number == 0;
     }
+}
+
+/* The processes that use the CUDA double. */
+static void read_cuda_processes(struct world *world, const char *state_file)
+{
+    enum { CHECKPOINTED = 2 };
+    char folder[4096], path[4700], line[256], uuid[UUID_SIZE];
+    struct dirent *entry;
+    u64 start, context, memory;
+    unsigned pid;
+    int end, state;
+
+    snprintf(folder, sizeof folder, "%s.procs", state_file);
+    DIR *listing = opendir(folder);
+    while (listing != NULL && (entry = readdir(listing)) != NULL) {
+        end = state = 0;
+        if (sscanf(entry->d_name, "%u.%llu%n", &pid, &start, &end) != 2 || entry->d_name[end] ||
+            runs(pid) != start)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (file == NULL)
+            continue;
+        while (fgets(line, sizeof line, file) != NULL) {
+            sscanf(line, "state %d", &state);
+            if (state == CHECKPOINTED ||
+                sscanf(line, "mem %95s %llu %llu", uuid, &context, &memory) != 3 ||
+                world->processes == MOST_PROCESSES)
+                continue;
+            struct process *process = &world->process[world->processes++];
+            strcpy(process->uuid, uuid);
+            process->pid = pid;
+            process->memory = context + memory;
+            process->kind = 'C';
+        }
+        fclose(file);
+    }
+    if (listing != NULL)
+        closedir(listing);
 }
 
 static struct handle *handle_of(const char *uuid)
@@ -255,6 +308,7 @@ static int look(void)
         read_line(&now, line);
     free(line);
     fclose(file);
+    read_cuda_processes(&now, path);
     for (int i = 0; now.sticky && i < now.devices; i++) {
         struct handle *handle = handle_of(now.device[i].uuid);
         if (handle == NULL)
@@ -520,6 +574,16 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *m
     memory->used = device->extra + used_by_processes(device);
     memory->free = memory->total - memory->reserved - memory->used;
     return leave(SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetPersistenceMode(struct handle *handle, unsigned *mode)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *mode = !device->no_persistence;
+    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
 }
 
 struct utilisation {

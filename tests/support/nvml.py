@@ -247,6 +247,10 @@ class NvmlWorld:
         """What the driver says must be done: 0 nothing, 1 reset, 2 reboot; ``None``: it is mute."""
         self._set(gpu, "recovery", None if action is None else str(action))
 
+    def set_persistence(self, gpu: str, on: bool) -> None:
+        """Persistence mode; it is on unless a test turns it off."""
+        self._set(gpu, "persistence", str(int(on)))
+
     def set_sticky(self, on: bool) -> None:
         """As some drivers: a GPU that was lost is well again only for a library started anew."""
         self._set_general("sticky", int(on))
@@ -294,6 +298,10 @@ class NvmlWorld:
         self._general[key] = f"{key} {value}"
         self._write()
 
+    def _more_lines(self) -> list[str]:
+        """What a larger world adds; see :mod:`support.cuda`."""
+        return []
+
     def _write(self) -> None:
         if self._held_back:
             return
@@ -307,6 +315,7 @@ class NvmlWorld:
                 flag = "stays" if process.stays else "live"
                 lines.append(f"proc {gpu} {process.pid} {memory} {process.kind.value} {flag}")
         lines += self._xids
+        lines += self._more_lines()
         scratch = self.state.with_name(f".{self.state.name}.{os.getpid()}.new")
         scratch.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         scratch.replace(self.state)

@@ -68,6 +68,8 @@ ANSWER_GRACE: Final = RESCUE_SECONDS + 15.0
 _SLOWEST: Final = 1024**3
 _BASE_SECONDS: Final = 30.0
 _POLL: Final = 0.02
+#: How often a question is put again whose helper died.
+_MOST_TRIES: Final = 5
 _NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", names.HUB_TOKEN})
 _MODULE: Final = "jupyter_gpushare.node.checkpoint"
 
@@ -164,24 +166,28 @@ class DriverCheckpoint:
         if target is None:
             return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
         end = time.monotonic() + deadline
-        answered: Outcome | Ability | None = None
-        for is_last in (False, True):
+        lost = ""
+        for tries in range(_MOST_TRIES):
             left = max(1.0, end - time.monotonic())
             request = Request(action, target, left, lock_timeout, gpu_map or {})
             try:
-                answered = self._ask(request)
-                break
+                answer = self._ask(request)
             except _NoHelper as error:
-                # After a first question that was cut off nobody knows how far it came.
-                result = Result.STUCK if is_last else Result.REFUSED
+                # After a question that was cut off nobody knows how far it came.
+                result = Result.STUCK if lost else Result.REFUSED
                 return Outcome(result, Cause.NO_HELPER, str(error))
             except _Lost as error:
-                # A helper that was killed left a state from which another one goes on.
-                if is_last or time.monotonic() > end:
-                    return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
-        if isinstance(answered, Outcome):
-            return answered
-        return Outcome(Result.STUCK, Cause.NO_HELPER, "The checkpoint helper's answer is nonsense.")
+                # A helper that was killed left a state from which the next one goes on.
+                lost = str(error)
+                if time.monotonic() > end:
+                    break
+                time.sleep(_POLL * (tries + 1))  # a dying one may still hold its socket
+            else:
+                if isinstance(answer, Outcome):
+                    return answer
+                lost = "The checkpoint helper's answer is nonsense."
+                break
+        return Outcome(Result.STUCK, Cause.NO_HELPER, lost)
 
     def _ask(self, request: Request) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""

@@ -145,6 +145,7 @@ def listen(path: str) -> tuple[socket.socket, int] | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    os.ftruncate(lock, 0)
     # Whoever holds the lock owns the name: what lies there is left from a helper that was killed.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -202,6 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.dup2(null, number)
         os.close(null)
     os.chdir("/")
+    os.write(lock, f"{os.getpid()}\n".encode())  # for people who look who that is
     link = WorkerLink()
     supervisor = Supervisor(listener, Operations(link), options.idle)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -7,6 +7,7 @@ at the end of its input, or when its own alarm rings in a call that hangs.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import json
 import math
@@ -100,10 +101,12 @@ class Driver:
 
     def _gpus(self) -> list[dict[str, Any]]:
         found = []
+        # Bindings 12 have the first version under the plain name, bindings 13 the second.
+        get_uuid = getattr(self._driver, "cuDeviceGetUuid_v2", self._driver.cuDeviceGetUuid)
         result, count = self._driver.cuDeviceGetCount()
         for position in range(int(count) if int(result) == 0 else 0):
             _, device = self._driver.cuDeviceGet(position)
-            result, raw = self._driver.cuDeviceGetUuid_v2(device)
+            result, raw = get_uuid(device)
             if int(result) != 0:
                 continue
             _, name = self._driver.cuDeviceGetName(96, device)
@@ -119,7 +122,7 @@ class Driver:
 
     def _uuid(self, text: str) -> Any:
         uuid = self._driver.CUuuid()
-        uuid.bytes = _uuid_bytes(text)
+        ctypes.memmove(int(uuid.getPtr()), _uuid_bytes(text), 16)  # its field cannot be set
         return uuid
 
 

@@ -1,0 +1,1207 @@
+/*
+ * A small libcuda.so.1 of our own, for tests on machines without a GPU.
+ *
+ * It exports the part of the CUDA driver's C interface that the checkpoint
+ * helper and pretend programs call, so that the real cuda-bindings run against
+ * it. The GPUs are those of the NVML stub: the same state file, named by
+ * NVML_STUB_STATE, read again at every call. What CUDA adds to it, one item a
+ * line (tests/support/cuda.py writes them and explains them):
+ *
+ *   cuda version NUMBER               cuDriverGetVersion; under 12080 there are no checkpoints
+ *   cuda init CODE                    cuInit answers CODE
+ *   cuda context BYTES                what a context takes on its GPU
+ *   cuda rate BYTES                   a second, at which checkpoint and restore copy; 0: at once
+ *   cuda fault FUNCTION CODE          the call answers CODE and has no effect
+ *   cuda hang FUNCTION before|after   the call does not return, without or with its effect,
+ *                                     until the line goes
+ *   cuda slow FUNCTION MILLISECONDS
+ *   cuda kills FUNCTION               the target of this checkpoint call dies
+ *   cuda breaks FUNCTION CODE         the target of this checkpoint call is FAILED afterwards
+ *
+ * Every process that uses CUDA has a file PID.STARTTIME in the directory
+ * NVML_STUB_STATE + ".procs": its checkpoint state and what it holds of each
+ * GPU. So a helper acts on another process, the NVML stub shows the same
+ * bytes, and what one process frees another can take. The files change under
+ * a lock that the kernel drops when its holder dies. A file whose process has
+ * ended counts for nothing.
+ *
+ * "Device memory" is ordinary memory of the process that allocated it, so its
+ * contents survive a checkpoint as they should, and are as little readable
+ * meanwhile: every call of a process that is not RUNNING waits.
+ */
+
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    DEVICE_UNAVAILABLE = 46,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    OPERATING_SYSTEM = 304,
+    ILLEGAL_STATE = 401,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    NOT_PERMITTED = 800,
+    NOT_SUPPORTED = 801,
+    UNKNOWN = 999,
+};
+
+enum { RUNNING, LOCKED, CHECKPOINTED, FAILED };
+enum { MOST_GPUS = 32, MOST_LINES = 64, MOST_BLOCKS = 4096, UUID_SIZE = 96, NAME_SIZE = 96 };
+enum { CHECKPOINT_VERSION = 12080 };
+
+typedef unsigned long long u64;
+
+struct gpu {
+    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
+    u64 total, reserved, taken; /* taken: by the state file's own processes */
+    int is_mig, mig_mode, lost;
+};
+
+struct mishap {
+    char kind[12], function[64], when[8];
+    int number;
+};
+
+struct world {
+    int gpus, mishaps, version, init;
+    u64 context, rate;
+    struct gpu gpu[MOST_GPUS];
+    struct mishap mishap[MOST_LINES];
+};
+
+struct holding {
+    char uuid[UUID_SIZE];
+    u64 context, memory;
+};
+
+struct process {
+    int pid, state, stuck, holdings;
+    u64 start, busy_until; /* milliseconds of the boot clock */
+    struct holding holding[MOST_GPUS];
+};
+
+struct block {
+    void *address;
+    u64 size;
+    int device;
+};
+
+struct context {
+    int device, retained;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int initialised, visible_count;
+static char visible[MOST_GPUS][UUID_SIZE]; /* as CUDA_VISIBLE_DEVICES was at cuInit */
+static struct context contexts[MOST_GPUS];
+static struct block blocks[MOST_BLOCKS];
+static __thread struct context *current;
+
+/* ---- time and processes ---- */
+
+static u64 now_ms(void)
+{
+    struct timespec moment;
+    clock_gettime(CLOCK_BOOTTIME, &moment);
+    return (u64)moment.tv_sec * 1000 + (u64)moment.tv_nsec / 1000000;
+}
+
+static void nap(unsigned milliseconds)
+{
+    struct timespec moment = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
+    nanosleep(&moment, NULL);
+}
+
+/* Clock ticks since boot; 0 when there is no such living process. */
+static u64 start_of(int pid)
+{
+    char path[64], text[1024], state;
+    u64 start = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[size] = 0;
+    char *end = strrchr(text, ')');
+    if (end == NULL ||
+        sscanf(end + 1,
+               " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &state, &start) != 2)
+        return 0;
+    return state == 'Z' || state == 'X' ? 0 : start;
+}
+
+/* ---- the state file ---- */
+
+static struct gpu *find(struct world *world, const char *uuid)
+{
+    for (int i = 0; i < world->gpus; i++)
+        if (strcmp(world->gpu[i].uuid, uuid) == 0)
+            return &world->gpu[i];
+    return NULL;
+}
+
+static void read_line(struct world *world, char *line)
+{
+    struct gpu *gpu;
+    char uuid[96], other[96], word[64], flag[16], kind[12];
+    u64 total, reserved, number;
+    int pid, name = 0;
+    struct mishap *mishap = &world->mishap[world->mishaps];
+
+    line[strcspn(line, "\n")] = 0;
+    if (strncmp(line, "cuda ", 5) == 0) {
+        if (sscanf(line, "cuda version %d", &world->version) == 1 ||
+            sscanf(line, "cuda init %d", &world->init) == 1 ||
+            sscanf(line, "cuda context %llu", &world->context) == 1 ||
+            sscanf(line, "cuda rate %llu", &world->rate) == 1)
+            return;
+        memset(mishap, 0, sizeof *mishap);
+        if (world->mishaps < MOST_LINES - 1 &&
+            sscanf(line, "cuda %11s %63s %7s", kind, mishap->function, mishap->when) >= 2) {
+            strcpy(mishap->kind, kind);
+            mishap->number = atoi(mishap->when);
+            world->mishaps++;
+        }
+    } else if (sscanf(line, "gpu %63s %llu %llu %n", uuid, &total, &reserved, &name) == 3 &&
+               name && world->gpus < MOST_GPUS) {
+        gpu = &world->gpu[world->gpus++];
+        snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
+        snprintf(gpu->name, NAME_SIZE, "%s", line + name);
+        gpu->total = total;
+        gpu->reserved = reserved;
+    } else if (sscanf(line, "mig %63s %63s %*u %*u %llu %llu %n", other, uuid, &total, &reserved,
+                      &name) == 4 &&
+               name && world->gpus < MOST_GPUS) {
+        if ((gpu = find(world, other)) != NULL)
+            gpu->mig_mode = 1;
+        gpu = &world->gpu[world->gpus++];
+        snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
+        snprintf(gpu->parent, UUID_SIZE, "%s", other);
+        snprintf(gpu->name, NAME_SIZE, "%s", line + name);
+        gpu->total = total;
+        gpu->reserved = reserved;
+        gpu->is_mig = 1;
+    } else if (sscanf(line, "proc %95s %d %63s %*s %15s", uuid, &pid, word, flag) == 4) {
+        if ((gpu = find(world, uuid)) != NULL && word[0] != '?' &&
+            (strcmp(flag, "stays") == 0 || start_of(pid) != 0))
+            gpu->taken += strtoull(word, NULL, 10);
+    } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
+               (gpu = find(world, uuid)) != NULL) {
+        if (strcmp(flag, "migmode") == 0)
+            gpu->mig_mode = 1;
+        else if (strcmp(flag, "error") == 0)
+            gpu->lost = 1;
+        else if (strcmp(flag, "extra") == 0)
+            gpu->taken += number;
+    }
+}
+
+static int look(struct world *world)
+{
+    char *line = NULL;
+    size_t room = 0;
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = path == NULL ? NULL : fopen(path, "re");
+
+    memset(world, 0, sizeof *world);
+    world->version = 13000;
+    world->context = 256ULL << 20;
+    if (file == NULL)
+        return NO_DEVICE;
+    while (getline(&line, &room, file) >= 0)
+        read_line(world, line);
+    free(line);
+    fclose(file);
+    return SUCCESS;
+}
+
+static const struct mishap *mishap_of(const struct world *world, const char *kind,
+                                      const char *function)
+{
+    for (int i = 0; i < world->mishaps; i++)
+        if (strcmp(world->mishap[i].kind, kind) == 0 &&
+            strcmp(world->mishap[i].function, function) == 0)
+            return &world->mishap[i];
+    return NULL;
+}
+
+/* ---- the processes' files ---- */
+
+static void directory(char *path, size_t size)
+{
+    const char *state = getenv("NVML_STUB_STATE");
+    snprintf(path, size, "%s.procs", state == NULL ? "/nonexistent" : state);
+}
+
+/* Everything that reads and then writes happens between these two. */
+static int lock_processes(void)
+{
+    char path[4096], file[4200];
+    directory(path, sizeof path);
+    mkdir(path, 0777);
+    snprintf(file, sizeof file, "%s/lock", path);
+    int descriptor = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor >= 0)
+        while (flock(descriptor, LOCK_EX) != 0 && errno == EINTR)
+            ;
+    return descriptor;
+}
+
+static void unlock_processes(int descriptor)
+{
+    if (descriptor >= 0)
+        close(descriptor);
+}
+
+static int read_process(const char *path, struct process *process)
+{
+    char line[256], uuid[UUID_SIZE];
+    u64 context, memory;
+    const char *name = strrchr(path, '/');
+    FILE *file = fopen(path, "re");
+
+    memset(process, 0, sizeof *process);
+    if (file == NULL)
+        return 0;
+    if (name == NULL || sscanf(name + 1, "%d.%llu", &process->pid, &process->start) != 2) {
+        fclose(file);
+        return 0;
+    }
+    while (fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "state %d", &process->state);
+        sscanf(line, "stuck %d", &process->stuck);
+        sscanf(line, "busy %llu", &process->busy_until);
+        if (sscanf(line, "mem %63s %llu %llu", uuid, &context, &memory) == 3 &&
+            process->holdings < MOST_GPUS) {
+            struct holding *holding = &process->holding[process->holdings++];
+            strcpy(holding->uuid, uuid);
+            holding->context = context;
+            holding->memory = memory;
+        }
+    }
+    fclose(file);
+    return 1;
+}
+
+static void path_of(char *path, size_t size, int pid, u64 start)
+{
+    char folder[4096];
+    directory(folder, sizeof folder);
+    snprintf(path, size, "%s/%d.%llu", folder, pid, start);
+}
+
+static int write_process(const struct process *process)
+{
+    char path[4200], scratch[4300];
+    path_of(path, sizeof path, process->pid, process->start);
+    snprintf(scratch, sizeof scratch, "%s.new", path);
+    FILE *file = fopen(scratch, "we");
+    if (file == NULL)
+        return OPERATING_SYSTEM;
+    fprintf(file, "state %d\nstuck %d\nbusy %llu\n", process->state, process->stuck,
+            process->busy_until);
+    for (int i = 0; i < process->holdings; i++)
+        fprintf(file, "mem %s %llu %llu\n", process->holding[i].uuid, process->holding[i].context,
+                process->holding[i].memory);
+    fclose(file);
+    return rename(scratch, path) == 0 ? SUCCESS : OPERATING_SYSTEM;
+}
+
+static int read_living(int pid, struct process *process)
+{
+    char path[4200];
+    u64 start = start_of(pid);
+    if (start == 0)
+        return 0;
+    path_of(path, sizeof path, pid, start);
+    return read_process(path, process);
+}
+
+static struct holding *holding_of(struct process *process, const char *uuid, int make)
+{
+    for (int i = 0; i < process->holdings; i++)
+        if (strcmp(process->holding[i].uuid, uuid) == 0)
+            return &process->holding[i];
+    if (!make || process->holdings == MOST_GPUS)
+        return NULL;
+    struct holding *holding = &process->holding[process->holdings++];
+    memset(holding, 0, sizeof *holding);
+    strcpy(holding->uuid, uuid);
+    return holding;
+}
+
+/* Bytes of the GPU that nobody holds. Removes the files of processes that have ended. */
+static u64 free_on(const struct gpu *gpu)
+{
+    char folder[4096], path[4700];
+    struct process process;
+    struct dirent *entry;
+    u64 used = gpu->reserved + gpu->taken, start;
+    int pid, end;
+
+    directory(folder, sizeof folder);
+    DIR *listing = opendir(folder);
+    while (listing != NULL && (entry = readdir(listing)) != NULL) {
+        end = 0;
+        if (sscanf(entry->d_name, "%d.%llu%n", &pid, &start, &end) != 2 || entry->d_name[end])
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (start_of(pid) != start) {
+            unlink(path);
+            continue;
+        }
+        if (!read_process(path, &process) || process.state == CHECKPOINTED)
+            continue;
+        struct holding *holding = holding_of(&process, gpu->uuid, 0);
+        if (holding != NULL)
+            used += holding->context + holding->memory;
+    }
+    if (listing != NULL)
+        closedir(listing);
+    return used >= gpu->total ? 0 : gpu->total - used;
+}
+
+/* ---- every call begins here ---- */
+
+/* Waits while `function` hangs at this point. A file "in-FUNCTION" tells tests that one does. */
+static void hang(const char *function, const char *when)
+{
+    struct world world;
+    const struct mishap *mishap;
+    char folder[4096], marker[4200];
+    int marked = 0;
+
+    while (1) {
+        look(&world);
+        mishap = mishap_of(&world, "hang", function);
+        if (mishap == NULL || strcmp(mishap->when, when) != 0)
+            return;
+        if (!marked) {
+            directory(folder, sizeof folder);
+            snprintf(marker, sizeof marker, "%s/in-%s", folder, function);
+            close(open(marker, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+            marked = 1;
+        }
+        nap(5);
+    }
+}
+
+static int enter(const char *function, struct world *world)
+{
+    int code = look(world);
+    if (code == SUCCESS && !initialised)
+        code = NOT_INITIALIZED;
+    if (code != SUCCESS)
+        return code;
+    hang(function, "before");
+    const struct mishap *slow = mishap_of(world, "slow", function);
+    if (slow != NULL)
+        nap((unsigned)slow->number);
+    look(world); /* it may have changed meanwhile */
+    const struct mishap *fault = mishap_of(world, "fault", function);
+    return fault == NULL ? SUCCESS : fault->number;
+}
+
+static int leave(const char *function, int code)
+{
+    hang(function, "after");
+    return code;
+}
+
+/* The same for calls that use the GPU: they wait while this process is locked or parked. */
+static int enter_gpu(const char *function, struct world *world)
+{
+    struct process me;
+    int code = enter(function, world);
+    while (code == SUCCESS && read_living(getpid(), &me) && me.state != RUNNING) {
+        if (me.state == FAILED)
+            return UNKNOWN;
+        nap(2);
+        look(world);
+    }
+    return code;
+}
+
+static struct gpu *gpu_of(struct world *world, int device)
+{
+    return device < 0 || device >= visible_count ? NULL : find(world, visible[device]);
+}
+
+/* ---- names ---- */
+
+EXPORT int cuGetErrorName(int code, const char **text)
+{
+    static __thread char name[32];
+    snprintf(name, sizeof name, "CUDA_ERROR_%d", code);
+    *text = name;
+    return SUCCESS;
+}
+
+EXPORT int cuGetErrorString(int code, const char **text) { return cuGetErrorName(code, text); }
+
+EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version, u64 flags,
+                               int *status)
+{
+    struct world world;
+    char name[128];
+    (void)version;
+    (void)flags;
+    look(&world);
+    *function = NULL;
+    if (strncmp(symbol, "cuCheckpoint", 12) != 0 || world.version >= CHECKPOINT_VERSION) {
+        Dl_info own;
+        void *self = NULL;
+        if (dladdr(&initialised, &own))
+            self = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        if (self != NULL) {
+            snprintf(name, sizeof name, "%s_v2", symbol);
+            *function = dlsym(self, name);
+            if (*function == NULL)
+                *function = dlsym(self, symbol);
+            dlclose(self);
+        }
+    }
+    if (status != NULL)
+        *status = *function == NULL ? 1 : 0;
+    return *function == NULL ? NOT_FOUND : SUCCESS;
+}
+
+EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, u64 flags)
+{
+    return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+}
+
+/* ---- start ---- */
+
+static void choose_visible(const struct world *world)
+{
+    const char *wish = getenv("CUDA_VISIBLE_DEVICES");
+    int whole[MOST_GPUS], count = 0;
+
+    visible_count = 0;
+    for (int i = 0; i < world->gpus; i++)
+        if (!world->gpu[i].mig_mode)
+            whole[count++] = i;
+    if (wish == NULL) {
+        for (int i = 0; i < count; i++)
+            strcpy(visible[visible_count++], world->gpu[whole[i]].uuid);
+        return;
+    }
+    char *text = strdup(wish), *rest = NULL;
+    for (char *word = strtok_r(text, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        char *end;
+        long number = strtol(word, &end, 10);
+        const struct gpu *gpu = NULL;
+        if (*word && !*end && number >= 0 && number < count)
+            gpu = &world->gpu[whole[number]];
+        for (int i = 0; gpu == NULL && i < world->gpus; i++)
+            if (strcmp(world->gpu[i].uuid, word) == 0)
+                gpu = &world->gpu[i];
+        if (gpu == NULL || visible_count == MOST_GPUS)
+            break; /* what follows a name that means nothing is not seen */
+        strcpy(visible[visible_count++], gpu->uuid);
+    }
+    free(text);
+}
+
+EXPORT int cuInit(unsigned flags)
+{
+    struct world world;
+    (void)flags;
+    pthread_mutex_lock(&mutex);
+    int code = look(&world);
+    if (code == SUCCESS) {
+        hang("cuInit", "before");
+        const struct mishap *slow = mishap_of(&world, "slow", "cuInit");
+        if (slow != NULL)
+            nap((unsigned)slow->number);
+        code = world.init;
+    }
+    if (code == SUCCESS && !initialised) {
+        choose_visible(&world);
+        code = visible_count == 0 ? NO_DEVICE : SUCCESS;
+        initialised = code == SUCCESS;
+    }
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+EXPORT int cuDriverGetVersion(int *version)
+{
+    struct world world;
+    int code = look(&world);
+    *version = world.version;
+    return code == NO_DEVICE ? SUCCESS : code;
+}
+
+/* ---- devices ---- */
+
+EXPORT int cuDeviceGetCount(int *count)
+{
+    struct world world;
+    int code = enter(__func__, &world);
+    *count = visible_count;
+    return code;
+}
+
+EXPORT int cuDeviceGet(int *device, int ordinal)
+{
+    struct world world;
+    int code = enter(__func__, &world);
+    *device = ordinal;
+    return code != SUCCESS ? code : gpu_of(&world, ordinal) == NULL ? INVALID_DEVICE : SUCCESS;
+}
+
+EXPORT int cuDeviceGetName(char *name, int size, int device)
+{
+    struct world world;
+    int code = enter(__func__, &world);
+    struct gpu *gpu = gpu_of(&world, device);
+    if (code == SUCCESS && gpu == NULL)
+        code = INVALID_DEVICE;
+    if (code == SUCCESS)
+        snprintf(name, (size_t)size, "%s", gpu->name);
+    return code;
+}
+
+static void uuid_to_bytes(const char *text, unsigned char *bytes)
+{
+    int count = 0;
+    memset(bytes, 0, 16);
+    text = strchr(text, '-') == NULL ? text : strchr(text, '-') + 1;
+    while (*text && count < 16) {
+        unsigned value;
+        if (*text == '-')
+            text++;
+        else if (sscanf(text, "%2x", &value) == 1) {
+            bytes[count++] = (unsigned char)value;
+            text += 2;
+        } else
+            break;
+    }
+}
+
+EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+    struct world world;
+    int code = enter("cuDeviceGetUuid", &world);
+    struct gpu *gpu = gpu_of(&world, device);
+    if (code == SUCCESS && gpu == NULL)
+        code = INVALID_DEVICE;
+    if (code == SUCCESS)
+        uuid_to_bytes(gpu->uuid, uuid);
+    return code;
+}
+
+EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
+{
+    return cuDeviceGetUuid_v2(uuid, device);
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    struct world world;
+    int code = enter("cuDeviceTotalMem", &world);
+    struct gpu *gpu = gpu_of(&world, device);
+    if (code == SUCCESS && gpu == NULL)
+        code = INVALID_DEVICE;
+    if (code == SUCCESS)
+        *bytes = gpu->total - gpu->reserved;
+    return code;
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    struct world world;
+    int code = enter(__func__, &world);
+    (void)device;
+    *value = attribute == 75 ? 9 : 0; /* 75: the compute capability's major number */
+    return code;
+}
+
+/* ---- contexts ---- */
+
+/* Adds to what this process holds of a GPU; refuses what does not fit. */
+static int take(struct world *world, int device, u64 context, u64 memory)
+{
+    struct process me;
+    struct gpu *gpu = gpu_of(world, device);
+    int code = SUCCESS, lock;
+
+    if (gpu == NULL)
+        return INVALID_DEVICE;
+    if (gpu->lost)
+        return DEVICE_UNAVAILABLE;
+    lock = lock_processes();
+    if (!read_living(getpid(), &me)) {
+        memset(&me, 0, sizeof me);
+        me.pid = getpid();
+        me.start = start_of(me.pid);
+    }
+    if (me.state != RUNNING)
+        code = NOT_READY; /* locked in this very moment: the caller waits and asks again */
+    else if (context + memory > free_on(gpu))
+        code = OUT_OF_MEMORY;
+    else {
+        struct holding *holding = holding_of(&me, gpu->uuid, 1);
+        if (holding == NULL)
+            code = OUT_OF_MEMORY;
+        else {
+            holding->context += context;
+            holding->memory += memory;
+            code = write_process(&me);
+        }
+    }
+    unlock_processes(lock);
+    return code;
+}
+
+static void give_back(struct world *world, int device, u64 context, u64 memory)
+{
+    struct process me;
+    struct gpu *gpu = gpu_of(world, device);
+    int lock = lock_processes();
+    if (gpu != NULL && read_living(getpid(), &me)) {
+        struct holding *holding = holding_of(&me, gpu->uuid, 0);
+        if (holding != NULL) {
+            holding->context -= context < holding->context ? context : holding->context;
+            holding->memory -= memory < holding->memory ? memory : holding->memory;
+            if (holding->context + holding->memory == 0)
+                *holding = me.holding[--me.holdings];
+            write_process(&me);
+        }
+    }
+    unlock_processes(lock);
+}
+
+/* Once granted room, or refused for good. */
+static int take_patiently(const char *function, struct world *world, int device, u64 context,
+                          u64 memory)
+{
+    int code;
+    do
+        code = take(world, device, context, memory);
+    while (code == NOT_READY && (code = enter_gpu(function, world)) == SUCCESS);
+    return code;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(struct context **context, int device)
+{
+    struct world world;
+    int code = enter_gpu(__func__, &world);
+    if (code == SUCCESS && gpu_of(&world, device) == NULL)
+        code = INVALID_DEVICE;
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    if (contexts[device].retained == 0)
+        code = take_patiently(__func__, &world, device, world.context, 0);
+    if (code == SUCCESS) {
+        contexts[device].device = device;
+        contexts[device].retained++;
+        *context = &contexts[device];
+    }
+    pthread_mutex_unlock(&mutex);
+    return leave(__func__, code);
+}
+
+static int release(int device, int all)
+{
+    struct world world;
+    int code = enter_gpu("cuDevicePrimaryCtxRelease", &world);
+    if (code == SUCCESS && gpu_of(&world, device) == NULL)
+        code = INVALID_DEVICE;
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    if (contexts[device].retained > 0 && (all || --contexts[device].retained == 0)) {
+        contexts[device].retained = 0;
+        for (int i = 0; i < MOST_BLOCKS; i++)
+            if (blocks[i].address != NULL && blocks[i].device == device) {
+                munmap(blocks[i].address, blocks[i].size);
+                blocks[i].address = NULL;
+            }
+        give_back(&world, device, ~0ULL, ~0ULL);
+    }
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return release(device, 0); }
+EXPORT int cuDevicePrimaryCtxReset_v2(int device) { return release(device, 1); }
+
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    struct world world;
+    int code = enter(__func__, &world);
+    if (code == SUCCESS && gpu_of(&world, device) == NULL)
+        code = INVALID_DEVICE;
+    *flags = 0;
+    *active = code == SUCCESS && contexts[device].retained > 0;
+    return code;
+}
+
+EXPORT int cuCtxSetCurrent(struct context *context)
+{
+    struct world world;
+    int code = enter_gpu(__func__, &world);
+    if (code == SUCCESS)
+        current = context;
+    return code;
+}
+
+EXPORT int cuCtxGetCurrent(struct context **context)
+{
+    struct world world;
+    int code = enter_gpu(__func__, &world);
+    *context = current;
+    return code;
+}
+
+EXPORT int cuCtxGetDevice(int *device)
+{
+    struct world world;
+    int code = enter_gpu(__func__, &world);
+    if (code == SUCCESS && current == NULL)
+        code = INVALID_CONTEXT;
+    if (code == SUCCESS)
+        *device = current->device;
+    return code;
+}
+
+EXPORT int cuCtxSynchronize(void)
+{
+    struct world world;
+    struct process me;
+    int code = enter_gpu(__func__, &world);
+    if (code == SUCCESS && current == NULL)
+        code = INVALID_CONTEXT;
+    while (code == SUCCESS && read_living(getpid(), &me) && me.busy_until > now_ms())
+        nap(2);
+    return leave(__func__, code);
+}
+
+/* For tests: GPU work that keeps this process's GPUs busy for so long. */
+EXPORT int cuda_stub_work(unsigned milliseconds)
+{
+    struct world world;
+    struct process me;
+    int code = enter_gpu(__func__, &world);
+    if (code != SUCCESS)
+        return code;
+    int lock = lock_processes();
+    if (read_living(getpid(), &me)) {
+        me.busy_until = now_ms() + milliseconds;
+        code = write_process(&me);
+    } else
+        code = INVALID_CONTEXT;
+    unlock_processes(lock);
+    return code;
+}
+
+/* ---- memory ---- */
+
+static struct block *block_at(u64 address)
+{
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        u64 begin = (u64)blocks[i].address;
+        if (begin != 0 && address >= begin && address < begin + blocks[i].size)
+            return &blocks[i];
+    }
+    return NULL;
+}
+
+EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    struct world world;
+    int code = enter_gpu("cuMemGetInfo", &world);
+    struct gpu *gpu = current == NULL ? NULL : gpu_of(&world, current->device);
+    if (code == SUCCESS && gpu == NULL)
+        code = INVALID_CONTEXT;
+    if (code == SUCCESS && gpu->lost)
+        code = DEVICE_UNAVAILABLE;
+    if (code == SUCCESS) {
+        int lock = lock_processes();
+        *free_bytes = free_on(gpu);
+        *total = gpu->total - gpu->reserved;
+        unlock_processes(lock);
+    }
+    return leave("cuMemGetInfo", code);
+}
+
+EXPORT int cuMemAlloc_v2(u64 *pointer, size_t size)
+{
+    struct world world;
+    int code = enter_gpu("cuMemAlloc", &world), place = 0;
+    if (code == SUCCESS && current == NULL)
+        code = INVALID_CONTEXT;
+    if (code == SUCCESS && size == 0)
+        code = INVALID_VALUE;
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    while (place < MOST_BLOCKS && blocks[place].address != NULL)
+        place++;
+    code = place == MOST_BLOCKS
+               ? OUT_OF_MEMORY
+               : take_patiently("cuMemAlloc", &world, current->device, 0, size);
+    if (code == SUCCESS) {
+        /* Pages that nobody writes to cost nothing, so a pretend GPU may be large. */
+        void *address = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (address == MAP_FAILED) {
+            give_back(&world, current->device, 0, size);
+            code = OUT_OF_MEMORY;
+        } else {
+            blocks[place] = (struct block){address, size, current->device};
+            *pointer = (u64)address;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return leave("cuMemAlloc", code);
+}
+
+EXPORT int cuMemFree_v2(u64 pointer)
+{
+    struct world world;
+    int code = enter_gpu("cuMemFree", &world);
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    struct block *block = block_at(pointer);
+    if (block == NULL || (u64)block->address != pointer)
+        code = INVALID_VALUE;
+    else {
+        munmap(block->address, block->size);
+        give_back(&world, block->device, 0, block->size);
+        block->address = NULL;
+    }
+    pthread_mutex_unlock(&mutex);
+    return leave("cuMemFree", code);
+}
+
+static int copy(const char *function, u64 device_side, size_t size, void *to, const void *from)
+{
+    struct world world;
+    int code = enter_gpu(function, &world);
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    struct block *block = block_at(device_side);
+    if (block == NULL || device_side + size > (u64)block->address + block->size)
+        code = INVALID_VALUE;
+    else
+        memcpy(to, from, size);
+    pthread_mutex_unlock(&mutex);
+    return leave(function, code);
+}
+
+EXPORT int cuMemcpyHtoD_v2(u64 to, const void *from, size_t size)
+{
+    return copy("cuMemcpyHtoD", to, size, (void *)to, from);
+}
+
+EXPORT int cuMemcpyDtoH_v2(void *to, u64 from, size_t size)
+{
+    return copy("cuMemcpyDtoH", from, size, to, (const void *)from);
+}
+
+EXPORT int cuMemsetD8_v2(u64 pointer, unsigned char value, size_t size)
+{
+    struct world world;
+    int code = enter_gpu("cuMemsetD8", &world);
+    if (code != SUCCESS)
+        return code;
+    pthread_mutex_lock(&mutex);
+    struct block *block = block_at(pointer);
+    if (block == NULL || pointer + size > (u64)block->address + block->size)
+        code = INVALID_VALUE;
+    else
+        memset((void *)pointer, value, size);
+    pthread_mutex_unlock(&mutex);
+    return leave("cuMemsetD8", code);
+}
+
+/* ---- checkpoints ---- */
+
+struct lock_args {
+    unsigned timeout_ms, reserved0;
+    u64 reserved1[7];
+};
+
+struct gpu_pair {
+    unsigned char from[16], to[16];
+};
+
+struct restore_args {
+    struct gpu_pair *pairs;
+    unsigned count;
+};
+
+/* Finds a target that this process may act on, under the lock. */
+static int target(int pid, struct process *process)
+{
+    char path[4200];
+    struct stat there;
+    u64 start = start_of(pid);
+    if (start == 0)
+        return INVALID_VALUE;
+    path_of(path, sizeof path, pid, start);
+    if (!read_process(path, process))
+        return INVALID_VALUE; /* it has no CUDA in it */
+    if (geteuid() != 0 && stat(path, &there) == 0 && there.st_uid != geteuid())
+        return NOT_PERMITTED;
+    return SUCCESS;
+}
+
+/* What is done to the target instead of, or after, what was asked. */
+static int mistreat(const struct world *world, const char *function, struct process *process)
+{
+    const struct mishap *breaks = mishap_of(world, "breaks", function);
+    if (mishap_of(world, "kills", function) != NULL) {
+        kill(process->pid, SIGKILL);
+        while (start_of(process->pid) == process->start)
+            nap(1);
+        return INVALID_VALUE;
+    }
+    if (breaks != NULL) {
+        process->state = FAILED;
+        write_process(process);
+        return breaks->number;
+    }
+    return SUCCESS;
+}
+
+static u64 held_by(const struct process *process)
+{
+    u64 sum = 0;
+    for (int i = 0; i < process->holdings; i++)
+        sum += process->holding[i].context + process->holding[i].memory;
+    return sum;
+}
+
+static void copying(const struct world *world, int pid)
+{
+    struct process process;
+    if (world->rate != 0 && read_living(pid, &process))
+        nap((unsigned)(held_by(&process) * 1000 / world->rate));
+}
+
+EXPORT int cuCheckpointProcessGetState(int pid, int *state)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world);
+    if (code != SUCCESS)
+        return code;
+    int lock = lock_processes();
+    code = target(pid, &process);
+    if (code == SUCCESS)
+        code = mistreat(&world, __func__, &process);
+    if (code == SUCCESS)
+        *state = process.state;
+    unlock_processes(lock);
+    return leave(__func__, code);
+}
+
+EXPORT int cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world);
+    if (code == SUCCESS)
+        code = target(pid, &process);
+    *tid = pid;
+    return leave(__func__, code);
+}
+
+EXPORT int cuCheckpointProcessLock(int pid, const struct lock_args *args)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world), lock;
+    u64 until = args == NULL || args->timeout_ms == 0 ? ~0ULL : now_ms() + args->timeout_ms;
+    while (code == SUCCESS) {
+        lock = lock_processes();
+        code = target(pid, &process);
+        if (code == SUCCESS && process.state != RUNNING)
+            code = ILLEGAL_STATE;
+        if (code == SUCCESS)
+            code = mistreat(&world, __func__, &process);
+        int busy = code == SUCCESS && process.busy_until > now_ms();
+        if (code == SUCCESS && !busy) {
+            process.state = LOCKED;
+            code = write_process(&process);
+        }
+        unlock_processes(lock);
+        if (!busy)
+            break;
+        if (now_ms() >= until)
+            code = NOT_READY;
+        nap(2);
+    }
+    return leave(__func__, code);
+}
+
+EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world);
+    (void)args;
+    if (code != SUCCESS)
+        return code;
+    copying(&world, pid);
+    int lock = lock_processes();
+    code = target(pid, &process);
+    if (code == SUCCESS && process.state != LOCKED)
+        code = ILLEGAL_STATE;
+    if (code == SUCCESS)
+        code = mistreat(&world, __func__, &process);
+    for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
+        struct gpu *gpu = find(&world, process.holding[i].uuid);
+        if (gpu != NULL && gpu->is_mig)
+            code = NOT_SUPPORTED;
+        else if (gpu == NULL || gpu->lost) {
+            process.state = FAILED;
+            write_process(&process);
+            code = DEVICE_UNAVAILABLE;
+        }
+    }
+    if (code == SUCCESS) {
+        process.state = CHECKPOINTED;
+        code = write_process(&process);
+    }
+    unlock_processes(lock);
+    return leave(__func__, code);
+}
+
+/* Renames the target's GPUs. Every GPU of the host must be named, each new one once. */
+static int remap(struct world *world, struct process *process, const struct restore_args *args)
+{
+    struct process moved = *process;
+    unsigned char uuid[16];
+    int named = 0;
+
+    for (int i = 0; i < world->gpus; i++) {
+        int from = 0, to = 0;
+        if (world->gpu[i].is_mig)
+            continue;
+        named++;
+        uuid_to_bytes(world->gpu[i].uuid, uuid);
+        for (unsigned j = 0; j < args->count; j++) {
+            from += memcmp(args->pairs[j].from, uuid, 16) == 0;
+            to += memcmp(args->pairs[j].to, uuid, 16) == 0;
+        }
+        if (from != 1 || to != 1)
+            return INVALID_VALUE;
+    }
+    if ((int)args->count != named)
+        return INVALID_VALUE;
+    for (int i = 0; i < process->holdings; i++) {
+        struct gpu *old = find(world, process->holding[i].uuid), *new = NULL;
+        for (unsigned j = 0; old != NULL && j < args->count; j++) {
+            uuid_to_bytes(old->uuid, uuid);
+            if (memcmp(args->pairs[j].from, uuid, 16) != 0)
+                continue;
+            for (int k = 0; k < world->gpus; k++) {
+                uuid_to_bytes(world->gpu[k].uuid, uuid);
+                if (memcmp(args->pairs[j].to, uuid, 16) == 0)
+                    new = &world->gpu[k];
+            }
+        }
+        if (new == NULL)
+            return INVALID_VALUE;
+        if (strcmp(old->name, new->name) != 0)
+            return NOT_SUPPORTED; /* another kind of GPU */
+        strcpy(moved.holding[i].uuid, new->uuid);
+    }
+    *process = moved;
+    return SUCCESS;
+}
+
+EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world);
+    if (code != SUCCESS)
+        return code;
+    copying(&world, pid);
+    int lock = lock_processes();
+    code = target(pid, &process);
+    if (code == SUCCESS && process.state != CHECKPOINTED)
+        code = ILLEGAL_STATE;
+    if (code == SUCCESS && process.stuck)
+        code = OPERATING_SYSTEM; /* as after an earlier restore that ran out of memory */
+    if (code == SUCCESS)
+        code = mistreat(&world, __func__, &process);
+    if (code == SUCCESS && args != NULL && args->count != 0 &&
+        (world.version < 13000 || args->pairs == NULL))
+        code = INVALID_VALUE;
+    if (code == SUCCESS && args != NULL && args->count != 0)
+        code = remap(&world, &process, args);
+    for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
+        struct gpu *gpu = find(&world, process.holding[i].uuid);
+        if (gpu == NULL || gpu->lost)
+            code = DEVICE_UNAVAILABLE;
+        else if (process.holding[i].context + process.holding[i].memory > free_on(gpu)) {
+            read_living(pid, &process);
+            process.stuck = 1;
+            write_process(&process);
+            code = OUT_OF_MEMORY;
+        }
+    }
+    if (code == SUCCESS) {
+        process.state = LOCKED;
+        code = write_process(&process);
+    }
+    unlock_processes(lock);
+    return leave(__func__, code);
+}
+
+EXPORT int cuCheckpointProcessUnlock(int pid, void *args)
+{
+    struct world world;
+    struct process process;
+    int code = enter(__func__, &world);
+    (void)args;
+    if (code != SUCCESS)
+        return code;
+    int lock = lock_processes();
+    code = target(pid, &process);
+    if (code == SUCCESS && process.state != LOCKED)
+        code = ILLEGAL_STATE;
+    if (code == SUCCESS)
+        code = mistreat(&world, __func__, &process);
+    if (code == SUCCESS) {
+        process.state = RUNNING;
+        code = write_process(&process);
+    }
+    unlock_processes(lock);
+    return leave(__func__, code);
+}

@@ -1,0 +1,390 @@
+"""A CUDA driver on a machine that has none: the real cuda-bindings over our own C library.
+
+``tests/cuda_stub/cuda_stub.c`` is compiled once a test session into a
+``libcuda.so.1`` beside the NVML stub, and shows the same GPUs. See
+:class:`CudaWorld` for the world and :class:`CudaProgram` for a process in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+from jupyter_gpushare.protocol.processes import start_time
+from support.nvml import GIB, NvmlWorld, build_stub
+
+CUDA_SOURCE = Path(__file__).parent.parent / "cuda_stub" / "cuda_stub.c"
+CONTEXT = 256 * 2**20
+MIB = 2**20
+
+__all__ = ["CONTEXT", "GIB", "MIB", "Call", "Cuda", "CudaProgram", "CudaWorld", "build_stubs"]
+
+
+class Cuda(Enum):
+    """Answers of the driver that tests give or expect."""
+
+    INVALID_VALUE = 1
+    OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
+    NO_DEVICE = 100
+    OPERATING_SYSTEM = 304
+    ILLEGAL_STATE = 401
+    LAUNCH_FAILED = 719
+    NOT_PERMITTED = 800
+    NOT_SUPPORTED = 801
+    UNKNOWN = 999
+
+
+class Call(Enum):
+    """The driver's functions that mishaps are made for."""
+
+    INIT = "cuInit"
+    STATE = "cuCheckpointProcessGetState"
+    LOCK = "cuCheckpointProcessLock"
+    CHECKPOINT = "cuCheckpointProcessCheckpoint"
+    RESTORE = "cuCheckpointProcessRestore"
+    UNLOCK = "cuCheckpointProcessUnlock"
+    ALLOCATE = "cuMemAlloc"
+
+
+def build_stubs(directory: Path) -> Path:
+    """Compiles ``libcuda.so.1`` and ``libnvidia-ml.so.1`` into ``directory``, and returns it."""
+    build_stub(directory)
+    command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+    command += ["-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
+    command += ["-o", str(directory / "libcuda.so.1"), str(CUDA_SOURCE), "-lpthread", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the CUDA stub does not compile:\n{done.stderr}")
+    return directory
+
+
+class CudaWorld(NvmlWorld):
+    """An :class:`NvmlWorld` in which processes can also use CUDA, and be checkpointed.
+
+    In a test, take the ``cuda_world`` fixture (``from support.cuda_fixtures
+    import cuda_stubs, cuda_world`` in a conftest)::
+
+        def test_something(cuda_world: CudaWorld) -> None:
+            gpu = cuda_world.add_gpu(memory=24 * GIB)
+            with cuda_world.program() as program:      # a process with the real cuda-bindings
+                program.allocate(4 * GIB)               # NVML shows it now, context included
+                cuda_world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
+                cuda_world.hang(Call.RESTORE)           # until heal() or the world's end
+
+    ``environ()`` is for new processes, as with NVML: whatever they load as
+    ``libcuda.so.1`` and ``libnvidia-ml.so.1`` is ours, and they share one
+    world. A process that ends holds nothing any more, a checkpointed one
+    neither; a full GPU answers out of memory; a call of a process that is
+    locked or checkpointed waits. A restore that meets a full GPU leaves its
+    process stuck for ever, as real drivers do.
+
+    A mishap stays until ``heal()`` takes it away. ``states()`` and
+    ``held_by()`` look at the processes without asking the driver.
+    """
+
+    def __init__(self, library: Path, state: Path) -> None:
+        """``library``: what :func:`build_stubs` returned; ``state``: where the file shall be."""
+        self._cuda: dict[tuple[str, str], str] = {}
+        super().__init__(library, state)
+        # Made here, so that all may write there, whoever comes first.
+        self._processes = state.with_name(state.name + ".procs")
+        self._processes.mkdir(exist_ok=True)
+        self._processes.chmod(0o777)
+
+    # The driver
+
+    def set_version(self, version: int) -> None:
+        """``cuDriverGetVersion``; below 12080 the driver has no checkpoints, from 13000 maps."""
+        self._set_cuda("version", "", str(version))
+
+    def refuse_cuda(self, code: Cuda | None) -> None:
+        """``cuInit`` answers so; ``None``: it works again."""
+        self._set_cuda("init", "", None if code is None else str(code.value))
+
+    def set_rate(self, bytes_per_second: int) -> None:
+        """How fast checkpoints and restores copy; 0: at once."""
+        self._set_cuda("rate", "", str(bytes_per_second))
+
+    def set_context(self, memory: int) -> None:
+        """Bytes that a context takes on its GPU (default :data:`CONTEXT`)."""
+        self._set_cuda("context", "", str(memory))
+
+    # Mishaps
+
+    def fault(self, call: Call, code: Cuda) -> None:
+        """The call answers ``code`` and has no effect."""
+        self._set_cuda("fault", call.value, str(code.value))
+
+    def hang(self, call: Call, *, after: bool = False) -> None:
+        """The call does not return; ``after``: its effect happens all the same."""
+        self._set_cuda("hang", call.value, "after" if after else "before")
+
+    def is_in(self, call: Call) -> bool:
+        """Whether a process has come to where this call hangs."""
+        return (self._processes / f"in-{call.value}").exists()
+
+    def slow(self, call: Call, milliseconds: int) -> None:
+        """The call takes so long."""
+        self._set_cuda("slow", call.value, str(milliseconds))
+
+    def kill_target(self, call: Call) -> None:
+        """The process that the call is about dies."""
+        self._set_cuda("kills", call.value, "")
+
+    def break_target(self, call: Call, code: Cuda = Cuda.LAUNCH_FAILED) -> None:
+        """The call answers ``code``, and the process is FAILED for ever."""
+        self._set_cuda("breaks", call.value, str(code.value))
+
+    def heal(self, call: Call | None = None) -> None:
+        """No mishap (of this call) any more; calls that hang go on."""
+        for marker in self._processes.glob("in-*"):
+            marker.unlink(missing_ok=True)
+        self._cuda = {
+            key: line
+            for key, line in self._cuda.items()
+            if key[1] == "" or (call is not None and key[1] != call.value)
+        }
+        self._write()
+
+    # Processes
+
+    def program(self, environ: Mapping[str, str] | None = None, *, device: int = 0) -> CudaProgram:
+        """A process that uses CUDA on the given device (of those it may see)."""
+        return CudaProgram(self.environ(environ), device)
+
+    def state_of(self, pid: int) -> int | None:
+        """The driver's state of a process as a number; ``None``: it does not use CUDA."""
+        for file in self._processes.glob(f"{pid}.*"):
+            if file.suffix != ".new":
+                return int(file.read_text().split("state ")[1].split()[0])
+        return None
+
+    def held_by(self, pid: int) -> dict[str, int]:
+        """Bytes by GPU that a process uses or would use again, contexts included."""
+        held: dict[str, int] = {}
+        for file in self._processes.glob(f"{pid}.*"):
+            for line in file.read_text().splitlines():
+                if line.startswith("mem "):
+                    _, gpu, context, memory = line.split()
+                    held[gpu] = int(context) + int(memory)
+        return held
+
+    # Inside
+
+    def _set_cuda(self, kind: str, function: str, value: str | None) -> None:
+        if value is None:
+            self._cuda.pop((kind, function), None)
+        else:
+            self._cuda[kind, function] = " ".join(
+                word for word in ("cuda", kind, function, value) if word
+            )
+        self._write()
+
+    def _more_lines(self) -> list[str]:
+        return list(self._cuda.values())
+
+
+_PROGRAM = """
+import ctypes, json, os, sys, zlib
+from cuda.bindings import driver
+
+class Failed(Exception):
+    pass
+
+def must(answer):
+    if int(answer[0]):
+        raise Failed(int(answer[0]))
+    return answer[1] if len(answer) == 2 else answer[1:]
+
+def start():
+    must(driver.cuInit(0))
+    context = must(driver.cuDevicePrimaryCtxRetain(int(sys.argv[1])))
+    must(driver.cuCtxSetCurrent(context))
+
+blocks = {}
+
+def allocate(size):
+    pointer = must(driver.cuMemAlloc(size))
+    blocks[int(pointer)] = pointer
+    return int(pointer)
+
+def free(address):
+    must(driver.cuMemFree(blocks.pop(address)))
+
+def write(address, text):
+    data = text.encode()
+    must(driver.cuMemcpyHtoD(blocks[address], data, len(data)))
+
+def checksum(address, size):
+    data = bytearray(size)
+    must(driver.cuMemcpyDtoH(ctypes.addressof((ctypes.c_char * size).from_buffer(data)),
+                             blocks[address], size))
+    return zlib.crc32(data)
+
+def info():
+    return [int(size) for size in must(driver.cuMemGetInfo())]
+
+def work(milliseconds):
+    must((ctypes.CDLL("libcuda.so.1").cuda_stub_work(milliseconds),))
+
+def ping():
+    return os.getpid()
+
+out = os.fdopen(os.dup(1), "w", buffering=1)
+for line in sys.stdin:
+    name, arguments = json.loads(line)
+    try:
+        answer = {"value": globals()[name](*arguments)}
+    except Failed as error:
+        answer = {"code": error.args[0]}
+    out.write(json.dumps(answer) + "\\n")
+"""
+
+
+class DriverSaid(Exception):
+    """A call of the program failed; ``code`` is the driver's."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"CUDA error {code}")
+        self.code = code
+
+
+class CudaProgram:
+    """A process that uses CUDA through the real cuda-bindings, told what to do line by line.
+
+    ``allocate``, ``free``, ``write``, ``checksum``, ``info`` and ``work`` wait
+    for the answer and raise :class:`DriverSaid`; ``begin`` does not wait, and
+    ``finish`` takes its answer later, as for a call that blocks.
+    """
+
+    def __init__(self, environ: Mapping[str, str], device: int = 0, *, start: bool = True) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(device)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**environ, "JUPYTER_GPUSHARE": "off"},
+        )
+        if start:
+            try:
+                self.call("start")
+            except BaseException:
+                self.kill()
+                raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def allocate(self, size: int) -> int:
+        """Its address."""
+        return int(self.call("allocate", size))
+
+    def free(self, address: int) -> None:
+        self.call("free", address)
+
+    def write(self, address: int, text: str) -> None:
+        self.call("write", address, text)
+
+    def checksum(self, address: int, size: int) -> int:
+        return int(self.call("checksum", address, size))
+
+    def info(self) -> tuple[int, int]:
+        """Free and total bytes of its GPU."""
+        free, total = self.call("info")
+        return free, total
+
+    def work(self, milliseconds: int) -> None:
+        """Keep the GPU busy for so long, without waiting for it."""
+        self.call("work", milliseconds)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        self.begin(name, *arguments)
+        return self.finish()
+
+    def begin(self, name: str, *arguments: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([name, arguments]) + "\n")
+
+    def finish(self, seconds: float = 30.0) -> Any:
+        assert self._process.stdout is not None
+        if not self.has_answered(seconds):
+            raise AssertionError("the program does not answer: does its call hang?")
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the program has ended with {self._process.wait(10)}")
+        answer = json.loads(line)
+        if "code" in answer:
+            raise DriverSaid(answer["code"])
+        return answer["value"]
+
+    def has_answered(self, seconds: float) -> bool:
+        """Whether an answer (or its end) is there within ``seconds``."""
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._close()
+
+    def wait(self, seconds: float = 10.0) -> int:
+        return self._process.wait(seconds)
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def end_helper(place: Path) -> None:
+    """End the checkpoint helper that listens at ``place``, and wait until it is gone."""
+    pid = helper_pid(place)
+    if pid is None:
+        return
+    os.kill(pid, signal.SIGKILL)
+    descriptor = os.pidfd_open(pid)
+    try:
+        select.select([descriptor], [], [], 10)
+    finally:
+        os.close(descriptor)
+
+
+def helper_pid(place: Path) -> int | None:
+    """The pid of the checkpoint helper that listens at ``place``."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        pid = int(Path(f"{place}.lock").read_text())
+        if str(place) in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+            return pid
+    return None
+
+
+def has_ended(pid: int) -> bool:
+    """Whether it is gone, or only waits to be buried."""
+    return start_time(pid) is None
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of its living children."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
