@@ -8,10 +8,14 @@ variable does not.
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..grant import Grant
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
+
+if TYPE_CHECKING:
+    from ..parking.pools import CuPyParker
 
 
 class CuPyAdapter(ImportTimeAdapter):
@@ -22,6 +26,7 @@ class CuPyAdapter(ImportTimeAdapter):
 
     def __init__(self) -> None:
         self._variables = FrameworkVariables()
+        self._parker: CuPyParker | None = None
 
     def before(self, grant: Grant | None) -> None:
         limit = grant.allocator_limit if grant is not None else None
@@ -29,3 +34,11 @@ class CuPyAdapter(ImportTimeAdapter):
 
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         self.before(grant)  # pools made from now on see a changed grant
+
+    def parker(self, module: ModuleType) -> CuPyParker:
+        """What empties its pools."""
+        if self._parker is None:
+            from ..parking.pools import CuPyParker
+
+            self._parker = CuPyParker(module)
+        return self._parker

@@ -16,6 +16,11 @@ or, with ``acquire = "first-use"`` and an adapter that can::
     ...
     adapter.first_use(module, acquire, expected)
 
+An adapter may also have what `client/parking` uses, and need not::
+
+    adapter.parker(module)           # a `parking.base.Parker`, always the same one, or None
+    adapter.meter                    # a `parking.steps.StepMeter`, or None
+
 Other packages add theirs with an entry point whose *name* is the framework's
 top-level module and whose value is a callable that gives an `Adapter`::
 

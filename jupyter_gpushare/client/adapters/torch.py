@@ -17,9 +17,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..grant import Grant, GrantedGpu
+from ..parking.allocator import CudaAllocator
+
+if TYPE_CHECKING:
+    from ..parking.steps import StepMeter
+    from ..parking.storages import TorchParker
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -48,6 +53,9 @@ class TorchAdapter:
         self._grant: Grant | None = None
         self._queued = False
         self._limited: set[int] = set()  # devices
+        self._parker: TorchParker | None = None
+        self._allocator: CudaAllocator | None = None
+        self.meter: StepMeter | None = None
 
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare: torch reads its limit from nobody's environment."""
@@ -55,6 +63,8 @@ class TorchAdapter:
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         """Limit the memory now if CUDA runs, else when it starts."""
         self._grant = grant
+        if grant is not None:
+            self._watch_steps(module)
         cuda: Any = module.cuda
         if cuda.is_initialized():
             self._limit(cuda)
@@ -66,6 +76,33 @@ class TorchAdapter:
         """Torch knows."""
         cuda: Any = module.cuda
         return bool(cuda.is_initialized())
+
+    def parker(self, module: ModuleType) -> TorchParker | None:
+        """What parks this torch's memory; ``None`` until it has started CUDA."""
+        if self._parker is None and self.cuda_started(module):
+            from ..parking.storages import TorchParker
+
+            self._parker = TorchParker(module, self._allocator_of(module), meter=self.meter)
+        return self._parker
+
+    def _allocator_of(self, module: ModuleType) -> CudaAllocator:
+        if self._allocator is None:
+            self._allocator = CudaAllocator(module)
+        return self._allocator
+
+    def _watch_steps(self, module: ModuleType) -> None:
+        """Measure training steps from now on, in a torch that can use a GPU."""
+        if self.meter is not None or not hasattr(module._C, "_cuda_getDeviceCount"):
+            return
+        from ..parking.steps import StepMeter
+
+        try:
+            meter = StepMeter(module, self._allocator_of(module))
+            meter.install()
+        except Exception as error:  # noqa: BLE001 - figures are not worth the user's program
+            _log.warning("PyTorch's training steps are not measured: %s", error)
+        else:
+            self.meter = meter
 
     def first_use(
         self,

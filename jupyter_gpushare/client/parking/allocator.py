@@ -1,0 +1,148 @@
+"""The GPU's side of torch: its allocator's figures, and what only exists on a GPU.
+
+Behind a protocol, so that everything above it works on any device torch has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the allocator says of one device (bytes). ``requested``: ``None`` where not counted.
+
+    ``peak`` is the most that was allocated since somebody reset it;
+    ``allocations`` counts all there ever were.
+    """
+
+    requested: int | None
+    allocated: int
+    reserved: int
+    peak: int
+    allocations: int
+
+
+class Allocator(Protocol):
+    """One torch and the devices of the lease."""
+
+    @property
+    def name(self) -> str:
+        """The allocator's kind; only ``native`` can be accounted for."""
+
+    def devices(self) -> tuple[Any, ...]:
+        """The lease's devices, as torch names them."""
+
+    def figures(self, device: Any) -> Figures | None:
+        """The figures now; ``None`` while the device is not used. Cheap: once per step."""
+
+    def empty_cache(self) -> None:
+        """Give back what no tensor uses; at any time."""
+
+    def clear_workspaces(self) -> None:
+        """Let go of what libraries keep out of this allocator; only while nothing computes."""
+
+    def synchronize(self, device: Any) -> None:
+        """Wait until nothing runs there any more."""
+
+    def default_stream(self, device: Any) -> AbstractContextManager[Any]:
+        """What is called inside runs on the device, on its default stream."""
+
+    def own_streams(self, device: Any) -> int:
+        """Streams other than the default one that memory is allocated on."""
+
+    def pools(self, device: Any) -> int:
+        """Memory pools besides the default one: those of CUDA graphs."""
+
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is being recorded."""
+
+    def host_buffer(self, size: int) -> Any:
+        """``size`` bytes of host memory that the device copies from and to at full speed."""
+
+    def forget_host_buffers(self) -> None:
+        """Host buffers that were dropped go back to the system."""
+
+
+class CudaAllocator:
+    """The real one. CUDA must have been started by the user's code."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._devices: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self._torch.cuda.memory.get_allocator_backend())
+
+    def devices(self) -> tuple[Any, ...]:
+        cuda = self._torch.cuda
+        if not self._devices and cuda.is_initialized():  # from then on they do not change
+            count = cuda.device_count()
+            self._devices = tuple(self._torch.device("cuda", index) for index in range(count))
+        return self._devices
+
+    def figures(self, device: Any) -> Figures | None:
+        # The nested form: flattening and sorting it costs many times what reading it does.
+        stats = self._torch.cuda.memory_stats_as_nested_dict(device)
+        return read_figures(stats) if stats else None
+
+    def empty_cache(self) -> None:
+        self._torch.cuda.empty_cache()  # does nothing before CUDA has started
+
+    def clear_workspaces(self) -> None:
+        # cuBLAS's belong to no tensor, so nothing would reconcile while they are there.
+        clear = getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None and self._torch.cuda.is_initialized():
+            clear()
+
+    def synchronize(self, device: Any) -> None:
+        self._torch.cuda.synchronize(device)
+
+    def default_stream(self, device: Any) -> AbstractContextManager[Any]:
+        # `stream` also makes the stream's device the current one.
+        cuda = self._torch.cuda
+        context: AbstractContextManager[Any] = cuda.stream(cuda.default_stream(device))
+        return context
+
+    def own_streams(self, device: Any) -> int:
+        return len({one["stream"] for one in self._segments(device)} - {0})
+
+    def pools(self, device: Any) -> int:
+        pools = {tuple(one.get("segment_pool_id", (0, 0))) for one in self._segments(device)}
+        return len(pools - {(0, 0)})
+
+    def capturing(self) -> bool:
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+    def host_buffer(self, size: int) -> Any:
+        return self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
+
+    def forget_host_buffers(self) -> None:
+        # Without this torch keeps pinned memory for ever.
+        empty = getattr(self._torch._C, "_host_emptyCache", None)
+        if empty is not None:
+            empty()
+
+    def _segments(self, device: Any) -> list[Mapping[str, Any]]:
+        """The allocator's segments on the device that something lives in."""
+        segments = self._torch.cuda.memory_snapshot()
+        return [
+            one for one in segments if one["device"] == device.index and one["allocated_size"] > 0
+        ]
+
+
+def read_figures(stats: Mapping[str, Any]) -> Figures:
+    """The figures in torch's nested statistics of one device."""
+    requested = stats.get("requested_bytes", {}).get("all", {}).get("current")
+    allocated, count = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
+    return Figures(
+        requested=None if requested is None else int(requested),
+        allocated=int(allocated["current"]),
+        reserved=int(stats["reserved_bytes"]["all"]["current"]),
+        peak=int(allocated["peak"]),
+        allocations=int(count["allocated"]),
+    )

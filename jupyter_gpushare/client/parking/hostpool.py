@@ -1,0 +1,125 @@
+"""Host memory that parked bytes lie in, kept for the next time.
+
+Allocating pinned memory is what makes parking slow, so a part of it is kept.
+Chunks are of one size, a power of two: torch's pinned allocator rounds up to
+one, and a single large buffer could waste almost as much again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+CHUNK: Final = 64 * 2**20  # bytes
+KEEP: Final = 2 * 2**30  # bytes kept for the next time, unless said otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a host buffer: ``offset`` and ``size`` in bytes."""
+
+    buffer: Any
+    offset: int
+    size: int
+
+    @property
+    def bytes(self) -> Any:
+        """The part, as a tensor of bytes."""
+        return self.buffer[self.offset : self.offset + self.size]
+
+
+class HostPool:
+    """Hands out host memory; never holds more than ``keep`` bytes that nobody uses."""
+
+    def __init__(
+        self,
+        allocate: Callable[[int], Any],
+        forget: Callable[[], None] = lambda: None,
+        *,
+        keep: int = KEEP,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._allocate = allocate
+        self._forget = forget
+        self._keep = keep
+        self._chunk = chunk
+        self._free: list[Any] = []
+        self._used: list[Any] = []
+        self.peak = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that the pool has from the system, used or not."""
+        return sum(buffer.numel() for buffer in (*self._free, *self._used))
+
+    def storages(self) -> frozenset[int]:
+        """The ``_cdata`` of what the pool holds."""
+        return frozenset(one.untyped_storage()._cdata for one in (*self._free, *self._used))
+
+    def take(self, sizes: list[int]) -> list[list[Piece]]:
+        """Memory for each of ``sizes`` (bytes), in as many pieces as it takes.
+
+        Altogether no more than their sum, or what was kept. Raises what the
+        system raises; then nothing is taken.
+        """
+        left = sum(sizes)
+        taken: list[Any] = []
+        try:
+            while left > 0:
+                buffer = self._free.pop() if self._free else self._allocate(min(left, self._chunk))
+                taken.append(buffer)
+                left -= buffer.numel()
+        except BaseException:
+            self._give_back(taken)
+            raise
+        self._used += taken
+        self.peak = max(self.peak, self.held)
+        return _cut(taken, sizes)
+
+    def give_all_back(self) -> None:
+        """Nothing that was taken is needed any more."""
+        used, self._used = self._used, []
+        self._give_back(used)
+
+    def drop_kept(self) -> int:
+        """Give what nobody uses to the system; bytes."""
+        dropped: int = sum(buffer.numel() for buffer in self._free)
+        self._free.clear()
+        if dropped:
+            self._forget()
+        return dropped
+
+    def _give_back(self, buffers: list[Any]) -> None:
+        kept = sum(buffer.numel() for buffer in self._free)
+        dropped = False
+        while buffers:
+            buffer = buffers.pop()
+            size = buffer.numel()
+            # The last one of a parking has an odd size, which is of little use to the next.
+            if size == self._chunk and kept + size <= self._keep:
+                self._free.append(buffer)
+                kept += size
+            else:
+                dropped = True
+            del buffer
+        if dropped:
+            self._forget()
+
+
+def _cut(buffers: list[Any], sizes: list[int]) -> list[list[Piece]]:
+    pieces: list[list[Piece]] = []
+    which, offset = 0, 0
+    for size in sizes:
+        cut: list[Piece] = []
+        while size > 0:
+            room = buffers[which].numel() - offset
+            if room == 0:
+                which, offset = which + 1, 0
+                continue
+            part = min(room, size)
+            cut.append(Piece(buffers[which], offset, part))
+            offset += part
+            size -= part
+        pieces.append(cut)
+    return pieces

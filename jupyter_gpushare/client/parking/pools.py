@@ -1,0 +1,52 @@
+"""CuPy: its pools can be emptied, and its arrays cannot be moved.
+
+JAX has no call that gives unused memory back, and TensorFlow none either, so
+they have no parker at all: of them only the whole process can be parked.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Final
+
+from .base import ParkedBytes, ParkRefused
+from .survey import Survey, obstacles
+
+_NO_MEANS: Final = "a CuPy array cannot be moved away and back under its owner's hands."
+
+
+class CuPyParker:
+    """Rung 1 only; see `base.Parker`."""
+
+    is_parked: Final = False
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def trim(self) -> int:
+        """Empty the default pools; bytes that the current GPU has more."""
+        pool = self._cupy.get_default_memory_pool()
+        before = int(pool.total_bytes())
+        gc.collect()
+        pool.free_all_blocks()
+        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+        return max(0, before - int(pool.total_bytes()))
+
+    def drop_temporary(self) -> int:
+        """CuPy knows no steps: the same as `trim`."""
+        return self.trim()
+
+    def survey(self) -> Survey:
+        """Says that it cannot be parked."""
+        return Survey(means=_NO_MEANS)
+
+    def bytes_to_park(self) -> int:
+        """None ever."""
+        return 0
+
+    def park(self, budget_bytes: int | None) -> ParkedBytes:
+        """Always refuses."""
+        raise ParkRefused.because(obstacles(self.survey()))
+
+    def resume(self) -> None:
+        """Nothing to do."""

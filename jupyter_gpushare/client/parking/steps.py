@@ -1,0 +1,309 @@
+"""Measuring training steps: what a task's GPU memory is made of, and where a step ends.
+
+*Persistent* memory lives across steps (parameters, buffers, an optimizer's
+state), *temporary* is dead at a step's end (activations, gradients,
+workspaces), *cache* is what the allocator holds for next time. A step is one
+outermost ``Optimizer.step`` of any optimizer; torch calls our hooks around it.
+
+A step costs a few dictionary look-ups and one read of the allocator's
+counters. Persistent memory is added up anew only when an optimizer's structure
+has changed, and never for more than a hundredth of the time. Nothing here
+raises into the user's code; what interrupts the gate (Ctrl-C) does.
+
+Peaks are read and never reset: they are the user's, too. ``temporary`` is thus
+the most that was needed since he reset them, or since the program began.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+from .allocator import Allocator, Figures
+from .walk import live_objects
+
+_log = logging.getLogger("jupyter_gpushare")
+
+_SHARE: Final = 0.01  # of the time, at most, goes into adding up persistent memory
+_REFRESH: Final = 60.0  # seconds; models come and go without any optimizer
+_ERRORS: Final = 3  # failures of ours after which we stop measuring
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """The memory of one device (bytes); ``None``: not known."""
+
+    device: str
+    persistent: int
+    temporary: int | None
+    cache: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What this task's GPU memory is made of (bytes), as of its last step.
+
+    The sums over all ``devices``. ``temporary`` and ``cache`` are ``None``
+    where no allocator tells. ``last_step_at`` is monotonic time in seconds.
+    """
+
+    persistent: int
+    temporary: int | None
+    cache: int | None
+    steps: int
+    last_step_at: float
+    devices: tuple[DeviceUse, ...] = ()
+
+
+class StepMeter:
+    """Counts steps of one torch. ``on_step`` and ``gate`` are called at each one's end.
+
+    ``on_step(use)`` must be quick; what it raises is logged and dropped.
+    ``gate()`` may wait: it runs last, on the thread that computes, with nothing
+    of the step left to do; `KeyboardInterrupt` passes through it to the user.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        allocator: Allocator,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.on_step: Callable[[MemoryUse], None] | None = None
+        self.gate: Callable[[], None] | None = None
+        self._torch = torch
+        self._allocator = allocator
+        self._clock = clock
+        self._hooks: list[Any] = []
+        self._running: dict[int, list[int]] = {}  # ids of the frames of steps, in each thread
+        self._steps = 0
+        self._last_step_at = 0.0
+        self._errors = 0
+        self._structures: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._add_up_after = self._may_add_up_after = -math.inf
+        self._persistent: dict[Any, int] = {}
+        self._temporary: dict[Any, int] = {}  # the most since persistent memory has changed
+        self._figures: dict[Any, Figures | None] = {}
+        self._ended: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ended_at: tuple[int, ...] | None = None
+
+    # -- what others ask --------------------------------------------------------------
+
+    @property
+    def in_step(self) -> bool:
+        """Whether an optimizer's step is running."""
+        running = {frame for stack in tuple(self._running.values()) for frame in stack}
+        # A step that raised never told that it ended: only what is on a stack runs.
+        return bool(running) and any(
+            not running.isdisjoint(_frames(frame)) for frame in sys._current_frames().values()
+        )
+
+    @property
+    def use(self) -> MemoryUse | None:
+        """As of the last step; ``None`` before the first."""
+        if self._steps == 0:
+            return None
+        devices = tuple(self._of_device(device) for device in self._figures)
+        return MemoryUse(
+            persistent=sum(one.persistent for one in devices),
+            temporary=_sum(one.temporary for one in devices),
+            cache=_sum(one.cache for one in devices),
+            steps=self._steps,
+            last_step_at=self._last_step_at,
+            devices=devices,
+        )
+
+    def at_boundary(self) -> tuple[Any, ...]:
+        """Optimizers that have made their step, if nothing has been computed since.
+
+        Their gradients are used up. Any backward pass would have allocated
+        memory, which the allocator counts; where nobody counts, none are told.
+        """
+        ended_at = self._ended_at
+        if ended_at is None or self.in_step or ended_at != _allocations(self._read()):
+            return ()
+        return tuple(self._ended)
+
+    # -- hooks --------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Have torch call us; once is enough."""
+        if self._hooks:
+            return
+        optimizer: Any = sys.modules[self._torch.optim.Optimizer.__module__]
+        before, after = self._before_step, self._after_step
+        self._hooks = [
+            optimizer.register_optimizer_step_pre_hook(before),
+            optimizer.register_optimizer_step_post_hook(after),
+        ]
+
+    def uninstall(self) -> None:
+        """Measure no more."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _before_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
+        frame = sys._getframe(1)
+        stack = self._running.setdefault(threading.get_ident(), [])
+        if stack:  # one step inside another one, or one that raised before
+            alive = _frames(frame)
+            stack[:] = [one for one in stack if one in alive]
+        stack.append(id(frame))
+
+    def _after_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
+        me = threading.get_ident()
+        stack = self._running.get(me, [])
+        if len(stack) > 1:
+            stack.pop()
+            return  # the step that it is a part of goes on
+        self._running.pop(me, None)
+        try:
+            self._measure(optimizer)
+            if self.on_step is not None and (use := self.use) is not None:
+                self.on_step(use)
+        except Exception as error:  # noqa: BLE001 - the user's training goes on
+            self._failed(error)
+        gate = self.gate
+        if gate is not None:
+            try:
+                gate()
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._errors += 1
+        if self._errors <= _ERRORS:
+            _log.warning("A training step could not be measured: %r", error)
+        if self._errors == _ERRORS:
+            _log.warning("Training steps of this process are measured no more.")
+            self.on_step = self.gate = None
+            self.uninstall()
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _read(self) -> dict[Any, Figures | None]:
+        return {device: self._allocator.figures(device) for device in self._allocator.devices()}
+
+    def _measure(self, optimizer: Any) -> None:
+        now = self._clock()
+        self._steps += 1
+        self._last_step_at = now
+        structure = _structure(optimizer)
+        if self._structures.get(optimizer) != structure:
+            self._structures[optimizer] = structure
+            self._add_up_after = self._may_add_up_after
+        if now >= self._add_up_after:
+            self._add_up()
+        self._figures = self._read()
+        for device, figures in self._figures.items():
+            if figures is not None:
+                temporary = figures.peak - self._persistent.get(device, 0)
+                self._temporary[device] = max(self._temporary.get(device, 0), temporary)
+        ended_at = _allocations(self._figures)
+        if ended_at is None or ended_at != self._ended_at:
+            self._ended.clear()
+        self._ended.add(optimizer)
+        self._ended_at = ended_at
+
+    def _add_up(self) -> None:
+        began = self._clock()
+        before = self._persistent
+        self._persistent = persistent(self._torch, self._allocator.devices())
+        if self._persistent != before:
+            self._temporary.clear()
+        ended = self._clock()
+        self._may_add_up_after = ended + (ended - began) / _SHARE
+        self._add_up_after = max(self._may_add_up_after, ended + _REFRESH)
+
+    def _of_device(self, device: Any) -> DeviceUse:
+        figures = self._figures.get(device)
+        return DeviceUse(
+            device=str(device),
+            persistent=self._persistent.get(device, 0),
+            temporary=self._temporary.get(device),
+            cache=None if figures is None else figures.reserved - figures.allocated,
+        )
+
+
+def persistent(torch: Any, devices: Iterable[Any]) -> dict[Any, int]:
+    """Bytes on each device that live across steps. Walks all objects.
+
+    Storages of parameters and buffers of all modules, and of parameters and
+    states of all optimizers, each once.
+    """
+    ours = frozenset(devices)
+    modules, optimizers = live_objects(torch.nn.Module, torch.optim.Optimizer)
+    seen: set[int] = set()
+    sizes = dict.fromkeys(ours, 0)
+    tensors: list[Any] = []
+    for module in modules:
+        if "_parameters" in module.__dict__ and "_buffers" in module.__dict__:
+            tensors += (*module._parameters.values(), *module._buffers.values())
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            tensors += group["params"]
+        tensors += _tensors(torch, getattr(optimizer, "state", {}))
+    with torch._C.DisableTorchFunctionSubclass():
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+                continue
+            storage = torch._C.TensorBase.untyped_storage(tensor)
+            if storage.device in ours and storage._cdata not in seen:
+                seen.add(storage._cdata)
+                sizes[storage.device] += storage.nbytes()
+    return sizes
+
+
+def _tensors(torch: Any, state: Any, depth: int = 4) -> list[Any]:
+    """All tensors in nested dictionaries and lists."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    if depth == 0:
+        return []
+    if isinstance(state, dict):
+        state = tuple(state.values())
+    if not isinstance(state, list | tuple):
+        return []
+    return [tensor for one in state for tensor in _tensors(torch, one, depth - 1)]
+
+
+def _allocations(figures: Mapping[Any, Figures | None]) -> tuple[int, ...] | None:
+    """How often each device's allocator was asked; ``None`` where one does not count."""
+    counts = [one.allocations for one in figures.values() if one is not None]
+    return tuple(counts) if counts and len(counts) == len(figures) else None
+
+
+def _frames(frame: FrameType | None) -> set[int]:
+    """Ids of a frame and those below it."""
+    found = set()
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return found
+
+
+def _structure(optimizer: Any) -> tuple[int, ...]:
+    """What changes when an optimizer gets other parameters or makes its state."""
+    groups = optimizer.param_groups
+    return (len(optimizer.state), *(len(group["params"]) for group in groups))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """``None`` as soon as one is not known; of nothing, too."""
+    total, known = 0, False
+    for value in values:
+        if value is None:
+            return None
+        total, known = total + value, True
+    return total if known else None

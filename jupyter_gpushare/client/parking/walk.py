@@ -1,0 +1,191 @@
+"""Finding every storage that torch has on given devices.
+
+Python's own objects come from the garbage collector. Tensors that only C++
+holds are reached from them: gradients, and what autograd's graphs have saved
+for the backward pass. What is still missing then is known by the allocator,
+which is why nobody may trust this walk alone (`survey.obstacles`).
+
+Reading must have no side effects: saved tensors are read as they are packed,
+because unpacking runs the user's hooks (recomputation, copies), and nothing
+goes through a tensor subclass's own methods.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a walk has found. ``storages`` has each storage once."""
+
+    storages: list[Any] = field(default_factory=list)
+    graphs: int = 0
+    unreadable: set[str] = field(default_factory=set)
+
+
+class _Kind(Enum):
+    TENSOR = auto()
+    UNTYPED = auto()
+    TYPED = auto()
+    NODE = auto()
+    GRAPH = auto()
+
+
+def walk(torch: Any, is_ours: Callable[[Any], bool]) -> Findings:
+    """Everything of ``torch`` in this process; storages where ``is_ours(device)``."""
+    return _Walk(torch, is_ours).run()
+
+
+def live_objects(*bases: type) -> tuple[list[Any], ...]:
+    """All live objects of each of these classes or of subclasses, by their real type."""
+    which: dict[type, int | None] = {}
+    found: tuple[list[Any], ...] = tuple([] for _ in bases)
+    for thing in gc.get_objects():
+        of = type(thing)
+        if of not in which:
+            which[of] = next((i for i, base in enumerate(bases) if base in _bases(of)), None)
+        index = which[of]
+        if index is not None:
+            found[index].append(thing)
+    return found
+
+
+def _bases(of: type) -> tuple[type, ...]:
+    """Never by ``isinstance``: the ``__class__`` of a proxy runs its code."""
+    bases: tuple[type, ...] = type.__dict__["__mro__"].__get__(of)
+    return bases
+
+
+class _Walk:
+    def __init__(self, torch: Any, is_ours: Callable[[Any], bool]) -> None:
+        self._torch = torch
+        self._is_ours = is_ours
+        self._found = Findings()
+        self._storages: set[int] = set()
+        self._seen: dict[int, Any] = {}  # by id; kept, so that no id is used twice
+        self._waiting: list[Any] = []
+        self._kinds = {
+            torch.cuda.CUDAGraph: _Kind.GRAPH,
+            torch.UntypedStorage: _Kind.UNTYPED,
+            torch.TypedStorage: _Kind.TYPED,
+            torch.Tensor: _Kind.TENSOR,
+        }
+        self._kind_of: dict[type, _Kind | None] = {}
+
+    def run(self) -> Findings:
+        # A tensor subclass must not see us: its __torch_function__ may do anything.
+        with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
+            for thing in gc.get_objects():
+                if self._kind(type(thing)) is not None:
+                    self._visit(thing)
+            while self._waiting:
+                self._look_into(self._waiting.pop())
+        return self._found
+
+    def _kind(self, of: type) -> _Kind | None:
+        try:
+            return self._kind_of[of]
+        except KeyError:
+            bases = _bases(of)
+            kind = next((self._kinds[base] for base in bases if base in self._kinds), None)
+            if kind is None and any("next_functions" in base.__dict__ for base in bases):
+                kind = _Kind.NODE
+            self._kind_of[of] = kind
+            return kind
+
+    def _visit(self, thing: Any) -> None:
+        if id(thing) not in self._seen:
+            self._seen[id(thing)] = thing
+            self._waiting.append(thing)
+
+    def _look_into(self, thing: Any) -> None:
+        match self._kind(type(thing)):
+            case _Kind.TENSOR:
+                self._tensor(thing)
+            case _Kind.NODE:
+                self._node(thing)
+            case _Kind.UNTYPED:
+                self._storage(thing)
+            case _Kind.TYPED:
+                self._storage(thing._untyped_storage)
+            case _Kind.GRAPH:
+                self._found.graphs += 1
+
+    def _tensor(self, tensor: Any) -> None:
+        base = self._torch._C.TensorBase
+        for part in parts(self._torch, tensor):
+            self._visit(part)
+        # Reading `grad` of any other tensor warns.
+        if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
+            grad = base.grad.__get__(tensor)
+            if grad is not None:
+                self._visit(grad)
+        node = base.grad_fn.__get__(tensor) if base.requires_grad.__get__(tensor) else None
+        if node is not None:
+            self._visit(node)
+        layout = base.layout.__get__(tensor)
+        if layout is not self._torch.strided:
+            return  # its parts have the storages
+        try:
+            storage = base.untyped_storage(tensor)
+        except (RuntimeError, NotImplementedError):
+            if self._is_ours(base.device.__get__(tensor)):
+                self._found.unreadable.add(type(tensor).__name__)
+            return
+        self._storage(storage)
+
+    def _storage(self, storage: Any) -> None:
+        key = storage._cdata
+        if key in self._storages:
+            return
+        self._storages.add(key)
+        # A wrapper or a fake tensor tells of a device where it has nothing: its storage does not.
+        if self._is_ours(storage.device) and storage.nbytes() > 0 and storage.data_ptr() != 0:
+            self._found.storages.append(storage)
+
+    def _node(self, node: Any) -> None:
+        for following, _ in node.next_functions:
+            if following is not None:
+                self._visit(following)
+        leaf = getattr(node, "variable", None)  # of an AccumulateGrad
+        if leaf is not None and self._kind(type(leaf)) is _Kind.TENSOR:
+            self._visit(leaf)
+        for saved in _saved(node):
+            packed = getattr(saved, "data", None)
+            if packed is not None and self._kind(type(packed)) is _Kind.TENSOR:
+                self._visit(packed)
+
+
+def _saved(node: Any) -> Iterator[Any]:
+    """What the node has saved, as it is packed."""
+    for name in dir(type(node)):
+        if not name.startswith("_raw_saved_"):
+            continue
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:
+            continue  # freed by its backward pass
+        if isinstance(saved, tuple | list):
+            yield from saved
+        elif saved is not None:
+            yield saved
+
+
+def parts(torch: Any, tensor: Any) -> Iterator[Any]:
+    """The tensors inside a sparse one; of others nothing."""
+    base = torch._C.TensorBase
+    layout = base.layout.__get__(tensor)
+    names: tuple[str, ...] = ()
+    if layout is torch.sparse_coo:
+        names = ("_indices", "_values")
+    elif layout in (torch.sparse_csr, torch.sparse_bsr):
+        names = ("crow_indices", "col_indices", "values")
+    elif layout in (torch.sparse_csc, torch.sparse_bsc):
+        names = ("ccol_indices", "row_indices", "values")
+    for name in names:
+        yield getattr(base, name)(tensor)

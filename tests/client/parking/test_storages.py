@@ -1,0 +1,681 @@
+"""Storage parking of a real torch, with the CPU in the GPU's place."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.torch_cpu import CpuAllocator
+from torch.utils.checkpoint import checkpoint
+
+from jupyter_gpushare.client.parking.base import (
+    ParkedDamaged,
+    ParkFailed,
+    ParkRefused,
+    ResumeFailed,
+)
+from jupyter_gpushare.client.parking.checksum import checksum
+from jupyter_gpushare.client.parking.storages import TorchParker
+from jupyter_gpushare.client.parking.survey import BLOCK, Obstacle, obstacles
+
+Make = Callable[..., TorchParker]
+
+
+class Net(torch.nn.Module):
+    """Tied weights, a buffer, a norm, dropout."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.into = torch.nn.Linear(width, width)
+        self.out = torch.nn.Linear(width, width)
+        self.out.weight = self.into.weight  # tied
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.drop = torch.nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.drop(torch.nn.functional.gelu(self.norm(self.into(x))))).softmax(-1)
+
+
+def train(net: Net, optimizer: torch.optim.Optimizer, steps: int, x: torch.Tensor) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (net(x) * x).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def state(net: Net, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    tensors = list(net.state_dict().values())
+    for one in optimizer.state.values():
+        tensors += [value for value in one.values() if isinstance(value, torch.Tensor)]
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def all_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def kinds(parker: TorchParker) -> set[Obstacle]:
+    return {refusal.obstacle for refusal in obstacles(parker.survey())}
+
+
+def test_training_goes_on_as_if_nothing_had_been(parker: Make) -> None:
+    """AdamW's state, tied weights, buffers and the random state: the same losses to the bit."""
+
+    def run(allocator: CpuAllocator, between: Callable[[], object]) -> tuple[list[float], Any]:
+        torch.default_generator.manual_seed(7)
+        with allocator.user():
+            net, x = Net(), torch.randn(16, 32)
+            optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, amsgrad=True)
+            losses = train(net, optimizer, 3, x)
+            between()
+            losses += train(net, optimizer, 3, x)
+        return losses, state(net, optimizer)
+
+    undisturbed = run(CpuAllocator(), lambda: None)
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    done: list[Any] = []
+
+    def park() -> None:
+        with torch.utils._python_dispatch._disable_current_modes():
+            done.append(parking.park(None))
+            assert parking.is_parked
+            figures = allocator.figures(allocator.devices()[0])
+            assert figures is not None
+            assert figures.requested == 0
+            parking.resume()
+
+    losses, after = run(allocator, park)
+    assert losses == undisturbed[0]
+    assert all_equal(after, undisturbed[1])
+    assert done[0].storages > 15
+    assert done[0].bytes % BLOCK == 0
+
+
+def test_the_graph_of_an_old_loss_still_works(parker: Make) -> None:
+    """Most of what it has saved is held by C++ alone."""
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+
+    def build() -> tuple[Net, torch.Tensor, dict[str, Any]]:
+        torch.default_generator.manual_seed(1)
+        net, x = Net(), torch.randn(16, 32)
+        net.drop.p = 0.0
+        other = copy.deepcopy(net)
+        loss = (net(x) * x).square().sum()
+        (other(x) * x).square().sum().backward()
+        return net, loss, {name: one.grad for name, one in other.named_parameters()}
+
+    net, loss, before = allocator.hold(build)
+    parking.park(None)
+    parking.resume()
+    loss.backward()
+    for name, one in net.named_parameters():
+        assert one.grad is not None
+        assert torch.equal(one.grad, before[name])
+
+
+def test_a_walk_of_pythons_objects_alone_would_miss_much(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+
+    def build() -> torch.Tensor:
+        x = torch.randn(16, 32)
+        loss: torch.Tensor = (Net()(x) * x).square().sum()
+        return loss
+
+    loss = allocator.hold(build)
+    pythons = {
+        one.untyped_storage()._cdata
+        for one in gc.get_objects()
+        if issubclass(type(one), torch.Tensor)
+    }
+    survey = parking.survey()
+    assert survey.storages >= len(pythons) + 4
+    assert obstacles(survey) == ()
+    loss.backward()
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x.exp())
+        ctx.kept = x.sin()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] * 2
+
+
+class Untouchable(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody may call this")
+
+
+def holders() -> dict[str, Any]:
+    """Tensors, each kept in another way."""
+    leaf = torch.linspace(0.1, 1, 100, requires_grad=True)
+    modified = leaf.exp()
+    in_place = modified.sin().sum()
+    with torch.no_grad():
+        modified.add_(1)  # unpacking what was saved would raise
+    with torch.inference_mode():
+        inference = torch.randn(13)
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: (1, one.clone()), lambda two: two[1]):
+        moved = leaf.exp().sum()
+    hooked = leaf.exp()
+    hooked.retain_grad()
+    hooked.sum().backward()
+    closed_over = torch.full((7,), 2.0)
+    return {
+        "custom": Double.apply(leaf),
+        "joined": torch.cat([leaf.exp(), leaf.sin()]).prod(),
+        "in place": in_place,
+        "stacked": [one.cos() for one in leaf.unbind()[:3]],
+        "closure": lambda: closed_over.sum().item(),
+        "storage": torch.randn(11).untyped_storage(),
+        "inference": inference,
+        "subclass": torch.randn(17).as_subclass(Untouchable),
+        "sparse": torch.eye(19).to_sparse(),
+        "rows": torch.eye(23).to_sparse_csr(),
+        "moved": moved,
+        "hooked": hooked,
+        "again": checkpoint(
+            lambda x: x.exp().sin(), leaf, use_reentrant=False, preserve_rng_state=False
+        ),
+        "node": leaf.exp().grad_fn,
+        "views": leaf.detach().view(10, 10)[3:].t(),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_every_kind_of_holder_is_found(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = allocator.hold(holders)
+
+    def sums() -> list[float]:
+        return [kept["joined"].item(), kept["closure"](), kept["sparse"].to_dense().sum().item()]
+
+    assert obstacles(parking.survey()) == ()
+    before = sums()
+    parking.park(None)
+    assert kept["storage"].nbytes() == 0
+    parking.resume()
+    assert sums() == before
+    for name in ("custom", "joined", "moved", "again"):
+        kept[name].sum().backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept["in place"].backward()  # as it would have without us
+
+
+def test_looking_calls_no_hook_of_the_users(parker: Make) -> None:
+    called: list[str] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        called.append("pack")
+        return tensor.clone()
+
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        called.append("unpack")
+        return tensor
+
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+
+    def build() -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return torch.randn(64, requires_grad=True).exp().sum()
+
+    loss = allocator.hold(build)
+    assert obstacles(parking.survey()) == ()
+    assert called == ["pack"] * 2
+    loss.backward()
+    assert called[2:] == ["unpack"]
+
+
+def test_what_only_cpp_knows_is_refused(parker: Make) -> None:
+    """A module that TorchScript has loaded keeps its buffers to itself."""
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+
+    class Holder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("hidden", torch.randn(1000))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript says that it is old
+        saved = io.BytesIO()
+        torch.jit.save(torch.jit.script(Holder()), saved)
+        saved.seek(0)
+        loaded = torch.jit.load(saved)
+    gc.collect()
+    allocator.planted = 4000  # as the allocator would count it
+    with allocator.user():
+        x = torch.ones(10)
+    with pytest.raises(ParkRefused, match="something that is not Python holds it") as caught:
+        parking.park(None)
+    assert [one.obstacle for one in caught.value.refusals] == [Obstacle.NOT_RECONCILED]
+    assert not parking.is_parked
+    assert x.sum() == 10
+    assert loaded is not None
+
+
+class TestRefusals:
+    def test_numpys_memory(self, parker: Make) -> None:
+        allocator = CpuAllocator()
+        with allocator.user():
+            one = torch.ones(100)
+        seen = one.numpy()
+        assert kinds(parker(allocator)) == {Obstacle.NOT_RESIZABLE}
+        assert seen.sum() == 100
+
+    def test_dlpack(self, parker: Make) -> None:
+        allocator = CpuAllocator()
+        with allocator.user():
+            one = torch.ones(100)
+        other = torch.from_dlpack(one)
+        assert kinds(parker(allocator)) >= {Obstacle.NOT_RESIZABLE, Obstacle.ALIASED}
+        assert other.sum() == 100
+
+    def test_shared_memory(self, parker: Make) -> None:
+        allocator = CpuAllocator()
+        with allocator.user():
+            one = torch.ones(100)
+        one.share_memory_()
+        assert Obstacle.SHARED in kinds(parker(allocator))
+
+    def test_sent_to_another_process(self, parker: Make) -> None:
+        """How torch notes what it has sent, whatever the device."""
+        reductions = torch.multiprocessing.reductions
+        allocator = CpuAllocator()
+        with allocator.user():
+            one = torch.ones(100)
+        reference = reductions.StorageWeakRef(one.untyped_storage())
+        reductions.shared_cache["a handle of ours"] = reference
+        try:
+            assert kinds(parker(allocator)) == {Obstacle.SHARED}
+        finally:
+            del reductions.shared_cache["a handle of ours"]
+        assert kinds(parker(allocator)) == set()
+
+    def test_a_process_group(self, parker: Make, tmp_path: Path) -> None:
+        parking = parker(CpuAllocator())
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/meeting", world_size=1, rank=0
+        )
+        try:
+            assert kinds(parking) == {Obstacle.PROCESS_GROUP}
+        finally:
+            torch.distributed.destroy_process_group()
+        assert kinds(parking) == set()
+
+    def test_a_cuda_graph(self, parker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        # without CUDA the class cannot be made: only its object's existence matters
+        graph = torch.cuda.CUDAGraph
+        one = object.__new__(type("Graph", (graph,), {"__new__": object.__new__}))
+        assert kinds(parker(CpuAllocator())) == {Obstacle.CUDA_GRAPH}
+        assert one is not None
+
+    @pytest.mark.parametrize(
+        ("name", "value", "obstacle"),
+        [
+            ("mempools", 1, Obstacle.CUDA_GRAPH),
+            ("recording", True, Obstacle.CUDA_GRAPH),
+            ("streams", 1, Obstacle.OWN_STREAM),
+            ("name", "pluggable", Obstacle.ALLOCATOR),
+        ],
+    )
+    def test_what_the_allocator_tells(
+        self, parker: Make, name: str, value: Any, obstacle: Obstacle
+    ) -> None:
+        allocator = CpuAllocator()
+        setattr(allocator, name, value)
+        assert kinds(parker(allocator)) == {obstacle}
+
+    def test_other_frameworks(self, parker: Make) -> None:
+        parking = parker(CpuAllocator(), others=lambda: ("CuPy",))
+        with pytest.raises(ParkRefused, match="CuPy may use the GPU"):
+            parking.park(None)
+
+    def test_no_figures_no_parking(self, parker: Make) -> None:
+        allocator = CpuAllocator(counts=False)
+        with allocator.user():
+            one = torch.ones(100)
+        assert kinds(parker(allocator)) == {Obstacle.NOT_RECONCILED}
+        assert one.sum() == 100
+
+    def test_the_budget(self, parker: Make) -> None:
+        allocator = CpuAllocator()
+        parking = parker(allocator)
+        with allocator.user():
+            one = torch.ones(1000)
+        needed = parking.bytes_to_park()
+        with pytest.raises(ParkRefused, match="of host memory are needed"):
+            parking.park(needed - 1)
+        assert one.sum() == 1000
+        assert parking.park(needed).bytes == needed
+        with pytest.raises(ParkRefused, match="already"):
+            parking.park(None)
+
+
+# -- any structure ----------------------------------------------------------------------------
+
+
+@st.composite
+def structures(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    """Instructions: a new storage, or a view, a slice, a copy, a graph over an earlier tensor."""
+    verbs = st.sampled_from(["new", "view", "slice", "alias", "clone", "graph", "grad", "empty"])
+    return draw(
+        st.lists(
+            st.tuples(verbs, st.integers(0, 99), st.integers(1, 3000)), min_size=1, max_size=25
+        )
+    )
+
+
+def build(instructions: list[tuple[str, int, int]]) -> list[torch.Tensor]:
+    tensors = [torch.arange(40, dtype=torch.float64)]
+    for verb, which, size in instructions:
+        one = tensors[which % len(tensors)]
+        flat = one.detach()
+        if verb == "new":
+            kind = [torch.float32, torch.uint8, torch.complex64, torch.bool][which % 4]
+            tensors.append((torch.arange(size) % 251).to(kind))
+        elif verb == "view":
+            tensors.append(flat.flatten().view(-1, 1).expand(-1, 2))
+        elif verb == "slice":
+            tensors.append(flat.flatten()[size % 7 :: 2])
+        elif verb == "alias":
+            tensors.append(torch.nn.Parameter(flat, requires_grad=flat.is_floating_point()))
+        elif verb == "clone":
+            tensors.append(flat.clone())
+        elif verb == "graph":
+            leaf = torch.randn(size, requires_grad=True)
+            tensors.append((leaf.exp() * leaf.sin()).sum())
+        elif verb == "grad":
+            leaf = torch.randn(size, requires_grad=True)
+            leaf.square().sum().backward()
+            tensors.append(leaf)
+        else:
+            tensors.append(torch.empty(0))
+    return tensors
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    structures(), st.booleans(), st.sampled_from([512, 4096, 2**20]), st.sampled_from([0, 10**9])
+)
+def test_any_aliasing_survives(
+    instructions: list[tuple[str, int, int]], exact: bool, chunk: int, keep: int
+) -> None:
+    allocator = CpuAllocator(exact=exact)
+    parking = TorchParker(torch, allocator, others=tuple, chunk=chunk, keep=keep)
+    tensors = allocator.hold(lambda: build(instructions))
+    values = [one.detach().tolist() for one in tensors]
+    versions = [one._version for one in tensors]
+    groups = [one.untyped_storage().data_ptr() for one in tensors]
+    for _ in range(2):
+        parked = parking.park(None)
+        assert all(one.untyped_storage().nbytes() == 0 for one in tensors)
+        assert parking.pool.held <= max(parked.bytes, parking.pool.peak)
+        parking.resume()
+        assert [one.detach().tolist() for one in tensors] == values
+        assert [one._version for one in tensors] == versions
+    again = [one.untyped_storage().data_ptr() for one in tensors]
+    same = [[one == other for other in groups] for one in groups]
+    assert [[one == other for other in again] for one in again] == same
+    for one in tensors:
+        if one.grad_fn is not None:
+            one.backward()
+
+
+def test_the_host_never_holds_more_than_is_parked(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator, chunk=2**16, keep=2**17)
+    with allocator.user():
+        kept = [torch.ones(size) for size in (1, 100_000, 7, 50_000, 3)]
+    parked = parking.park(None)
+    assert parking.pool.peak <= parked.bytes
+    parking.resume()
+    assert parking.pool.held <= 2**17
+    assert "forget_host_buffers" in allocator.calls
+    parking.park(None)
+    assert parking.pool.peak <= parked.bytes
+    parking.resume()
+    assert sum(one.sum() for one in kept) == 150_011
+
+
+# -- what goes wrong ----------------------------------------------------------------------------
+
+
+class Trouble:
+    """Lets the n-th resize to a size (or to nothing) of any storage fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.grow_left: float = float("inf")
+        self.shrink_left: float = float("inf")
+        self.error: BaseException = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        real = torch.UntypedStorage.resize_
+
+        def resize_(storage: Any, size: int) -> Any:
+            name = "grow_left" if size else "shrink_left"
+            left = getattr(self, name) - 1
+            setattr(self, name, left)
+            if left < 0:
+                raise self.error
+            return real(storage, size)
+
+        monkeypatch.setattr(torch.UntypedStorage, "resize_", resize_)
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> Trouble:
+    return Trouble(monkeypatch)
+
+
+class Kept:
+    """A model under training, and how to see that it is unharmed."""
+
+    def __init__(self, allocator: CpuAllocator) -> None:
+        with allocator.user():
+            torch.default_generator.manual_seed(3)
+            self.net, self.x = Net(), torch.randn(16, 32)
+            self.optimizer = torch.optim.AdamW(self.net.parameters())
+            train(self.net, self.optimizer, 2, self.x)
+        self.before = [one.tolist() for one in state(self.net, self.optimizer)]
+
+    def is_whole(self) -> bool:
+        return [one.tolist() for one in state(self.net, self.optimizer)] == self.before
+
+
+def test_no_room_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+    parked = parking.park(None)
+    for left in (0, 1, parked.storages // 2, parked.storages - 1):
+        trouble.grow_left = left
+        with pytest.raises(ResumeFailed, match="kept in host memory, complete") as caught:
+            parking.resume()
+        assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+        assert parking.is_parked
+        figures = allocator.figures(allocator.devices()[0])
+        assert figures is not None
+        assert figures.requested == 0  # whoever has the GPU now has room
+        trouble.grow_left = float("inf")
+    parking.resume()
+    assert kept.is_whole()
+
+
+def test_ctrl_c_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+    parking.park(None)
+    trouble.grow_left, trouble.error = 4, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        parking.resume()
+    assert parking.is_parked
+    trouble.grow_left = float("inf")
+    parking.resume()
+    assert kept.is_whole()
+
+
+@pytest.mark.parametrize("left", [0, 1, 10])
+def test_broken_off_while_letting_go(parker: Make, trouble: Trouble, left: int) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+    trouble.shrink_left, trouble.error = left, RuntimeError("CUDA error: unknown error")
+    with pytest.raises(ParkFailed, match="is as it was: CUDA error: unknown error"):
+        parking.park(None)
+    assert not parking.is_parked
+    assert kept.is_whole()
+
+
+def test_broken_off_and_no_way_back_keeps_the_copies(parker: Make, trouble: Trouble) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+    trouble.shrink_left, trouble.grow_left = 10, 3
+
+    real = TorchParker._free
+    with pytest.MonkeyPatch.context() as patch:
+
+        def free(self: TorchParker, copies: Any) -> None:
+            trouble.shrink_left = float("inf")
+            real(self, copies)
+
+        patch.setattr(TorchParker, "_free", free)
+        with pytest.raises(ParkFailed, match="kept in host memory, complete"):
+            parking.park(None)
+    assert parking.is_parked
+    trouble.grow_left = float("inf")
+    parking.resume()
+    assert kept.is_whole()
+
+
+def test_no_host_memory_changes_nothing(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator, chunk=4096)
+    kept = Kept(allocator)
+    allocator.fail_host_after = 3
+    with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: out of host memory"):
+        parking.park(None)
+    assert not parking.is_parked
+    assert parking.pool.held <= 3 * 4096
+    assert kept.is_whole()
+
+
+def test_a_damaged_copy_is_told(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    with allocator.user():
+        one = torch.ones(1000)
+    parking.park(None)
+    (place,) = [copy for copy in parking._parked if copy.size == 4000]
+    place.pieces[0].bytes[17] ^= 4
+    with pytest.raises(ParkedDamaged, match="1 of its tensors are not what they were"):
+        parking.resume()
+    assert not parking.is_parked
+    assert one.sum() != 1000
+
+
+@given(st.binary(min_size=1, max_size=100_000), st.data())
+@settings(deadline=None, max_examples=50)
+def test_every_flipped_bit_changes_the_checksum(data: bytes, draw: st.DataObject) -> None:
+    one = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    before = int(checksum(torch, one))
+    assert before == int(checksum(torch, one.clone()))
+    place = draw.draw(st.integers(0, len(data) - 1))
+    one[place] ^= 1 << draw.draw(st.integers(0, 7))
+    assert int(checksum(torch, one)) != before
+
+
+# -- the rest -----------------------------------------------------------------------------------
+
+
+def test_parked_tensors_can_be_printed(parker: Make) -> None:
+    """A front end shows variables at any time; torch would read memory that is not there."""
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    with allocator.user():
+        one = torch.nn.Parameter(torch.ones(3, 4))
+        part, sparse = one[1:], torch.eye(3).to_sparse()
+    real = torch._tensor_str._str
+    parking.park(None)
+    assert "<parked>, shape=(3, 4), dtype=float32" in repr(one)
+    assert "<parked>" in repr(part)
+    assert "<parked>" in repr(sparse)
+    assert f"{torch.arange(2)}" == "tensor([0, 1])"
+    parking.resume()
+    assert torch._tensor_str._str is real
+    assert repr(one.detach()[0]) == "tensor([1., 1., 1., 1.])"
+
+
+def test_from_another_thread(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+    for job in (lambda: parking.park(None), parking.resume):
+        thread = threading.Thread(target=job)
+        thread.start()
+        thread.join(60)
+    assert not parking.is_parked
+    assert kept.is_whole()
+
+
+def test_trim_and_resume_without_anything(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    parking.resume()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me, self.tensor = self, torch.ones(100_000)
+
+    gc.disable()
+    try:
+        with allocator.user():
+            gone = weakref.ref(Cycle())
+        allocator.figures(allocator.devices()[0])
+        assert gone() is not None
+        assert parking.trim() >= 400_000
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert allocator.calls == ["clear_workspaces", "empty_cache"]
+
+
+def test_dead_proxies_do_no_harm(parker: Make) -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise AssertionError("nobody may look here")
+
+    proxy, plain = Proxy(), SimpleNamespace(next_functions=3)
+    assert obstacles(parker(CpuAllocator()).survey()) == ()
+    assert type(proxy) is Proxy
+    assert plain.next_functions == 3

@@ -1,0 +1,104 @@
+"""The decision over what was found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.client.parking.survey import (
+    BLOCK,
+    DeviceSurvey,
+    Obstacle,
+    Survey,
+    obstacles,
+    rounded,
+    unexplained,
+    words,
+)
+
+
+def device(sizes: list[int], *, exact: bool = True, hidden: int = 0) -> DeviceSurvey:
+    blocks = sum(map(rounded, sizes))
+    return DeviceSurvey(
+        device="cuda:0",
+        storages=len(sizes),
+        found=sum(sizes),
+        blocks=blocks,
+        requested=sum(sizes) + hidden if exact else None,
+        allocated=blocks + rounded(hidden),
+    )
+
+
+SIZES = st.lists(st.integers(1, 2**40), max_size=30)
+CLEAN = Survey(devices=(device([1, 4096]),))
+
+
+@given(SIZES, st.booleans())
+def test_what_is_all_found_reconciles(sizes: list[int], exact: bool) -> None:
+    survey = Survey(devices=(device(sizes, exact=exact),))
+    assert obstacles(survey) == ()
+    assert sum(sizes) <= survey.bytes_to_park < sum(sizes) + BLOCK * len(sizes) + 1
+
+
+@given(SIZES, st.integers(1, 2**40), st.booleans())
+def test_nothing_hidden_is_overlooked(sizes: list[int], hidden: int, exact: bool) -> None:
+    """Not a byte, however much rounding all the others could explain."""
+    one = device(sizes, exact=exact, hidden=hidden)
+    assert unexplained(one) >= (hidden if exact else rounded(hidden))
+    (refusal,) = obstacles(Survey(devices=(one,)))
+    assert refusal.obstacle is Obstacle.NOT_RECONCILED
+    assert "not Python" in refusal.words
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=9), st.booleans())
+def test_more_than_the_allocator_knows_is_refused(sizes: list[int], exact: bool) -> None:
+    one = device(sizes, exact=exact)
+    fewer = replace(one, requested=0 if exact else None, allocated=0)
+    (refusal,) = obstacles(Survey(devices=(fewer,)))
+    assert refusal.obstacle is Obstacle.NOT_RECONCILED
+    assert "somewhere else" in refusal.words
+
+
+def test_rounding_is_allowed_where_only_blocks_are_counted() -> None:
+    one = DeviceSurvey("cuda:0", 2, found=600, blocks=1536, requested=None, allocated=1024)
+    assert unexplained(one) == 0
+
+
+CASES: dict[Obstacle, dict[str, Any]] = {
+    Obstacle.NOT_RESIZABLE: {"not_resizable": 2},
+    Obstacle.ALIASED: {"aliased": 1},
+    Obstacle.SHARED: {"shared": 1},
+    Obstacle.CUDA_GRAPH: {"graphs": 1},
+    Obstacle.OWN_STREAM: {"own_streams": 2},
+    Obstacle.PROCESS_GROUP: {"process_group": "nccl"},
+    Obstacle.OTHER_FRAMEWORK: {"others": ("CuPy", "JAX", "Numba")},
+    Obstacle.ALLOCATOR: {"allocator": "pluggable"},
+    Obstacle.UNREADABLE: {"unreadable": ("BatchedTensor",)},
+    Obstacle.IN_STEP: {"in_step": True},
+    Obstacle.NO_MEANS: {"means": "it cannot be."},
+    Obstacle.NOT_RECONCILED: {"devices": (device([1], hidden=1),)},
+}
+
+
+def test_every_obstacle_has_a_case() -> None:
+    assert CASES.keys() == set(Obstacle)
+
+
+@pytest.mark.parametrize("obstacle", CASES)
+def test_each_alone_refuses(obstacle: Obstacle) -> None:
+    (refusal,) = obstacles(replace(CLEAN, **CASES[obstacle]))
+    assert refusal.obstacle is obstacle
+    assert len(refusal.words) > 10
+
+
+def test_all_together_in_words() -> None:
+    survey = replace(CLEAN, graphs=1, others=("CuPy", "JAX"), not_resizable=1)
+    said = words(obstacles(survey))
+    assert "1 CUDA graph or memory pool" in said
+    assert "CuPy and JAX may use" in said
+    assert "1 tensor is not" in said.replace("memory of 1 tensor is not", "1 tensor is not")
+    assert ".;" not in said
