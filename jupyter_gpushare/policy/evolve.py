@@ -94,7 +94,12 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
         state = replace(state, accounts=Map(fresh), settled_at=event.at)
         for environment in state.queue.keys:
             state = _charge(state, environment, event.at)
-    return replace(state, boot_id=event.boot_id, usage_half_life=event.usage_half_life)
+    return replace(
+        state,
+        boot_id=event.boot_id,
+        usage_half_life=event.usage_half_life,
+        started_at=event.at,
+    )
 
 
 def _gpu_found(state: State, event: ev.GpuFound) -> State:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from . import events as ev
 from .config import PolicyConfig
@@ -172,16 +171,13 @@ def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[e
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
 
 
-#: Seconds between two notes that the GPUs are at work for the same idle task.
-WORK_NOTED: Final = 5.0
-
-
 def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
     """Kernels that run while no cell does: a thread of the task computes."""
     for name in sorted(set[LeaseId]().union(*(parts.worked for parts in seen.values()))):
         lease = state.leases[name]
         held = lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
-        if held and at - (lease.worked_at or -math.inf) >= WORK_NOTED and at >= lease.changed_at:
+        # Each time, not now and then: a time-out may be short.
+        if held and at > (lease.worked_at or -math.inf) and at >= lease.changed_at:
             yield ev.WorkSeen(at, name)
 
 

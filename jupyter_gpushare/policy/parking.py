@@ -99,7 +99,7 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     if not seconds:
         return None
     seconds = max(seconds, config.min_idle)
-    since = max(lease.changed_at, lease.worked_at or lease.changed_at)
+    since = max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
     if lease.has_residue:
         due_at = since  # nobody is disturbed any more
     else:

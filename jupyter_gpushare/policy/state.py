@@ -183,6 +183,8 @@ class State:
     problem: str | None = None
     settled_at: float = 0.0
     looked_at: float = 0.0
+    #: When the node manager started: what the GPUs did before it did not see.
+    started_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
 

@@ -292,6 +292,81 @@ def test_no_utilisation_is_unknown(world: NvmlWorld, inventory: NvmlInventory) -
     assert only(inventory).problem is None
 
 
+# Who works
+
+
+def work(inventory: Inventory) -> dict[int, float | None]:
+    """Utilisation by pid."""
+    return {each.lineage[0].pid: each.utilisation for each in only(inventory).processes}
+
+
+def test_work_is_told_apart_by_process(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    gpu = world.add_gpu()
+    world.add_process(gpu, os.getpid(), GIB)
+    world.add_process(gpu, NOBODY, GIB, stays=True)
+    world.set_utilisation(gpu, 90)
+    world.add_sample(gpu, NOBODY, 80, stamp=1_000)
+    assert work(inventory) == {os.getpid(): None, NOBODY: None}, "before the first reading"
+    assert work(inventory) == {os.getpid(): 0.0, NOBODY: 0.0}, "nobody worked since"
+    world.add_sample(gpu, os.getpid(), 30, stamp=2_000)
+    world.add_sample(gpu, os.getpid(), 50, stamp=3_000)
+    world.add_sample(gpu, NOBODY + 1, 90, stamp=3_000)  # it is there no more
+    assert work(inventory) == {os.getpid(): pytest.approx(0.4), NOBODY: 0.0}
+    assert work(inventory) == {os.getpid(): 0.0, NOBODY: 0.0}, "each sample counts once"
+
+
+def test_a_process_that_works_on_is_seen_in_each_reading(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    gpu = world.add_gpu()
+    world.add_process(gpu, os.getpid(), GIB)
+    world.set_work(gpu, os.getpid(), 3)
+    assert work(inventory) == {os.getpid(): None}
+    assert work(inventory) == {os.getpid(): 0.03}
+    assert work(inventory) == {os.getpid(): 0.03}
+    world.set_work(gpu, os.getpid(), None)
+    assert work(inventory) == {os.getpid(): 0.0}
+
+
+def test_samples_that_cannot_be_are_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    """As some drivers give them: a share of more than all, and no process at all."""
+    gpu = world.add_gpu()
+    world.add_process(gpu, os.getpid(), GIB)
+    world.add_process(gpu, 0, GIB, stays=True)
+    started(inventory)
+    world.add_sample(gpu, os.getpid(), 20, stamp=1_000)
+    world.add_sample(gpu, os.getpid(), 4_000_000_000, stamp=2_000)
+    world.add_sample(gpu, 0, 70, stamp=2_000)
+    assert work(inventory) == {os.getpid(): 0.2, 0: None}
+
+
+@pytest.mark.parametrize("way", ["lacks", "cannot"])
+def test_where_work_is_not_told_the_device_tells_of_who_is_alone(
+    world: NvmlWorld, inventory: NvmlInventory, way: str
+) -> None:
+    gpu = world.add_gpu()
+    function = "nvmlDeviceGetProcessUtilization"
+    if way == "lacks":
+        world.lack(function)
+    else:
+        world.fail(gpu, function, Nvml.NOT_SUPPORTED)
+    world.set_utilisation(gpu, 40)
+    world.add_process(gpu, os.getpid(), GIB)
+    assert work(inventory) == {os.getpid(): 0.4}
+    world.add_process(gpu, NOBODY, GIB, Kind.GRAPHICS, stays=True)
+    assert work(inventory) == {os.getpid(): None, NOBODY: None}
+    world.remove_process(gpu, NOBODY)
+    world.fail(gpu, "nvmlDeviceGetUtilizationRates", Nvml.NOT_SUPPORTED)
+    assert work(inventory) == {os.getpid(): None}
+
+
+def test_work_on_mig_devices_is_unknown(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    mig = world.add_mig(world.add_gpu())
+    world.add_process(mig, os.getpid(), GIB)
+    started(inventory)
+    assert work(inventory) == {os.getpid(): None}
+
+
 # Mishaps of one GPU
 
 

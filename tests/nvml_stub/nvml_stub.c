@@ -27,6 +27,8 @@
  *   persistence UUID 0|1              persistence mode (absent: on)
  *   proc UUID PID BYTES|? C|G|M FLAG  FLAG: "live" = gone when the process is; "stays"
  *   xid SERIAL UUID XID GI|-          told once by each event set that was made before it
+ *   work UUID PID PERCENT STAMP       a sample of its kernels' work, STAMP in microseconds;
+ *                                     STAMP 0: taken at each call, while the process lives
  *
  * Beside it, in the directory NVML_STUB_STATE + ".procs", the CUDA double
  * (tests/cuda_stub/cuda_stub.c) keeps a file for each process that uses it:
@@ -57,7 +59,7 @@ enum {
     VERSION_MISMATCH = 25,
 };
 
-enum { MOST_DEVICES = 128, MOST_PROCESSES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32 };
+enum { MOST_DEVICES = 128, MOST_PROCESSES = 512, MOST_XIDS = 64, MOST_LACKS = 32, MOST_FAILS = 32, MOST_SAMPLES = 256 };
 enum { UUID_SIZE = 96, NAME_SIZE = 96 };
 
 typedef unsigned long long u64;
@@ -82,6 +84,12 @@ struct xid {
     unsigned gi;
 };
 
+struct sample {
+    char uuid[UUID_SIZE];
+    unsigned pid, percent;
+    u64 stamp;
+};
+
 struct failure {
     char uuid[UUID_SIZE], function[64];
     int code;
@@ -89,12 +97,13 @@ struct failure {
 
 struct world {
     int init, every, slow, sticky;
-    int devices, gpus, processes, xids, lacks, fails;
+    int devices, gpus, processes, xids, lacks, fails, samples;
     struct device device[MOST_DEVICES];
     struct process process[MOST_PROCESSES];
     struct xid xid[MOST_XIDS];
     char lack[MOST_LACKS][64];
     struct failure fail[MOST_FAILS];
+    struct sample sample[MOST_SAMPLES];
 };
 
 /* A handle outlives the lines it was made from, as a real one does. */
@@ -210,6 +219,14 @@ static void read_line(struct world *world, char *line)
             process->pid = pid;
             process->memory = word[0] == '?' ? ~0ULL : strtoull(word, NULL, 10);
             process->kind = kind;
+        }
+    } else if (sscanf(line, "work %95s %u %u %llu", uuid, &pid, &gi, &number) == 4) {
+        if (world->samples < MOST_SAMPLES && (number || runs(pid))) {
+            struct sample *sample = &world->sample[world->samples++];
+            strcpy(sample->uuid, uuid);
+            sample->pid = pid;
+            sample->percent = gi;
+            sample->stamp = number;
         }
     } else if (sscanf(line, "xid %llu %95s %llu %63s", &total, uuid, &number, word) == 4) {
         if (world->xids < MOST_XIDS) {
@@ -599,6 +616,47 @@ EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, struct utilisati
     rates->gpu = (unsigned)device->util;
     rates->memory = 0;
     return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+struct work_sample {
+    unsigned pid;
+    u64 stamp;
+    unsigned sm, memory, encoder, decoder;
+};
+
+/*
+ * One sample a process that did some work after the stamp; "not found" where nobody did. Without
+ * a buffer it says how much room it wants.
+ */
+EXPORT int nvmlDeviceGetProcessUtilization(struct handle *handle, struct work_sample *samples,
+                                           unsigned *count, u64 after)
+{
+    struct device *device = NULL;
+    struct timespec clock;
+    unsigned room = samples == NULL ? 0 : *count, found = 0;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    if (device->is_mig || device->mig_mode)
+        return leave(NOT_SUPPORTED);
+    clock_gettime(CLOCK_REALTIME, &clock);
+    for (int i = 0; i < now.samples; i++) {
+        const struct sample *sample = &now.sample[i];
+        u64 stamp = sample->stamp;
+        if (stamp == 0)
+            stamp = (u64)clock.tv_sec * 1000000 + (u64)clock.tv_nsec / 1000;
+        if (strcmp(sample->uuid, device->uuid) != 0 || stamp <= after || sample->percent == 0)
+            continue;
+        if (found < room) {
+            memset(&samples[found], 0, sizeof *samples);
+            samples[found].pid = sample->pid;
+            samples[found].stamp = stamp;
+            samples[found].sm = sample->percent;
+        }
+        found++;
+    }
+    *count = found;
+    return leave(found == 0 ? NOT_FOUND : found > room ? INSUFFICIENT_SIZE : SUCCESS);
 }
 
 static int list(const char *function, char kind, struct handle *handle, unsigned *count,

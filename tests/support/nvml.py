@@ -108,6 +108,8 @@ class NvmlWorld:
         self._lacking: list[str] = []
         self._devices: dict[str, _Device] = {}
         self._xids: list[str] = []
+        self._work: dict[tuple[str, int], str] = {}
+        self._samples: list[str] = []
         self._held_back = 0
         self._write()
 
@@ -227,6 +229,18 @@ class NvmlWorld:
         device.processes = [each for each in device.processes if each.pid != pid]
         self._write()
 
+    def set_work(self, gpu: str, pid: int, percent: int | None) -> None:
+        """From now on its kernels run so much of the time; ``None`` and 0: not at all."""
+        self._work.pop((gpu, pid), None)
+        if percent is not None:
+            self._work[gpu, pid] = f"work {gpu} {pid} {percent} 0"
+        self._write()
+
+    def add_sample(self, gpu: str, pid: int, percent: int, stamp: int) -> None:
+        """One sample of work that stays in the driver's buffer; ``stamp`` in microseconds."""
+        self._samples.append(f"work {gpu} {pid} {percent} {stamp}")
+        self._write()
+
     # Mishaps
 
     def lose(self, gpu: str, code: Nvml = Nvml.GPU_IS_LOST) -> None:
@@ -314,7 +328,7 @@ class NvmlWorld:
                 memory = "?" if process.memory is None else str(process.memory)
                 flag = "stays" if process.stays else "live"
                 lines.append(f"proc {gpu} {process.pid} {memory} {process.kind.value} {flag}")
-        lines += self._xids
+        lines += [*self._xids, *self._work.values(), *self._samples]
         lines += self._more_lines()
         scratch = self.state.with_name(f".{self.state.name}.{os.getpid()}.new")
         scratch.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")

@@ -120,6 +120,14 @@ class Histories(RuleBasedStateMachine):
         if size > 0:
             self.world.memory[(lease.task.process.pid, part.gpu)] = size
 
+    @precondition(lambda self: self.world.memory)
+    @rule(data=st.data(), share=st.sampled_from([0.0, 0.03, 0.1, 0.9]))
+    def compute(self, data: st.DataObject, share: float) -> None:
+        """A thread computes, whatever the cells do; or keeps the GPU warm, or stops."""
+        holder = data.draw(st.sampled_from(sorted(self.world.memory)))
+        self.world.work[holder] = share
+        self.world.observe()
+
     @precondition(lambda self: self._leases(LeasePhase.PARKED))
     @rule(data=st.data(), gib=st.integers(1, 8))
     def cheat(self, data: st.DataObject, gib: int) -> None:

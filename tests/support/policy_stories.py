@@ -361,6 +361,68 @@ def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     assert phase(world, "L1") == "held"
 
 
+def restarted(world: World) -> State:
+    """The state that a node manager has which was killed and started again."""
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    return core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
+
+
+def a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not() -> None:
+    """What the driver measured of the task's own kernels counts, not what its client says."""
+    for share, keeps in ((0.9, True), (0.1, True), (0.03, False), (0.0, False)):
+        world = lazy()
+        world.request("alice", 1)
+        world.memory[(1, gpu(0).uuid)] = GIB
+        world.work[(1, gpu(0).uuid)] = share
+        world.observe()
+        idle(world, "L1")
+        world.request("bob", 2)
+        for _ in range(40):
+            world.at += 2.0
+            world.observe()
+            world.tick(0.0)
+        assert asked(world) == ([] if keeps else ["L1"]), share
+        if keeps:
+            world.work.clear()
+            world.tick(59.0)
+            world.observe()
+            assert asked(world) == [], "less than a minute since it worked"
+            world.tick(1.0)
+            assert asked(world) == ["L1"]
+
+
+def a_time_out_shorter_than_any_note_of_work_is_kept_too() -> None:
+    """Work is noted at each measurement, so that no time-out runs out between two notes."""
+    world = lazy(idle_timeout=3.0)
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = GIB
+    world.work[(1, gpu(0).uuid)] = 0.5
+    idle(world, "L1")
+    world.request("bob", 2)
+    for _ in range(30):
+        world.observe()
+        world.tick(2.0)
+    assert asked(world) == []
+
+
+def work_before_a_restart_is_not_forgotten_at_once() -> None:
+    """A node manager that has just started has not seen what the GPUs did."""
+    world = lazy()
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.tick(1000)
+    world.state = restarted(world)
+    world.run(cmd.ConfigureQuotas(world.at, Quota(2, None)))
+    world.request("bob", 2)
+    assert asked(world) == []
+    world.tick(59)
+    assert asked(world) == []
+    world.tick(1)
+    assert asked(world) == ["L1"]
+
+
 def a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
     """With its place in the queue; its death, an administrator or silence end it."""
     for way in ("die", "revoke", "silence"):
@@ -416,6 +478,9 @@ def nobody_parks_or_resumes_for_another() -> None:
 
 
 STORIES = (
+    a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not,
+    a_time_out_shorter_than_any_note_of_work_is_kept_too,
+    work_before_a_restart_is_not_forgotten_at_once,
     nobody_parks_or_resumes_for_another,
     an_idle_gpu_goes_to_who_waits_and_comes_back,
     who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now,

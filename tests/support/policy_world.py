@@ -58,6 +58,9 @@ class World:
     history: list[ev.Event] = field(default_factory=list)
     commands: list[cmd.Command] = field(default_factory=list)
     memory: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
+    #: Share of the time in which a process's kernels run there, and when that was last measured.
+    work: dict[tuple[int, GpuUuid], float] = field(default_factory=dict)
+    worked: dict[int, float] = field(default_factory=dict)
     entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     #: GPU-hours that each environment really held in the window, as the shell would measure.
     spent: dict[str, float] = field(default_factory=dict)
@@ -151,6 +154,8 @@ class World:
             seconds = self.config.spent_idle_timeout
         assert seconds, "it may be idle for ever"
         since = max(since, self.asked.get(event.lease, since))
+        worked = self.worked.get(lease.task.process.pid, since)
+        assert event.at - worked >= seconds, "its GPU was at work, though no cell ran"
         assert event.at - since >= seconds, "it was asked too soon"
         self.asked[event.lease] = event.at
         if event.reason is ParkReason.CONTENDED:
@@ -229,7 +234,8 @@ class World:
                     None,
                     Bytes(sum(here.values())),
                     tuple(
-                        ProcessReading((process(pid),), Bytes(size)) for pid, size in here.items()
+                        ProcessReading((process(pid),), Bytes(size), self.work.get((pid, uuid)))
+                        for pid, size in here.items()
                     ),
                 )
             )
@@ -237,6 +243,11 @@ class World:
         return tuple(result)
 
     def observe(self) -> None:
+        for (pid, uuid), share in self.work.items():
+            leases = self.state.by_process.get(process(pid), ())
+            holds = any((lease, uuid) in self.state.claims for lease in leases)
+            if holds and (pid, uuid) in self.memory and share >= self.config.busy_utilisation:
+                self.worked[pid] = self.at
         self.run(cmd.Observe(self.at, self.readings()))
 
     def measured(self) -> State:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,8 @@ class NvmlInventory:
         self._lost_boards: set[str] = set()
         self._readings_with_loss = 0
         self._told: set[str] = set()
+        # The newest stamp of each device's samples of work, as the driver counts them.
+        self._sampled: dict[GpuUuid, int] = {}
 
     def discover(self) -> tuple[Gpu, ...]:
         with self._calls():
@@ -370,7 +372,7 @@ class NvmlInventory:
                 problem = "The GPU was switched to MIG mode; only its instances can be used."
             memory = _memory(handle)
             utilisation = _utilisation(handle)
-            processes = self._processes(handle)
+            processes = self._processes(handle, uuid, utilisation)
         except pynvml.NVMLError as error:
             _reraise_if_general(error)
             if error.value in _LOST and not device.mig:
@@ -388,7 +390,10 @@ class NvmlInventory:
             utilisation=utilisation,
         )
 
-    def _processes(self, handle: _Handle) -> tuple[ProcessReading, ...]:
+    def _processes(
+        self, handle: _Handle, uuid: GpuUuid, utilisation: float | None
+    ) -> tuple[ProcessReading, ...]:
+        """Who is on the device, of whose work ``utilisation`` is the sum."""
         merged: dict[int, int | None] = {}
         for ask in _PROCESS_LISTS:
             for pid, memory in _one_list(handle, ask).items():
@@ -397,15 +402,38 @@ class NvmlInventory:
                 # memory: the larger figure is right, and any is better than none.
                 if earlier is None or (memory is not None and memory > earlier):
                     merged[pid] = memory
+        work = self._work(handle, uuid, merged, utilisation)
         return tuple(
             ProcessReading(
                 # Not visible from our pid namespace, or already gone: nobody's
                 # process, but its memory is taken all the same.
                 lineage=lineage(pid, self._boot_id) or (ProcessId(self._boot_id, pid, 0),),
                 memory=None if memory is None else Bytes(memory),
+                utilisation=work.get(pid),
             )
             for pid, memory in sorted(merged.items())
         )
+
+    def _work(
+        self, handle: _Handle, uuid: GpuUuid, pids: Collection[int], whole: float | None
+    ) -> dict[int, float]:
+        """Utilisation (0-1) since the last reading by pid; who is missing: unknown."""
+        since = self._sampled.get(uuid)
+        samples = _samples(handle, since or 0)
+        if samples is None:
+            # The device's own figure tells of a process only where nobody else is there: one
+            # that draws would count as one that computes.
+            self._sampled.pop(uuid, None)
+            return dict.fromkeys(pids, whole) if whole is not None and len(pids) == 1 else {}
+        self._sampled[uuid] = max([since or 0, *(stamp for _, stamp, _ in samples)])
+        if since is None:
+            return {}  # nobody knows of which time these tell
+        shares: dict[int, list[float]] = {pid: [] for pid in pids if pid}
+        for pid, _, share in samples:
+            if pid in shares:
+                shares[pid].append(share)
+        # Samples without any work are not given.
+        return {pid: sum(some) / max(1, len(some)) for pid, some in shares.items()}
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self._told:
@@ -459,6 +487,32 @@ def _one_list(
                     memory[pid] = None if size is None or before is None else before + int(size)
             return memory
     return {}
+
+
+def _samples(handle: _Handle, since: int) -> list[tuple[int, int, float]] | None:
+    """Samples of work newer than the stamp ``since``: pid, stamp (microseconds), share (0-1).
+
+    ``None``: the driver does not tell. Some drivers fill their buffer with entries that were
+    never written or are older than what was asked for: they are left out.
+    """
+    for tries_left in reversed(range(_PROCESS_LIST_TRIES)):
+        try:
+            entries = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE and tries_left:
+                continue
+            # Nobody worked. pynvml raises "success" where a driver has room for none to tell.
+            if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
+                return []
+            if error.value in _NO_ANSWER or error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                return None
+            raise
+        return [
+            (int(entry.pid), int(entry.timeStamp), int(entry.smUtil) / 100)
+            for entry in entries
+            if entry.pid and int(entry.timeStamp) > since and int(entry.smUtil) <= 100
+        ]
+    return None
 
 
 def _describe(handle: _Handle, uuid: GpuUuid, number: int, sharers: int = 1) -> Gpu:
