@@ -3,12 +3,14 @@
 *Persistent* memory lives across steps (parameters, buffers, an optimizer's
 state), *temporary* is dead at a step's end (activations, gradients,
 workspaces), *cache* is what the allocator holds for next time. A step is one
-outermost ``Optimizer.step`` of any optimizer; torch calls our hooks around it.
+outermost ``Optimizer.step`` of any optimizer; torch calls our hook at its end.
 
 A step costs a few dictionary look-ups and one read of the allocator's
 counters. Persistent memory is added up anew only when an optimizer's structure
 has changed, and never for more than a hundredth of the time. Nothing here
 raises into the user's code; what interrupts the gate (Ctrl-C) does.
+
+A step that the user has compiled (``torch.compile(optimizer.step)``) is not seen.
 
 Peaks are read and never reset: they are the user's, too. ``temporary`` is thus
 the most that was needed since he reset them, or since the program began.
@@ -19,10 +21,9 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -83,8 +84,11 @@ class StepMeter:
         self._torch = torch
         self._allocator = allocator
         self._clock = clock
-        self._hooks: list[Any] = []
-        self._running: dict[int, list[int]] = {}  # ids of the frames of steps, in each thread
+        self._is_compiling = torch.compiler.is_compiling
+        self._hook: Any = None
+        # What torch runs around every optimizer's step, and calls us from.
+        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+        self._ending: set[int] = set()  # ids of frames of it, with nothing left to do but us
         self._steps = 0
         self._last_step_at = 0.0
         self._errors = 0
@@ -103,10 +107,11 @@ class StepMeter:
     @property
     def in_step(self) -> bool:
         """Whether an optimizer's step is running."""
-        running = {frame for stack in tuple(self._running.values()) for frame in stack}
-        # A step that raised never told that it ended: only what is on a stack runs.
-        return bool(running) and any(
-            not running.isdisjoint(_frames(frame)) for frame in sys._current_frames().values()
+        # Looked up, not counted: torch tells nobody of a step that ends by raising.
+        return any(
+            frame.f_code is self._step_code and id(frame) not in self._ending
+            for thread in sys._current_frames().values()
+            for frame in _frames(thread)
         )
 
     @property
@@ -139,35 +144,30 @@ class StepMeter:
 
     def install(self) -> None:
         """Have torch call us; once is enough."""
-        if self._hooks:
+        if self._hook is not None:
             return
         optimizer: Any = sys.modules[self._torch.optim.Optimizer.__module__]
-        before, after = self._before_step, self._after_step
-        self._hooks = [
-            optimizer.register_optimizer_step_pre_hook(before),
-            optimizer.register_optimizer_step_post_hook(after),
-        ]
+        self._hook = optimizer.register_optimizer_step_post_hook(self._after_step)
 
     def uninstall(self) -> None:
         """Measure no more."""
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def _before_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
-        frame = sys._getframe(1)
-        stack = self._running.setdefault(threading.get_ident(), [])
-        if stack:  # one step inside another one, or one that raised before
-            alive = _frames(frame)
-            stack[:] = [one for one in stack if one in alive]
-        stack.append(id(frame))
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
 
     def _after_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
-        me = threading.get_ident()
-        stack = self._running.get(me, [])
-        if len(stack) > 1:
-            stack.pop()
-            return  # the step that it is a part of goes on
-        self._running.pop(me, None)
+        if self._is_compiling():
+            return  # torch.compile reads this code, and must find nothing to stumble over
+        step = sys._getframe(1)
+        if any(frame.f_code is step.f_code for frame in _frames(step.f_back)):
+            return  # the step of another optimizer, which this one is a part of, goes on
+        self._ending.add(id(step))
+        try:
+            self._step_ends(optimizer)
+        finally:
+            self._ending.discard(id(step))
+
+    def _step_ends(self, optimizer: Any) -> None:
         try:
             self._measure(optimizer)
             if self.on_step is not None and (use := self.use) is not None:
@@ -284,13 +284,11 @@ def _allocations(figures: Mapping[Any, Figures | None]) -> tuple[int, ...] | Non
     return tuple(counts) if counts and len(counts) == len(figures) else None
 
 
-def _frames(frame: FrameType | None) -> set[int]:
-    """Ids of a frame and those below it."""
-    found = set()
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those below it."""
     while frame is not None:
-        found.add(id(frame))
+        yield frame
         frame = frame.f_back
-    return found
 
 
 def _structure(optimizer: Any) -> tuple[int, ...]:
