@@ -100,7 +100,9 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     for check, found in node_manager(environ):
         node = found or node
         yield check
-    yield nvml(node)
+    answer = ask_nvml()
+    yield nvml(node, answer)
+    yield from driver_checkpoints(environ, answer)
     yield pidfd()
     yield peer_pidfd()
     yield ledger_place(ledger)
@@ -348,8 +350,8 @@ def _quota(status: Mapping[str, Any]) -> Check:
     )
 
 
-def nvml(node: Mapping[str, Any] | None) -> Check:
-    """The NVIDIA driver, asked in another process: a sick driver can hang whoever asks."""
+def ask_nvml() -> dict[str, Any] | Check:
+    """What NVML says, asked in another process: a sick driver can hang whoever asks."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _NVML],
@@ -358,7 +360,7 @@ def nvml(node: Mapping[str, Any] | None) -> Check:
             timeout=PATIENCE,
             check=False,
         )
-        answer = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return problem(
             "NVIDIA driver",
@@ -371,6 +373,13 @@ def nvml(node: Mapping[str, Any] | None) -> Check:
             "The NVML check itself failed.",
             "pip install --force-reinstall nvidia-ml-py",
         )
+    return answer
+
+
+def nvml(node: Mapping[str, Any] | None, answer: dict[str, Any] | Check) -> Check:
+    """The NVIDIA driver. ``answer``: what :func:`ask_nvml` gave."""
+    if isinstance(answer, Check):
+        return answer
     if "error" not in answer:
         gpus = ", ".join(answer["gpus"]) or "no GPU"
         return ok("NVIDIA driver", f"{answer['driver']}: {gpus}")
@@ -387,6 +396,52 @@ def nvml(node: Mapping[str, Any] | None) -> Check:
         f"none ({answer['error']}).",
         "To try things out: jupyter gpushare node --simulate 2x24GiB",
     )
+
+
+def driver_checkpoints(
+    environ: Mapping[str, str], answer: dict[str, Any] | Check
+) -> Iterator[Check]:
+    """Whether an idle kernel that uses CUDA can be parked whole, with any framework."""
+    name = "driver checkpoints"
+    if isinstance(answer, Check) or "error" in answer:
+        yield ok(name, "not looked at: there is no NVIDIA driver here that answers")
+        return
+    from ..client.parking.driver import helper_environ
+    from ..protocol.checkpoint import Ability, Cause, decode_answer
+    from ..protocol.errors import ProtocolError
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "jupyter_gpushare.node.checkpoint", "--probe"],
+            capture_output=True,
+            timeout=2 * PATIENCE,
+            env=helper_environ(environ),
+            check=False,
+        )
+        ability = decode_answer(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ProtocolError) as error:
+        yield problem(name, f"The check itself failed: {error}", "Look at the system log.")
+        return
+    assert isinstance(ability, Ability)
+    said = f"driver {answer['driver']}"
+    if not ability.usable:
+        fixes = {
+            Cause.NO_BINDINGS: "pip install 'jupyter_gpushare[checkpoint]'",
+            Cause.OLD_DRIVER: "Ask the administrator for driver 570 or newer.",
+            Cause.NOT_PERMITTED: "Allow ptrace between a user's own processes.",
+            Cause.NOT_SUPPORTED: "Share whole GPUs instead, where idle kernels shall be parked.",
+        }
+        yield warning(
+            name,
+            f"not possible ({said}): {ability.why} Idle kernels are parked by other means where"
+            " their framework allows it.",
+            fixes.get(ability.cause) if ability.cause else None,
+        )
+        return
+    bindings = f"cuda-bindings {ability.bindings}"
+    yield ok(name, f"possible ({said}, {bindings}); {ability.migration_why}")
+    for caution in ability.cautions:
+        yield warning(name, caution)
 
 
 def pidfd() -> Check:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.livenode import LiveNode
 from support.nvml_fixtures import nvml_stub, nvml_world
 
-__all__ = ["node", "nvml_stub", "nvml_world", "shared_node"]
+__all__ = ["cuda_stubs", "cuda_world", "node", "nvml_stub", "nvml_world", "shared_node"]
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cuda import CudaWorld
 from support.disk import fill, remount, tiny_disk
 from support.livenode import CLI, LiveNode
 from support.nvml import GIB, NvmlWorld
@@ -285,6 +286,26 @@ def test_what_a_node_manager_reports_is_passed_on(node: LiveNode, tmp_path: Path
 
 
 # -- the machine -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "persistence", "text"),
+    [
+        (13000, True, "possible (driver 580.0.stub, cuda-bindings"),
+        (13000, False, "nvidia-smi -pm 1"),
+        (12040, True, "The driver is of CUDA 12.4"),
+    ],
+)
+def test_whether_the_driver_can_checkpoint(
+    cuda_world: CudaWorld, tmp_path: Path, version: int, persistence: bool, text: str
+) -> None:
+    gpu = cuda_world.add_gpu(memory=24 * GIB)
+    cuda_world.set_version(version)
+    cuda_world.set_persistence(gpu, persistence)
+    _, report = doctor(tmp_path, cuda_world.environ(LiveNode(tmp_path).environ))
+    assert any(text in check["text"] for check in report["driver checkpoints"])
+    expected = "ok" if persistence and version == 13000 else "warning"
+    assert report["driver checkpoints"][-1]["level"] == expected
 
 
 def test_the_driver_and_its_gpus_are_named(nvml_world: NvmlWorld, tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from typing import Final
 
 from jupyter_gpushare.protocol.checkpoint import (
     Ability,
+    Action,
     Cause,
     Outcome,
+    Request,
     Result,
     decode_request,
     encode_answer,
@@ -177,7 +179,13 @@ def main(arguments: list[str] | None = None) -> int:
         description="Be the helper that checkpoints this user's idle kernels. Kernels start it"
         " themselves when they need it.",
     )
-    parser.add_argument("--socket", required=True, help="where to listen")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--socket", help="where to listen")
+    what.add_argument(
+        "--probe",
+        action="store_true",
+        help="print whether checkpoints are possible here, as one line of JSON, and end",
+    )
     parser.add_argument(
         "--idle", type=float, default=IDLE_SECONDS, help="seconds without a request until it ends"
     )
@@ -185,6 +193,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--foreground", action="store_true", help="stay the child of whoever started it"
     )
     options = parser.parse_args(arguments)
+    if options.probe:
+        link = WorkerLink()
+        try:
+            answer = Operations(link).carry_out(Request(Action.PROBE))
+        finally:
+            link.close()
+        sys.stdout.buffer.write(encode_answer(answer))
+        return 0
     try:
         taken = listen(options.socket)
     except (UnsafePlace, OSError) as error:
