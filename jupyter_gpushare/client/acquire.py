@@ -64,6 +64,10 @@ class _Process:
         if self._broker is not None:
             self._broker.before_cell()
 
+    def barred(self) -> str | None:
+        """Why no cell may run now; ``None``: they may."""
+        return None if self._broker is None else self._broker.barred
+
     def _weakest(self) -> Settings:
         from .settings import Settings
 
@@ -84,6 +88,7 @@ _process = _Process()
 use_traits = _process.use_traits
 set_activity = _process.set_activity
 before_cell = _process.before_cell
+barred = _process.barred
 
 
 def broker() -> Broker:

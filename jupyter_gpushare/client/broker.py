@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from enum import Enum
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol import names
 from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
+from ..protocol.sizes import format_size
 from . import display
 from .adapters import registry
 from .errors import GpuShareError, LeaseLost, NodeUnavailable
-from .grant import Grant, GrantedGpu
+from .grant import Grant, read_grant
+from .parking.rungs import Given, Need, NotBroughtBack, Rung, read_needs
 from .session import Link, NobodyThere, Session
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .task import describe_task
 from .visible import Visible, cuda_started
 
+if TYPE_CHECKING:
+    from .parking.ladder import Framework, Ladder
+
+#: Rungs after which something of this process stays on its GPUs.
+_LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
+#: Bytes that may stay on a GPU when a person parks it by hand, and nobody said what is needed.
+_MAY_STAY: Final = 1024**3
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 
 
@@ -41,6 +52,7 @@ class Standing(Enum):
     HELD = "held"
     JOINED = "joined"
     FELL_BACK = "fell_back"
+    PARKING = "parking"
     PARKED = "parked"
     LOST = "lost"
 
@@ -82,6 +94,12 @@ class Broker:
         self._deserted = False
         self._silent_until = 0.0
         self._parked: str | None = None  # the lease, while its GPUs are given back
+        self._given = Given(Rung.RELEASE)
+        self._had: tuple[str, ...] = ()  # UUIDs of the GPUs it had
+        self._ladder: Ladder | None = None  # made when CUDA must be given up
+        self._told_ability: str | None = None  # of which lease
+        #: Why the cell that begins must not run; the next one tries again.
+        self.barred: str | None = None
         # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
         self._between_cells = threading.Lock()
         # Our parent's marks; without them this process asks for itself.
@@ -167,13 +185,14 @@ class Broker:
         """
         with self._lock:
             self._settle()
-            if self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED):
+            kept = self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED)
+            if kept and not self._holds:
                 return self.grant
-            if self.standing is Standing.PARKED:
+            if self.standing is Standing.PARKED or self._holds:
                 try:
                     return self._resume()
                 except GpuShareError as error:
-                    if self.settings.fallback is Fallback.ERROR:
+                    if self.settings.fallback is Fallback.ERROR or self._holds:
                         raise
                     self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
                     return None
@@ -212,6 +231,7 @@ class Broker:
         with self._lock:
             self._settle()
             wanted = ask.over(self.ask())
+            self._must_be_whole()
             if self.standing is Standing.PARKED:
                 self.release()
             if self.grant is not None:
@@ -229,6 +249,7 @@ class Broker:
         """
         with self._lock:
             self._settle()
+            self._must_be_whole()
             if self.standing is Standing.PARKED and self._parked is not None:
                 return self._release_parked(self._parked)
             if self.grant is None:
@@ -266,25 +287,76 @@ class Broker:
         grant, session = self.grant, self._session
         if grant is not None and session is not None and self.standing is Standing.HELD:
             session.set_activity(grant.lease, busy)
+            new = session.hello.get("parks") is True and self._told_ability != grant.lease
+            if not busy and new and cuda_started():
+                self._told_ability = grant.lease
+                _in_background(lambda: self._tell_ability(session, grant.lease))
 
     def before_cell(self) -> None:
         """A cell is about to run: what was given back while nothing ran is asked for again.
 
-        Waits visibly; raises nothing, and Ctrl-C runs the cell without a GPU.
+        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
+        may need lies in host memory, bars it (`barred` says why).
         """
-        if self.standing is not Standing.PARKED:
+        self.barred = None
+        if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._holds:
             return
+        interrupted = self._until_parked()
         try:
             with self._lock:
-                if self.standing is Standing.PARKED:
+                if interrupted:
+                    raise KeyboardInterrupt
+                if self.standing is Standing.PARKED or self._holds:
                     self._resume()
         except KeyboardInterrupt:
-            self._say(
-                "This cell runs without a GPU; the next one asks for it again. "
-                "`%gpushare release` gives it up."
-            )
+            if self._is_incomplete:
+                self._bar("You left the queue.")
+            else:
+                self._say(
+                    "This cell runs without a GPU; the next one asks for it again. "
+                    "`%gpushare release` gives it up."
+                )
         except GpuShareError as error:
-            self._say(f"This cell runs without a GPU: {error} The next one asks again.")
+            if self._is_incomplete:
+                self._bar(str(error))
+            else:
+                self._say(f"This cell runs without a GPU: {error} The next one asks again.")
+
+    @property
+    def _holds(self) -> bool:
+        """Whether what this process had on the GPU lies elsewhere."""
+        return self._ladder is not None and self._ladder.holds
+
+    def _get_ladder(self) -> Ladder:
+        if self._ladder is None:
+            from .parking.driver import DriverCheckpoint
+            from .parking.ladder import Ladder
+
+            self._ladder = Ladder(self._on_gpus, DriverCheckpoint(environ=self._environ), self._say)
+        return self._ladder
+
+    @property
+    def _is_incomplete(self) -> bool:
+        """Whether a cell would find something on the GPU missing, or use what it may not."""
+        return self._holds or self._given.rung is not Rung.RELEASE
+
+    def _until_parked(self) -> bool:
+        """Wait for a parking that is under way, which is no moment to stop; was it interrupted?"""
+        interrupted = False
+        while self.standing is Standing.PARKING:
+            try:
+                with self._lock:
+                    pass
+            except KeyboardInterrupt:
+                interrupted = True
+        return interrupted
+
+    def _bar(self, why: str) -> None:
+        self.barred = (
+            f"{why} This cell was not run, because what this kernel had on the GPU is in host "
+            "memory. Your variables are kept: run it again, or `%gpushare resume`."
+        )
+        self._say(self.barred)
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
@@ -412,7 +484,7 @@ class Broker:
 
     # -- giving back and getting again ------------------------------------------------
 
-    def _asked_back(self, lease: str, message: str) -> None:
+    def _asked_back(self, lease: str, message: str, needs: Sequence[Need]) -> None:
         """The node manager wants the GPUs of an idle task; on the session's thread."""
         session = self._session
         # Who holds the lock asks, waits or releases: no time to give anything back.
@@ -421,46 +493,167 @@ class Broker:
         try:
             with self._between_cells:
                 is_new = self._parked != lease
-                if is_new:
+                deeper = not is_new and self._given.rung in _LEAVE_SOMETHING
+                if is_new or deeper:
                     ours = self.grant is not None and self.grant.lease == lease
                     # Not told that no cell runs: then one does, or nobody would tell of the next.
-                    if not ours or self.standing is not Standing.HELD or self._busy is not False:
+                    if self._busy is not False or not (deeper or ours):
                         return
-                    why = self._why_kept()
-                    if why is not None:
-                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                    if is_new and self.standing is not Standing.HELD:
                         return
-                    self._park(lease)
-            session.tell_surely(Method.PARKED, lease=lease)
+                    if deeper or self._uses_cuda(needs):
+                        # It may take long, and this thread gives our signs of life.
+                        self.standing = Standing.PARKING
+                        _in_background(lambda: self._climb(session, lease, message, needs))
+                        return
+                    self._park(lease, Given(Rung.RELEASE))
+            self._tell_parked(session, lease)
         finally:
             self._lock.release()
         if is_new:
             self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
 
-    def _why_kept(self) -> str | None:
-        """Why this process cannot do without its GPUs; ``None``: CUDA was never started here."""
-        if cuda_started():
-            return "CUDA was started in this process."
+    def _tell_parked(self, session: Session, lease: str) -> None:
+        given = self._given
+        session.tell_surely(
+            Method.PARKED,
+            lease=lease,
+            rung=given.rung.value,
+            memory=given.memory,
+            movable=given.movable.value,
+            seconds=given.seconds,
+        )
+
+    def _climb(self, session: Session, lease: str, message: str, needs: Sequence[Need]) -> None:
+        """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
+        with self._lock:
+            if self.standing is not Standing.PARKING:
+                return  # it was lost meanwhile
+            before = Standing.PARKED if self._parked == lease else Standing.HELD
+            try:
+                self._give(session, lease, needs)
+            except GpuShareError as error:
+                if self.standing is Standing.PARKING:
+                    self.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
+                return
+            except BaseException:
+                if self.standing is Standing.PARKING:
+                    self.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
+                raise
+        where = f"; {format_size(self._given.memory)} are in host memory" * bool(self._given.memory)
+        self._say(f"{message} Your variables are kept{where}; the next cell asks for a GPU again.")
+
+    def _give(self, session: Session, lease: str, needs: Sequence[Need]) -> None:
+        """Raises :class:`GpuShareError` when nothing can be given back."""
+
+        def plan(memory: int) -> None:
+            session.call(Method.PARKING, again=True, lease=lease, memory=memory)
+
+        given = self._get_ladder().give(needs, plan)
+        if self.standing is Standing.LOST:
+            return
+        if self.grant is not None:
+            self._had = tuple(gpu.uuid for gpu in self.grant.gpus)
+        self._park(lease, given)
+        self._tell_parked(session, lease)
+
+    def park(self) -> Given | None:
+        """Give the GPUs back now and keep the variables; ``None``: there is nothing to give.
+
+        Raises :class:`GpuShareError` when this process cannot.
+        """
+        with self._lock:
+            self._settle()
+            grant, session = self.grant, self._session
+            if grant is None or session is None or self.standing is not Standing.HELD:
+                return None
+            needs = [Need(gpu.uuid, _MAY_STAY, None) for gpu in grant.gpus]
+            if not self._uses_cuda(needs):
+                self._park(grant.lease, Given(Rung.RELEASE))
+                self._tell_parked(session, grant.lease)
+                return self._given
+            # Only what is idle may move to host memory, and this cell is ours.
+            session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
+            self.standing = Standing.PARKING
+            try:
+                self._give(session, grant.lease, needs)
+            finally:
+                if self.standing is Standing.PARKING:
+                    self.standing = Standing.HELD
+            return self._given
+
+    def resume(self) -> Grant | None:
+        """Have the GPUs of a parked lease again, and all memory on them; waits in the queue.
+
+        ``None``: nothing was parked. Raises :class:`GpuShareError`.
+        """
+        with self._lock:
+            self._settle()
+            if self.standing is Standing.PARKED or self._holds:
+                return self._resume()
+            return None
+
+    def pin(self, seconds: float | None) -> float | None:
+        """Keep the GPUs though nothing runs: for ``seconds``, or the usual time.
+
+        Seconds for which they are kept now (0: no longer than the rule says); ``None``: this
+        process holds none. Raises :class:`GpuShareError` beyond the administrator's limit.
+        """
+        grant = self.grant
+        if grant is None:
+            return None
+        result = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
+        kept = result.get("seconds") if isinstance(result, dict) else None
+        return float(kept) if isinstance(kept, int | float) else 0.0
+
+    def _uses_cuda(self, needs: Sequence[Need]) -> bool:
+        """Whether CUDA may run in this process, as far as anybody can tell."""
+        return cuda_started() or any(need.used for need in needs) or bool(self._on_gpus())
+
+    def _on_gpus(self) -> Sequence[Framework]:
+        """The frameworks that have started CUDA here, or do not say."""
+        from .parking.base import parker_of
+        from .parking.ladder import Framework
+
         self._find_frameworks()
+        found = []
         for module, (adapter, loaded) in tuple(self._adapters.items()):
             if loaded is None:
                 continue
             try:
                 started = adapter.cuda_started(loaded)
+                if started is not False:
+                    found.append(Framework(module, parker_of(adapter, loaded)))
             except Exception:  # noqa: BLE001 - an adapter that cannot tell has not told
-                started = None
-            if started is not False:
-                return f"{module} has started CUDA, or does not say."
-        return None
+                found.append(Framework(module, None))
+        return found
 
-    def _park(self, lease: str) -> None:
+    def _tell_ability(self, session: Session, lease: str) -> None:
+        rung, why = self._get_ladder().ability()
+        session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000])
+
+    def _must_be_whole(self) -> None:
+        """Raises :class:`GpuShareError` while what this process had on the GPU lies elsewhere."""
+        if self._holds:
+            raise GpuShareError(
+                "What this kernel had on the GPU is in host memory, and can only go back under "
+                "this lease. `%gpushare resume` (or any cell) brings it back; then try again, or "
+                "restart the kernel to drop it."
+            )
+
+    def _park(self, lease: str, given: Given) -> None:
         self._forget()
-        self._parked, self.standing = lease, Standing.PARKED
+        self._parked, self.standing, self._given = lease, Standing.PARKED, given
 
     def _resume(self) -> Grant:
         lease = self._parked
+        if lease is None and self.grant is not None:
+            self._settle_in(self.grant)  # it has its GPUs, and failed the first time
+            return self.grant
         if lease is None:
-            return self.request(Ask())
+            return self._adopt(self._ask_node(self.ask(), True, None))
         session, bound = self._connect(), self.settings.wait_timeout
         try:
             result = self._await(
@@ -469,8 +662,27 @@ class Broker:
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._parked, self.standing = None, Standing.FREE
-            return self.request(Ask())
+            return self._adopt(self._ask_node(self.ask(), True, None))
         return self._adopt(result)
+
+    def _bring_back(self, grant: Grant) -> None:
+        """Put parked memory back on the GPUs of ``grant``. Not to be interrupted.
+
+        Raises :class:`NotBroughtBack` (try again) and :class:`ProcessLost`.
+        """
+        now = tuple(gpu.uuid for gpu in grant.gpus)
+        moved = {old: new for old, new in zip(self._had, now, strict=False) if old != new}
+        if moved and len(now) != len(self._had):
+            raise NotBroughtBack("The lease has other GPUs than the memory came from.")
+        ladder, session = self._get_ladder(), self._session
+        memory = ladder.memory
+        self._say(f"Restoring {format_size(memory)} of GPU memory …")
+        with _deaf_to_interrupts():
+            seconds = ladder.bring_back(moved)
+        self._cuda_had = now
+        if session is not None:
+            session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
+        self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")
 
     def _release_parked(self, lease: str) -> str:
         self._parked, self.standing = None, Standing.FREE
@@ -488,17 +700,28 @@ class Broker:
         self._parked = None
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = str(result.get("secret", ""))
+        restored = self._given.rung in _LEAVE_SOMETHING or self._holds
+        if restored and not self._holds and self._session is not None:
+            # Caches were emptied, and that was all.
+            self._cuda_had = tuple(gpu.uuid for gpu in grant.gpus)
+            self._session.tell_surely(Method.RESTORED, lease=grant.lease)
+        self._given = Given(Rung.RELEASE)
         replaced = self._visible.show(grant)
         if replaced is not None:
             self._say_once(
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
                 "lease. For more GPUs use `%gpushare request --gpus N` or JUPYTER_GPUSHARE_GPUS."
             )
+        self._settle_in(grant)
+        return grant
+
+    def _settle_in(self, grant: Grant) -> None:
+        if self._holds:
+            self._bring_back(grant)  # before anything else here calls CUDA, which blocks until then
         self._catch_up(grant)
         self._tell_adapters()
         if self._busy is not None:
             self.set_activity(self._busy)
-        return grant
 
     def _catch_up(self, grant: Grant) -> None:
         """Frameworks that were imported before we were asked, and a CUDA that runs already."""
@@ -550,6 +773,10 @@ class Broker:
         """Called on the session's thread, which leaves the environment alone."""
         if self._parked == lease:
             self._parked, self.standing, self.lost = None, Standing.LOST, message
+            if self._holds:
+                message += (
+                    " What it had on the GPU stays in host memory; a cell asks for a new one."
+                )
             self._say(f"The parked GPU lease of this process has ended: {message}")
             return
         if self.grant is None or self.grant.lease != lease:
@@ -568,7 +795,9 @@ class Broker:
             self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
-            self._asked_back(str(message.params.get("lease")), said)
+            self._asked_back(str(message.params.get("lease")), said, read_needs(message.params))
+        elif message.notice is Notice.PARK_WARNING and message.params.get("lease") == self.lease:
+            self._say(str(message.params.get("message", "This kernel is idle.")))
 
     def _settle(self) -> None:
         """What the loss of a lease means for the environment, on the user's thread."""
@@ -606,36 +835,29 @@ def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
     return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
 
 
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="gpushare-parking", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the end: memory that is half back is no use to anybody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if heard:
+        raise KeyboardInterrupt
+
+
 def _internal(error: Exception) -> NodeUnavailable:
     return NodeUnavailable(
         f"jupyter_gpushare failed by an error of its own ({type(error).__name__}: {error}). "
         "`jupyter gpushare doctor` may know more; please report it.",
         Reason.UNAVAILABLE,
     )
-
-
-def read_grant(result: Mapping[str, Any]) -> Grant:
-    """The grant in an answer. Raises :class:`NodeUnavailable` when it makes no sense."""
-    try:
-        gpus = tuple(_gpu(gpu) for gpu in result["gpus"])
-        lease = result["lease"]
-        if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
-            raise ValueError("no lease, or no GPUs")
-        return Grant(lease, gpus)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise NodeUnavailable(
-            f"The node manager's grant makes no sense ({error!r}); are both of the same release?",
-            Reason.UNAVAILABLE,
-        ) from error
-
-
-def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
-    uuid, memory = data["uuid"], data["memory"]
-    # It goes into an environment variable and from there into a driver.
-    if not isinstance(uuid, str) or not uuid.isprintable() or not uuid or set(uuid) & set(", "):
-        raise ValueError(f"a GPU named {uuid!r}")
-    capacity = data.get("capacity", memory)
-    for size in (memory, capacity):
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
-            raise ValueError(f"a GPU with {size!r} bytes")
-    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from ..protocol.errors import Reason
+from .errors import NodeUnavailable
 
 _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
 
@@ -60,3 +65,30 @@ class Grant:
             limit / gpu.capacity for gpu in self.gpus if (limit := gpu.allocator_limit) is not None
         ]
         return min(shares, default=None)
+
+
+def read_grant(result: Mapping[str, Any]) -> Grant:
+    """The grant in an answer. Raises :class:`NodeUnavailable` when it makes no sense."""
+    try:
+        gpus = tuple(_gpu(gpu) for gpu in result["gpus"])
+        lease = result["lease"]
+        if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
+            raise ValueError("no lease, or no GPUs")
+        return Grant(lease, gpus)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NodeUnavailable(
+            f"The node manager's grant makes no sense ({error!r}); are both of the same release?",
+            Reason.UNAVAILABLE,
+        ) from error
+
+
+def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
+    uuid, memory = data["uuid"], data["memory"]
+    # It goes into an environment variable and from there into a driver.
+    if not isinstance(uuid, str) or not uuid.isprintable() or not uuid or set(uuid) & set(", "):
+        raise ValueError(f"a GPU named {uuid!r}")
+    capacity = data.get("capacity", memory)
+    for size in (memory, capacity):
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
+            raise ValueError(f"a GPU with {size!r} bytes")
+    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity)

@@ -17,6 +17,31 @@ from typing import Any, Final
 _OURS: Final = ("%gpushare", "%%gpushare")
 
 
+class Gate:
+    """Stops a cell that would find what it had on the GPU in host memory, before it runs.
+
+    An AST transformer is where IPython lets a cell be refused; one that runs
+    is never changed.
+    """
+
+    def __init__(self, barred: Callable[[], str | None]) -> None:
+        self._barred = barred
+        self.is_open = True
+
+    def visit(self, node: Any) -> Any:
+        """Raises IPython's ``InputRejected`` with the reason, where there is one."""
+        why = None if self.is_open else self._barred()
+        if why is not None:
+            raise _rejected()(why)
+        return node
+
+
+def _rejected() -> type[Exception]:
+    from IPython.core.error import InputRejected
+
+    return InputRejected
+
+
 class CellWatch:
     """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
@@ -25,12 +50,16 @@ class CellWatch:
     """
 
     def __init__(
-        self, tell: Callable[[bool], None], resume: Callable[[], None] = lambda: None
+        self,
+        tell: Callable[[bool], None],
+        resume: Callable[[], None] = lambda: None,
+        barred: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._tell = tell
         self._resume = resume
         self._lock = threading.Lock()
         self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
+        self.gate = Gate(barred)
 
     @property
     def running(self) -> int:
@@ -46,7 +75,8 @@ class CellWatch:
             if first:
                 self._report(True)
         # Our own magics must work while others have the GPU.
-        if first and not str(getattr(info, "raw_cell", "")).lstrip().startswith(_OURS):
+        self.gate.is_open = str(getattr(info, "raw_cell", "")).lstrip().startswith(_OURS)
+        if first and not self.gate.is_open:
             try:
                 self._resume()
             except Exception:  # noqa: BLE001 - as below
@@ -91,13 +121,21 @@ def resume() -> None:
         before_cell()
 
 
+def barred() -> str | None:
+    """Why no cell may run now."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    ask = getattr(acquire, "barred", None)
+    return None if ask is None else ask()
+
+
 def install(ip: Any) -> CellWatch:
     """Watch the cells of the shell ``ip``, once."""
     for callback in ip.events.callbacks["pre_run_cell"]:
         watch = getattr(callback, "__self__", None)
         if isinstance(watch, CellWatch):
             return watch
-    watch = CellWatch(tell, resume)
+    watch = CellWatch(tell, resume, barred)
+    ip.ast_transformers.append(watch.gate)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
@@ -106,6 +144,7 @@ def install(ip: Any) -> CellWatch:
 
 def uninstall(ip: Any) -> None:
     """Watch no more."""
+    ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]
     for event in ("pre_run_cell", "post_run_cell", "post_execute"):
         for callback in tuple(ip.events.callbacks[event]):
             if isinstance(getattr(callback, "__self__", None), CellWatch):

@@ -37,6 +37,9 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "quota": {},
     "request": {**OPTIONS, "--no-wait": (), "--later": ()},
     "release": {},
+    "park": {},
+    "resume": {},
+    "pin": {"15m": (), "30m": (), "1h": (), "off": ()},
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
@@ -156,7 +159,7 @@ class GpuShareMagics(Magics):
     @output_can_be_silenced
     @line_cell_magic
     def gpushare(self, line: str, cell: str | None = None) -> Any:
-        """GPUs of this kernel: status, quota, request, release, history, help.
+        """GPUs of this kernel: status, quota, request, release, park, resume, pin, history, help.
 
         ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
         ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
@@ -255,6 +258,53 @@ class GpuShareMagics(Magics):
             )
         else:
             self._tell(f"Given back: {render.grant_words(grant)}.{_remains(grant)}")
+
+    def _park(self, words: list[str]) -> None:
+        _nothing_more("park", words)
+        given = broker().park()
+        if given is None:
+            self._tell("This kernel holds no GPU, so there is nothing to give back.")
+            return
+        from ..protocol.sizes import format_size
+
+        where = f" {format_size(given.memory)} are in host memory." if given.memory else ""
+        self._tell(
+            f"Given back, and your variables are kept.{where} The next cell asks for a GPU again."
+        )
+
+    def _resume(self, words: list[str]) -> None:
+        _nothing_more("resume", words)
+        from . import render
+
+        try:
+            grant = broker().resume()
+        except KeyboardInterrupt as interrupt:
+            raise _short(interrupt, "left the queue; all stays parked.") from None
+        if grant is None:
+            self._tell("Nothing of this kernel is parked.")
+        else:
+            self._tell(f"This kernel holds {render.grant_words(grant)} again.")
+
+    def _pin(self, words: list[str]) -> None:
+        from .settings import parse_seconds
+
+        if len(words) > 1:
+            raise UsageError("%gpushare pin: one time, such as 30m, or `off`.")
+        seconds: float | None = None
+        if words:
+            try:
+                seconds = 0.0 if words[0] == "off" else parse_seconds(words[0])
+            except ValueError as error:
+                raise UsageError(f"%gpushare pin: {error}") from None
+        until = broker().pin(seconds)
+        if until is None:
+            self._tell("This kernel holds no GPU, so there is nothing to keep.")
+        elif not until:
+            self._tell("This kernel's GPU is not kept any longer than the rule here says.")
+        else:
+            from .render import duration
+
+            self._tell(f"This kernel keeps its GPU for {duration(until)}, also while it is idle.")
 
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True

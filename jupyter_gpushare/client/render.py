@@ -576,6 +576,15 @@ HELP: Final = (
         "stays asked in this kernel",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
+    (
+        "%gpushare pin 30m",
+        "keep the GPU for so long though nothing runs, within the rule here; off: no more",
+    ),
+    (
+        "%gpushare park",
+        "give the GPU back now and keep all variables; a cell gets one again",
+    ),
+    ("%gpushare resume", "get back what was parked, without running anything"),
     ("%gpushare history --limit 20", "what happened to your requests and leases"),
     ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),
     ("%gpushare help", "this"),

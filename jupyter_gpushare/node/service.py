@@ -229,6 +229,12 @@ class Service:
             pid=who.process.pid,
         )
 
+    def _parks(self, environment: EnvironmentName) -> bool:
+        """Whether idle kernels of this environment may be asked for their GPUs at all."""
+        config = self._manager.config
+        own = self._manager.state.quotas.resolve(environment)[0].idle_timeout
+        return bool(config.idle_timeout or config.idle_timeouts if own is None else own)
+
     def _welcome(self, conn: Conn, who: Caller, call: Call, decision: core.Decision) -> None:
         conn.reply(
             call.id,
@@ -240,6 +246,7 @@ class Service:
                     "simulated": self._manager.inventory.simulated,
                 },
                 "environment": who.environment,
+                "parks": self._parks(who.environment),
                 "admin": who.admin,
                 "quota": quota_document(self._manager.state, who.environment, self._manager.config),
                 "heartbeat_interval": self._heartbeat_interval,
@@ -456,7 +463,11 @@ class Service:
             if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
                 conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
             else:
-                conn.reply(call.id, translate.done_result(decision, call.method, state))
+                result = translate.done_result(decision, call.method, state)
+                lease = state.leases.get(decision.lease) if decision.lease else None
+                if call.method is Method.PIN and lease is not None:
+                    result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
+                conn.reply(call.id, result)
         else:
             self._lease_answer(guest, call, decision.lease)
 

@@ -628,7 +628,7 @@ def _keep(draft: Draft, command: cmd.Keep) -> Decision:
     lease = _own_task(draft, command.lease, command.environment, command.process)
     if lease is None:
         return unknown_lease()
-    if lease.is_asked:
+    if lease.is_asked or lease.planned:
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
         _ask_back(draft)  # somebody else may be able to
     return Done(lease.id)

@@ -16,9 +16,9 @@ from support.scripted_node import ScriptedNode
 
 from jupyter_gpushare.client import broker as broker_module
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.broker import Broker, Standing, read_grant
+from jupyter_gpushare.client.broker import Broker, Standing
 from jupyter_gpushare.client.errors import GpuShareError, NodeUnavailable, QuotaExceeded
-from jupyter_gpushare.client.grant import Grant
+from jupyter_gpushare.client.grant import Grant, read_grant
 from jupyter_gpushare.client.settings import Ask, Settings
 from jupyter_gpushare.protocol.messages import Method
 

@@ -24,6 +24,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.events = EventManager(self, available_events)
+        self.ast_transformers: list[object] = []
         self.tracebacks = 0
 
     def showtraceback(self) -> None:

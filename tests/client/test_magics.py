@@ -395,7 +395,7 @@ class TestCellMagic:
 
 
 def test_tab_completes(kernel: Kernel) -> None:
-    assert kernel.complete("%gpushare re") == ["request", "release"]
+    assert kernel.complete("%gpushare re") == ["request", "release", "resume"]
     assert "history" in kernel.complete("%gpushare ")
     assert "--gpus" in kernel.complete("%gpushare request --g")
     assert kernel.complete("%gpushare request --class b") == ["batch"]

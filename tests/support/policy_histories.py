@@ -22,9 +22,11 @@ from jupyter_gpushare.policy.model import (
     EnvironmentName,
     LeaseId,
     LeasePhase,
+    Movable,
     PriorityClass,
     Quota,
     Request,
+    Rung,
 )
 from jupyter_gpushare.policy.state import State
 from support.policy_world import BOOT, GIB, World, gpu, process
@@ -39,6 +41,10 @@ CONFIG = PolicyConfig(
     measure_granularity=1,
     idle_timeout=10.0,
     spent_idle_timeout=5.0,
+    pin_limit=30.0,
+    residue_margin=GIB // 16,
+    parked_memory=24 * GIB,
+    parked_memory_per_environment=16 * GIB,
 )
 
 
@@ -180,6 +186,43 @@ class Histories(RuleBasedStateMachine):
             self.world.run(cmd.Keep(self.world.at, *who, "CUDA runs"))
         else:
             self.world.run(cmd.Park(self.world.at, *who))
+
+    @precondition(lambda self: self.world.state.idle)
+    @rule(
+        data=st.data(),
+        rung=st.sampled_from(Rung),
+        movable=st.sampled_from(Movable),
+        left=st.integers(0, 6),
+        seen=st.booleans(),
+    )
+    def climb(
+        self, data: st.DataObject, rung: Rung, movable: Movable, left: int, seen: bool
+    ) -> None:
+        """An idle task parks by some rung; what it says of it and what it does may differ."""
+        lease = self.world.state.leases[data.draw(st.sampled_from(sorted(self.world.state.idle)))]
+        who = (lease.id, lease.environment, lease.task.process)
+        mine = [key for key in self.world.memory if key[0] == lease.task.process.pid]
+        moved = sum(self.world.memory[key] for key in mine)
+        planned = self.world.run(cmd.PlanParking(self.world.at, *who, moved))
+        if isinstance(planned, core.Refuse):
+            return
+        for key in mine:
+            self.world.memory[key] = min(self.world.memory[key], left * GIB)
+            if not self.world.memory[key]:
+                del self.world.memory[key]
+        self.world.run(cmd.Park(self.world.at, *who, rung, moved, movable, 1.0))
+        if seen:
+            self.world.observe()
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), seconds=st.sampled_from([None, 0.0, 5.0, 1e9]), back=st.booleans())
+    def pin_or_come_back(self, data: st.DataObject, seconds: float | None, back: bool) -> None:
+        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
+        if back:
+            who = (lease.id, lease.environment, lease.task.process)
+            self.world.run(cmd.Restored(self.world.at, *who, 1.0))
+        else:
+            self.world.run(cmd.Pin(self.world.at, lease.id, lease.environment, seconds))
 
     @precondition(lambda self: self._leases(LeasePhase.PARKED))
     @rule(measured=st.booleans())

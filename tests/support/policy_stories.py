@@ -15,10 +15,12 @@ from jupyter_gpushare.policy.model import (
     EnvironmentName,
     LeaseId,
     LeasePhase,
+    Movable,
     ParkWhen,
     Quota,
     RefusalReason,
     Request,
+    Rung,
 )
 from jupyter_gpushare.policy.state import State
 from support.policy_world import BOOT, GIB, World, gpu, process
@@ -247,6 +249,179 @@ def lazy(gpus: int = 1, **more: Any) -> World:
     """GPUs for one task each; a kernel may be idle for a minute."""
     parts = {"max_tasks_per_gpu": 1, "idle_timeout": 60.0, "heartbeat_timeout": 1e6, **more}
     return World(PolicyConfig(**parts)).start([gpu(n) for n in range(gpus)], Quota(2, None))
+
+
+def given(
+    world: World,
+    lease: str,
+    rung: Rung,
+    memory: int = 0,
+    movable: Movable = Movable.SAME,
+) -> core.Decision:
+    """The task gives its GPUs back by this rung."""
+    found = world.state.leases[LeaseId(lease)]
+    who = (found.id, found.environment, found.task.process)
+    return world.run(cmd.Park(world.at, *who, rung, memory, movable, 1.0))
+
+
+def plan(world: World, lease: str, memory: int) -> core.Decision:
+    found = world.state.leases[LeaseId(lease)]
+    return world.run(
+        cmd.PlanParking(world.at, found.id, found.environment, found.task.process, memory)
+    )
+
+
+def restored(world: World, lease: str) -> core.Decision:
+    found = world.state.leases[LeaseId(lease)]
+    return world.run(cmd.Restored(world.at, found.id, found.environment, found.task.process, 1.0))
+
+
+def pin(world: World, lease: str, seconds: float | None = None) -> core.Decision:
+    found = world.state.leases[LeaseId(lease)]
+    return world.run(cmd.Pin(world.at, found.id, found.environment, seconds))
+
+
+def stays(world: World) -> list[tuple[str, int]]:
+    """The leases asked so far, with the bytes that may stay on their first GPU."""
+    return [
+        (event.lease, event.may_stay[0].memory)
+        for event in world.history
+        if isinstance(event, ev.ParkAsked)
+    ]
+
+
+def what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> None:
+    """Tensors move to host memory; the context is measured, kept, and later wanted, too."""
+    world = lazy(max_tasks_per_gpu=1)
+    world.start([gpu(0)], Quota(2, None), alice=Quota(1, Bytes(16 * GIB)))
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = 12 * GIB
+    world.observe()
+    idle(world, "L1")
+    world.at += 61
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    assert stays(world) == [("L1", 4 * GIB)], "all but what bob needs"
+    plan(world, "L1", 11 * GIB)
+    given(world, "L1", Rung.STORAGE, 11 * GIB)
+    world.memory[(1, gpu(0).uuid)] = GIB // 2
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
+    assert world.state.gpus[gpu(0).uuid].reserved == 16 * GIB, "nobody has measured it yet"
+    world.observe()
+    assert phase(world, "L2") == "held", "what is left behind is no task"
+    assert world.state.gpus[gpu(0).uuid].reserved == 20 * GIB + GIB // 2 + 64 * 1024**2
+    assert isinstance(resume(world, "L1"), core.Wait)
+    park(world, "L1")
+    world.release("L2", "bob")
+    world.memory.pop((2, gpu(0).uuid), None)
+    world.observe()
+    world.request("bob", 3, Request(1, Bytes(24 * GIB)))
+    world.tick(2)
+    assert stays(world)[1:] == [("L1", 0)], "the rest is wanted: nothing may stay"
+    given(world, "L1", Rung.DRIVER, 12 * GIB)
+    assert phase(world, "L3") == "queued", "the driver's word is no measurement"
+    world.memory.pop((1, gpu(0).uuid))
+    world.observe()
+    assert phase(world, "L3") == "held"
+    assert world.state.parked_memory() == 12 * GIB
+    resume(world, "L1")
+    world.release("L3", "bob")
+    world.observe()
+    lease = world.state.leases[LeaseId("L1")]
+    assert lease.is_resuming
+    assert world.state.parked_memory() == 12 * GIB, "it is still there until all is back"
+    restored(world, "L1")
+    assert world.state.parked_memory() == 0
+    assert not world.state.leases[LeaseId("L1")].is_resuming
+
+
+def host_memory_is_a_resource_too() -> None:
+    """Parking is refused where the node, or the environment, has no host memory left for it."""
+    world = lazy(2, parked_memory=20 * GIB, parked_memory_per_environment=12 * GIB)
+    for pid, who in ((1, "alice"), (2, "bob")):
+        world.request(who, pid)
+        idle(world, f"L{pid}")
+    mine = plan(world, "L1", 13 * GIB)
+    assert isinstance(mine, core.Refuse)
+    assert "each environment" in mine.message
+    assert isinstance(plan(world, "L1", 12 * GIB), core.Done)
+    whole = plan(world, "L2", 9 * GIB)
+    assert isinstance(whole, core.Refuse)
+    assert whole.reason is RefusalReason.NO_RESOURCES
+    assert whole.numbers == {"asked": 9 * GIB, "used": 12 * GIB, "most": 20 * GIB}
+    found = world.state.leases[LeaseId("L1")]
+    who_keeps = (found.id, found.environment, found.task.process)
+    world.run(cmd.Keep(world.at, *who_keeps, "It failed."))
+    assert isinstance(plan(world, "L2", 9 * GIB), core.Done), "what was set aside is free again"
+    given(world, "L2", Rung.DRIVER, 9 * GIB)
+    assert world.state.parked_memory() == 9 * GIB
+    world.die(2)
+    assert world.state.parked_memory() == 0, "a process takes its copy along"
+
+
+def its_people_are_told_first_and_may_keep_it() -> None:
+    """A warning, a pin within the limit, others asked instead; then the limit."""
+    world = lazy(2, notify_before=20.0, pin_limit=600.0, keep_for=300.0)
+    for pid in (1, 2):
+        world.request(f"p{pid}", pid)
+        idle(world, f"L{pid}")
+        world.at += 1
+    world.at += 38  # past 60 - 20 for the first
+    world.request("bob", 3)
+    world.tick(2)
+    warned = [e.lease for e in world.history if isinstance(e, ev.ParkWarned)]
+    assert (warned, asked(world)) == (["L1"], []), "one is enough, and it is not asked yet"
+    assert isinstance(pin(world, "L1"), core.Done)
+    world.tick(2)
+    warned = [e.lease for e in world.history if isinstance(e, ev.ParkWarned)]
+    assert warned == ["L1", "L2"], "somebody else is told"
+    world.tick(17)
+    assert asked(world) == []
+    world.tick(2)
+    assert asked(world) == ["L2"]
+    assert isinstance(pin(world, "L1", 10_000.0), core.Done)
+    until = world.state.leases[LeaseId("L1")].pinned_until
+    assert until is not None
+    assert until <= 101 + 600, "from when it became idle, however often it is pinned"
+    world.at = 101 + 600
+    refused = pin(world, "L1", 60.0)
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.NOT_ALLOWED
+    never = lazy(pin_limit=0.0)
+    never.request("alice", 1)
+    assert isinstance(pin(never, "L1"), core.Refuse)
+
+
+def a_warning_that_nothing_came_of_is_given_anew() -> None:
+    """Who waited left: a day later somebody else waits, and its people are told again."""
+    world = lazy(notify_before=20.0)
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.at += 100
+    world.request("bob", 2)
+    world.release("L2", "bob")
+    world.at += 86400
+    world.request("carol", 3)
+    assert asked(world) == []
+    assert len([e for e in world.history if isinstance(e, ev.ParkWarned)]) == 2
+    world.tick(21)
+    assert asked(world) == ["L1"]
+
+
+def a_checkpoint_goes_back_where_it_can() -> None:
+    """To the GPUs it came from; to others of the kind only where the driver can move it."""
+    for movable, where in ((Movable.SAME, "parked"), (Movable.KIND, "held")):
+        world = lazy(2)
+        world.request("alice", 1)
+        idle(world, "L1")
+        given(world, "L1", Rung.DRIVER, GIB, movable)
+        world.observe()
+        world.request("bob", 2)
+        assert world.state.leases[LeaseId("L2")].allocations[0].gpu == gpu(0).uuid
+        resume(world, "L1")
+        assert phase(world, "L1") == where
+        world.release("L2", "bob")
+        world.observe()
+        assert phase(world, "L1") == "held"
 
 
 def an_idle_gpu_goes_to_who_waits_and_comes_back() -> None:
@@ -482,6 +657,11 @@ STORIES = (
     a_time_out_shorter_than_any_note_of_work_is_kept_too,
     work_before_a_restart_is_not_forgotten_at_once,
     nobody_parks_or_resumes_for_another,
+    what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed,
+    host_memory_is_a_resource_too,
+    its_people_are_told_first_and_may_keep_it,
+    a_warning_that_nothing_came_of_is_given_anew,
+    a_checkpoint_goes_back_where_it_can,
     an_idle_gpu_goes_to_who_waits_and_comes_back,
     who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now,
     a_measurement_counts_more_than_a_word,

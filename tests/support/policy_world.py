@@ -144,6 +144,9 @@ class World:
     def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
         """Only who does nothing is asked, and only after the time-out, each time."""
         lease = before.leases[event.lease]
+        if lease.has_residue:
+            assert any(i.left is None for i in before.queue.waiting.values()), "nobody waits"
+            return  # it did nothing since it parked, and what it left is wanted
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
         quota = before.quotas.resolve(lease.environment)[0]
