@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from contextlib import suppress
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class _Process:
 
                 self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(after_in_child=self._forked)
+                sys.excepthook = _before(sys.excepthook, self.annotate)
                 atexit.register(self._close)
                 if self._busy is not None:
                     self._broker.set_activity(self._busy)
@@ -68,6 +71,13 @@ class _Process:
         """Why no cell may run now; ``None``: they may."""
         return None if self._broker is None else self._broker.barred
 
+    def annotate(self, error: BaseException) -> None:
+        """Add what is known about the GPUs to a framework's out-of-memory error."""
+        if self._broker is not None:
+            from .oomnote import annotate
+
+            annotate(error, self._broker)
+
     def _weakest(self) -> Settings:
         from .settings import Settings
 
@@ -84,10 +94,28 @@ class _Process:
             self._broker.close()
 
 
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def _before(hook: _Hook, annotate: Callable[[BaseException], None]) -> _Hook:
+    """Python's ``hook`` for errors that nobody catches, after their notes are added."""
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> object:
+        # Ctrl-C, too, ends only the gathering of facts: the user's error is what must be shown.
+        with suppress(BaseException):
+            annotate(error)
+        return hook(kind, error, traceback)
+
+    return excepthook
+
+
 _process = _Process()
 use_traits = _process.use_traits
 set_activity = _process.set_activity
 before_cell = _process.before_cell
+annotate = _process.annotate
 barred = _process.barred
 
 

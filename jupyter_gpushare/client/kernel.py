@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 _OURS: Final = ("%gpushare", "%%gpushare")
@@ -105,6 +106,26 @@ class CellWatch:
             return
 
 
+class Notes:
+    """Stands before IPython's ``showtraceback``: errors get their notes before they are shown.
+
+    Nothing else changes: the error, its traceback and how it is shown are as before.
+    """
+
+    def __init__(self, show: Callable[..., Any], annotate: Callable[[BaseException], None]) -> None:
+        self.show = show
+        self._annotate = annotate
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        # Ctrl-C, too, ends only the gathering of facts: the user's error is what must be shown.
+        with suppress(BaseException):
+            given = arguments[0] if arguments else named.get("exc_tuple")
+            error = sys.exc_info()[1] if given is None else given[1]
+            if isinstance(error, BaseException):
+                self._annotate(error)
+        return self.show(*arguments, **named)
+
+
 def tell(busy: bool) -> None:
     """Tell the process's broker. Where none was needed so far, nobody needs to know."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
@@ -128,6 +149,14 @@ def barred() -> str | None:
     return None if ask is None else ask()
 
 
+def annotate(error: BaseException) -> None:
+    """Add what is known about the GPUs to a framework's out-of-memory error."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    add = getattr(acquire, "annotate", None)
+    if add is not None:
+        add(error)
+
+
 def install(ip: Any) -> CellWatch:
     """Watch the cells of the shell ``ip``, once."""
     for callback in ip.events.callbacks["pre_run_cell"]:
@@ -139,11 +168,14 @@ def install(ip: Any) -> CellWatch:
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
+    ip.showtraceback = Notes(ip.showtraceback, annotate)
     return watch
 
 
 def uninstall(ip: Any) -> None:
     """Watch no more."""
+    if isinstance(ip.showtraceback, Notes):
+        ip.showtraceback = ip.showtraceback.show
     ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]
     for event in ("pre_run_cell", "post_run_cell", "post_execute"):
         for callback in tuple(ip.events.callbacks[event]):

@@ -1,0 +1,223 @@
+"""What a framework's out-of-memory error does not say: the lease, the neighbours, the way out.
+
+`words` writes the sentence from facts and nothing else. `annotate` finds the
+error, gathers the facts and adds the sentence as a note (PEP 678), so the
+error itself, its type and its traceback stay the framework's own.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..protocol.sizes import format_size
+from .errors import GpuShareError
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .grant import GrantedGpu
+
+_START: Final = "jupyter_gpushare: "
+_MUCH: Final = 0.05  # of what is allowed; less unused cache than this is not worth a word
+_GPU: Final = re.compile(r"\bGPU (\d{1,3})\b")
+
+#: framework -> where its error's class is found, once it is imported
+_CLASSES: Final = (
+    ("PyTorch", "torch", "OutOfMemoryError"),
+    ("PyTorch", "torch.cuda", "OutOfMemoryError"),
+    ("CuPy", "cupy.cuda.memory", "OutOfMemoryError"),
+    ("TensorFlow", "tensorflow.python.framework.errors_impl", "ResourceExhaustedError"),
+    ("JAX", "jax.errors", "JaxRuntimeError"),
+    ("JAX", "jaxlib.xla_extension", "XlaRuntimeError"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU of the lease (bytes). ``None``: not known.
+
+    ``used`` is what this process's tensors take, ``cache`` what the framework
+    holds besides. ``own`` names this environment's other tasks there,
+    ``others`` counts those of other environments.
+    """
+
+    index: int
+    allowed: int
+    capacity: int
+    used: int | None = None
+    cache: int | None = None
+    free: int | None = None
+    own: tuple[str, ...] = ()
+    others: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known when the memory has run out. No ``gpus``: there is no lease."""
+
+    framework: str
+    gpus: tuple[GpuFacts, ...] = ()
+
+
+# -- the sentence ------------------------------------------------------------------------------
+
+
+def words(facts: Facts) -> str:
+    """The note, for a person."""
+    if not facts.gpus:
+        return (
+            f"{_START}this process has no GPU lease, so nothing is set aside for it. Save your "
+            "work; `%gpushare status` says why, `%gpushare request` asks for a lease."
+        )
+    sentences = [_one(facts.framework, gpu) for gpu in facts.gpus]
+    return _START + " ".join((*sentences, *_advice(facts)))
+
+
+def _one(framework: str, gpu: GpuFacts) -> str:
+    limit = (
+        f"the whole GPU {gpu.index} ({format_size(gpu.capacity)})"
+        if gpu.allowed >= gpu.capacity
+        else f"{format_size(gpu.allowed)} of GPU {gpu.index}'s {format_size(gpu.capacity)}"
+    )
+    text = f"This task's lease allows {limit}."
+    if gpu.used is not None:
+        text += f" {framework}'s data takes {format_size(gpu.used)} there"
+        cache = gpu.cache
+        text += f", and {format_size(cache)} are cache." if cache is not None else "."
+    who = []
+    if gpu.own:
+        who.append(f"your own {', '.join(gpu.own)}")
+    if gpu.others:
+        who.append(f"{gpu.others} {'task' if gpu.others == 1 else 'tasks'} of other people")
+    if who:
+        text += f" The GPU is shared with {' and '.join(who)}."
+    elif gpu.others is not None:
+        text += " Nobody else has a lease on this GPU."
+    if gpu.free is not None and who:
+        text += f" {format_size(gpu.free)} of it are not given to anybody."
+    return text
+
+
+def _advice(facts: Facts) -> Iterator[str]:
+    yield (
+        "What to do: let go of what you no longer need (`del`, and the last error keeps its "
+        "variables alive, too), or compute in smaller pieces."
+    )
+    if facts.framework == "PyTorch" and any(
+        gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in facts.gpus
+    ):
+        yield "`torch.cuda.empty_cache()` empties the cache, which helps if it is fragmented."
+    if any(gpu.own for gpu in facts.gpus):
+        yield "Your tasks there share what the lease allows: end those that you do not need."
+    if any(gpu.allowed < gpu.capacity for gpu in facts.gpus):
+        yield (
+            "For more memory, restart the kernel and begin with `%gpushare request --memory` "
+            "and a larger size; `%gpushare quota` says how much you may have."
+        )
+
+
+# -- the error ---------------------------------------------------------------------------------
+
+
+def framework_of(error: BaseException) -> str | None:
+    """Whose out-of-memory error this is, if it is one."""
+    for name, module, attribute in _CLASSES:
+        kind = getattr(sys.modules.get(module), attribute, None)
+        if isinstance(kind, type) and isinstance(error, kind):
+            if name == "JAX" and "RESOURCE_EXHAUSTED" not in str(error):
+                continue  # one class for all errors of XLA
+            return name
+    return None
+
+
+def find(error: BaseException | None) -> tuple[BaseException, str] | None:
+    """The out-of-memory error among an error and what it came from, and its framework."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if (framework := framework_of(error)) is not None:
+            return error, framework
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def annotate(error: BaseException | None, broker: Broker) -> None:
+    """Add the note where one is due, once. Waits for the node manager at most its time-out.
+
+    Raises nothing but `KeyboardInterrupt`.
+    """
+    try:
+        found = find(error)
+        if found is None or not broker.configured:
+            return
+        culprit, framework = found
+        if any(note.startswith(_START) for note in getattr(culprit, "__notes__", ())):
+            return
+        culprit.add_note(words(gather(broker, framework, str(culprit))))
+    except Exception:  # noqa: BLE001 - the framework's own error must be shown in any case
+        return
+
+
+def gather(broker: Broker, framework: str, message: str) -> Facts:
+    """The facts, as far as they can be had."""
+    grant = broker.grant
+    if grant is None:
+        return Facts(framework)
+    try:
+        status: Mapping[str, Any] = broker.status()
+    except GpuShareError:
+        status = {}
+    numbered = dict(enumerate(grant.gpus))
+    named = _GPU.search(message)  # torch says which, by the number under which it sees it
+    if named is not None and int(named[1]) in numbered:
+        numbered = {int(named[1]): numbered[int(named[1])]}
+    return Facts(
+        framework,
+        tuple(
+            _facts(framework, number, gpu, grant.lease, status) for number, gpu in numbered.items()
+        ),
+    )
+
+
+def _facts(
+    framework: str, number: int, gpu: GrantedGpu, lease: str, status: Mapping[str, Any]
+) -> GpuFacts:
+    used, cache = _use(framework, number)
+    leases = [
+        one
+        for one in status.get("leases", ())
+        if one.get("id") != lease
+        and one.get("phase") == "held"  # not parked, not waiting
+        and any(its.get("uuid") == gpu.uuid for its in one.get("gpus", ()))
+    ]
+    cards = [one for one in status.get("gpus", ()) if one.get("uuid") == gpu.uuid]
+    return GpuFacts(
+        index=gpu.index,
+        allowed=gpu.memory,
+        capacity=gpu.capacity,
+        used=used,
+        cache=cache,
+        free=cards[0].get("free") if cards else None,
+        own=tuple(str(one.get("name")) for one in leases if one.get("mine")),
+        others=sum(not one.get("mine") for one in leases) if status else None,
+    )
+
+
+def _use(framework: str, number: int) -> tuple[int | None, int | None]:
+    """What the framework's data and its cache take on a GPU, where it can be asked."""
+    module: Any = sys.modules.get({"PyTorch": "torch", "CuPy": "cupy"}.get(framework, ""))
+    if module is None:
+        return None, None
+    if framework == "PyTorch":
+        from .parking.allocator import CudaAllocator
+
+        figures = CudaAllocator(module).figures(number)
+        if figures is None:
+            return None, None
+        return figures.allocated, figures.reserved - figures.allocated
+    with module.cuda.Device(number):
+        pool = module.get_default_memory_pool()
+        return int(pool.used_bytes()), int(pool.free_bytes())

@@ -1,0 +1,341 @@
+"""The note on a framework's out-of-memory error: its words, and that it arrives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.kernel import Kernel
+from support.node import RunningNode
+
+from jupyter_gpushare.client import oomnote
+from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.errors import NodeUnavailable
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gather, words
+from jupyter_gpushare.protocol.sizes import format_size
+
+pytestmark = pytest.mark.timeout(240)
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_GPUSHARE", "off")
+
+
+# -- the sentence ------------------------------------------------------------------------------
+
+SIZES = st.integers(1, 2**45)
+MAYBE = st.none() | SIZES
+GPUS = st.builds(
+    GpuFacts,
+    index=st.integers(0, 99),
+    allowed=SIZES,
+    capacity=SIZES,
+    used=MAYBE,
+    cache=MAYBE,
+    free=MAYBE,
+    own=st.lists(st.text("abcxyz._", min_size=1, max_size=9), max_size=3).map(tuple),
+    others=st.none() | st.integers(0, 5),
+)
+
+
+@given(st.builds(Facts, st.sampled_from(["PyTorch", "CuPy", "JAX"]), st.lists(GPUS).map(tuple)))
+def test_it_says_what_is_known_and_what_to_do(facts: Facts) -> None:
+    said = words(facts)
+    assert said.startswith("jupyter_gpushare: ")
+    if not facts.gpus:
+        assert "%gpushare request" in said
+        return
+    assert "What to do:" in said
+    assert "None" not in said.replace("NoneType", "") or any(
+        "None" in str(g.own) for g in facts.gpus
+    )
+    for gpu in facts.gpus:
+        assert format_size(min(gpu.allowed, gpu.capacity)) in said or gpu.allowed > gpu.capacity
+        assert f"GPU {gpu.index}" in said
+        assert gpu.used is None or format_size(gpu.used) in said
+        assert all(name in said for name in gpu.own)
+    assert ("--memory" in said) == any(gpu.allowed < gpu.capacity for gpu in facts.gpus)
+
+
+def test_a_shared_gpu() -> None:
+    gpu = GpuFacts(2, 8 * GIB, 80 * GIB, 7 * GIB, GIB, 4 * GIB, ("train.ipynb",), 2)
+    assert words(Facts("PyTorch", (gpu,))) == (
+        "jupyter_gpushare: This task's lease allows 8 GiB of GPU 2's 80 GiB. PyTorch's data takes "
+        "7 GiB there, and 1 GiB are cache. The GPU is shared with your own train.ipynb and 2 tasks "
+        "of other people. 4 GiB of it are not given to anybody. What to do: let go of what you no "
+        "longer need (`del`, and the last error keeps its variables alive, too), or compute in "
+        "smaller pieces. `torch.cuda.empty_cache()` empties the cache, which helps if it is "
+        "fragmented. Your tasks there share what the lease allows: end those that you do not "
+        "need. For more memory, restart the kernel and begin with `%gpushare request --memory` "
+        "and a larger size; `%gpushare quota` says how much you may have."
+    )
+
+
+def test_a_gpu_of_ones_own() -> None:
+    said = words(Facts("JAX", (GpuFacts(0, 24 * GIB, 24 * GIB, others=0),)))
+    assert "allows the whole GPU 0 (24 GiB). Nobody else has a lease on this GPU." in said
+    assert "--memory" not in said
+    assert "empty_cache" not in said
+
+
+# -- which errors ------------------------------------------------------------------------------
+
+
+def test_torchs() -> None:
+    import torch
+
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+    assert find(error) == (error, "PyTorch")
+    assert find(RuntimeError("CUDA error: out of memory")) is None
+    assert find(MemoryError()) is None
+    assert find(None) is None
+
+
+def test_jaxs_has_one_class_for_all() -> None:
+    import jax
+
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
+    assert find(error) == (error, "JAX")
+    assert find(jax.errors.JaxRuntimeError("INTERNAL: something else")) is None
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "attribute"),
+    [
+        ("CuPy", "cupy.cuda.memory", "OutOfMemoryError"),
+        ("TensorFlow", "tensorflow.python.framework.errors_impl", "ResourceExhaustedError"),
+    ],
+)
+def test_others(
+    monkeypatch: pytest.MonkeyPatch, framework: str, module: str, attribute: str
+) -> None:
+    """Where these frameworks keep their classes; neither is installed everywhere."""
+    loaded = ModuleType(module)
+    kind = type(attribute, (Exception,), {})
+    setattr(loaded, attribute, kind)
+    monkeypatch.setitem(sys.modules, module, loaded)
+    error = kind("Out of memory allocating 1 bytes")
+    assert find(error) == (error, framework)
+
+
+def test_what_an_error_came_from_counts() -> None:
+    import torch
+
+    root = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(ValueError, match="too large") as caught:
+        try:
+            raise root
+        except RuntimeError as error:
+            raise ValueError("the batch is too large") from error
+    assert find(caught.value) == (root, "PyTorch")
+    first, second = ValueError("one"), ValueError("two")
+    first.__context__, second.__context__ = second, first
+    assert find(first) is None
+
+
+# -- the facts ---------------------------------------------------------------------------------
+
+UUIDS = ("GPU-0", "GPU-1")
+GRANT = Grant(
+    "ours",
+    (
+        GrantedGpu("GPU-0", 4, "A card", 8 * GIB, 24 * GIB),
+        GrantedGpu("GPU-1", 5, "A card", 8 * GIB, 24 * GIB),
+    ),
+)
+
+
+def lease(name: str, mine: bool, *gpus: str, phase: str = "held") -> dict[str, Any]:
+    return {
+        "id": name,
+        "name": name,
+        "mine": mine,
+        "phase": phase,
+        "gpus": [{"uuid": gpu} for gpu in gpus],
+    }
+
+
+STATUS = {
+    "gpus": [{"uuid": "GPU-0", "free": 3}, {"uuid": "GPU-1", "free": 4}],
+    "leases": [
+        lease("ours", True, "GPU-0", "GPU-1"),
+        lease("my other", True, "GPU-1"),
+        lease("my parked one", True, "GPU-1", phase="parked"),
+        lease("a stranger's", False, "GPU-1"),
+        lease("another stranger's", False, "GPU-0"),
+    ],
+}
+
+
+class Asked:
+    """What `annotate` needs of a broker."""
+
+    configured = True
+
+    def __init__(self, grant: Grant | None = GRANT, answer: Any = STATUS) -> None:
+        self.grant = grant
+        self.answer = answer
+        self.asked = 0
+
+    def status(self) -> Any:
+        self.asked += 1
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def asked(*arguments: Any) -> tuple[Asked, Broker]:
+    one = Asked(*arguments)
+    return one, cast(Broker, one)
+
+
+def test_only_the_gpu_that_the_error_names() -> None:
+    _, broker = asked()
+    (gpu,) = gather(broker, "PyTorch", "GPU 1 has a total capacity of 23.6 GiB").gpus
+    assert gpu == GpuFacts(5, 8 * GIB, 24 * GIB, None, None, 4, ("my other",), 1)
+    assert len(gather(broker, "PyTorch", "Out of memory").gpus) == 2
+    assert len(gather(broker, "PyTorch", "GPU 7 has").gpus) == 2
+
+
+def test_what_torch_uses_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    pools = {"all": {"current": 7, "peak": 9, "allocated": 3}}
+    stats = dict.fromkeys(("allocated_bytes", "allocation"), pools)
+    stats["reserved_bytes"] = {"all": {"current": 20}}  # type: ignore[dict-item]
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
+    _, broker = asked()
+    (gpu,) = gather(broker, "PyTorch", "GPU 0").gpus
+    assert (gpu.used, gpu.cache) == (7, 13)
+
+
+def test_no_names_of_strangers() -> None:
+    import torch
+
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    annotate(error, asked()[1])
+    (note,) = error.__notes__
+    assert "stranger" not in note
+    assert "my other" in note
+
+
+def test_once() -> None:
+    import torch
+
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    error.add_note("the user's own")
+    one, broker = asked()
+    annotate(error, broker)
+    annotate(error, broker)
+    assert len(error.__notes__) == 2
+    assert one.asked == 1
+
+
+@pytest.mark.parametrize("answer", [NodeUnavailable("gone"), {}, {"leases": 3}, KeyError("x")])
+def test_trouble_with_the_node_manager_hides_nothing(answer: Any) -> None:
+    import torch
+
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    annotate(error, asked(GRANT, answer)[1])
+    notes = getattr(error, "__notes__", [])
+    if isinstance(answer, NodeUnavailable) or answer == {}:
+        assert "allows 8 GiB" in notes[0]
+        assert "Nobody else" not in notes[0]
+    else:
+        assert notes == []
+
+
+def test_without_a_lease_and_without_a_node_manager() -> None:
+    import torch
+
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    one, broker = asked(None)
+    one.configured = False
+    annotate(error, broker)
+    assert not hasattr(error, "__notes__")
+    one.configured = True
+    annotate(error, broker)
+    assert "has no GPU lease" in error.__notes__[0]
+    assert one.asked == 0
+
+
+def test_other_errors_cost_nothing() -> None:
+    one, broker = asked()
+    error = ValueError("something")
+    annotate(error, broker)
+    assert one.asked == 0
+    assert not hasattr(error, "__notes__")
+
+
+# -- where it is shown -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path, simulate="1x24GiB") as running:
+        yield running
+
+
+RAISE = "raise torch.OutOfMemoryError('CUDA out of memory. GPU 0 has a total capacity of 24 GiB.')"
+
+
+def test_in_a_notebook(node: RunningNode, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with Kernel(home, node.socket) as kernel:
+        kernel.ok("import torch")
+        before = kernel.run("raise ValueError('mine')").error()
+        assert "jupyter_gpushare" not in "\n".join(before["traceback"])
+        shown = kernel.run(f"def compute():\n    {RAISE}\ncompute()").error()
+        assert shown["ename"] == "OutOfMemoryError"
+        traceback = "\n".join(shown["traceback"])
+        assert traceback.count("jupyter_gpushare: This task's lease allows") == 1
+        assert "the whole GPU 0 (24 GiB)" in traceback
+        assert "Nobody else has a lease on this GPU." in traceback
+        assert "compute()" in traceback
+        assert "oomnote" not in traceback
+        caught = kernel.ok(
+            f"try:\n    {RAISE}\nexcept RuntimeError as e:\n"
+            "    print('notes', hasattr(e, '__notes__'))"
+        )
+        assert caught.stream() == "notes False\n"  # what the user handles is left alone
+        kernel.ok("%unload_ext jupyter_gpushare")
+        after = kernel.run(RAISE).error()
+        assert "jupyter_gpushare" not in "\n".join(after["traceback"])
+
+
+def test_in_a_script(node: RunningNode, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\n{RAISE}\n")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER", "CUDA_"))}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**kept, "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    start = lines.index("Traceback (most recent call last):")
+    assert lines[start + 1].startswith(f'  File "{script}", line 2')
+    error = next(i for i, line in enumerate(lines) if line.startswith("torch.OutOfMemoryError: "))
+    assert "jupyter_gpushare: This task's lease allows the whole GPU 0" in lines[error + 1]
+    assert "client/" not in done.stderr
+
+
+def test_a_class_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", cast(ModuleType, SimpleNamespace()))
+    monkeypatch.setitem(sys.modules, "torch.cuda", cast(ModuleType, SimpleNamespace()))
+    assert oomnote.framework_of(RuntimeError("x")) is None
