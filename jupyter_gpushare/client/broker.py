@@ -569,7 +569,8 @@ class Broker:
             grant, session = self.grant, self._session
             if grant is None or session is None or self.standing is not Standing.HELD:
                 return None
-            needs = [Need(gpu.uuid, _MAY_STAY, None) for gpu in grant.gpus]
+            used = self._measured(grant.lease)
+            needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
             if not self._uses_cuda(needs):
                 self._park(grant.lease, Given(Rung.RELEASE))
                 self._tell_parked(session, grant.lease)
@@ -583,6 +584,17 @@ class Broker:
                 if self.standing is Standing.PARKING:
                     self.standing = Standing.HELD
             return self._given
+
+    def _measured(self, lease: str) -> dict[str, int]:
+        """Bytes that were measured of a lease on its GPUs, where they are known."""
+        for one in self.status().get("leases", ()):
+            if one.get("id") == lease:
+                return {
+                    str(gpu["uuid"]): int(gpu["measured"])
+                    for gpu in one.get("gpus", ())
+                    if gpu.get("measured") is not None
+                }
+        return {}
 
     def resume(self) -> Grant | None:
         """Have the GPUs of a parked lease again, and all memory on them; waits in the queue.

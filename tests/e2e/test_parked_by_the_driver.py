@@ -1,0 +1,260 @@
+"""Two people, one GPU with memory on it: kernels that are checkpointed, and come back whole.
+
+Real kernels, a real node manager that reads NVML, the real cuda-bindings; the driver and
+NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one world.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cuda import GIB, Call, Cuda, CudaWorld, end_helper
+from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.kernel import Kernel, Shown
+from support.node import NodeClient, RunningNode, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+__all__ = ["cuda_stubs", "cuda_world"]
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG = """
+c.NodeManagerApp.debug_checks = True
+c.NodeManagerApp.measure_interval = 0.2
+c.Policy.max_tasks_per_gpu = 1
+c.Policy.idle_timeout = 0.5
+c.Policy.notify_before = 0.0
+c.Policy.parked_memory = 64 * 1024**3
+"""
+#: What a person's cells do: a context, 4 GiB, and something in it to recognise.
+FILL = """
+import ctypes, zlib
+from cuda.bindings import driver
+def must(answer):
+    assert not int(answer[0]), answer[0]
+    return answer[1] if len(answer) == 2 else None
+must(driver.cuInit(0))
+must(driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0))))
+block = must(driver.cuMemAlloc(4 * 2**30))
+text = b'alice was here'
+must(driver.cuMemcpyHtoD(block, text, len(text)))
+def read():
+    data = bytearray(len(text))
+    place = ctypes.addressof((ctypes.c_char * len(text)).from_buffer(data))
+    must(driver.cuMemcpyDtoH(place, block, len(text)))
+    return bytes(data)
+"""
+READ = "print('read:', read())"
+
+
+class Stage:
+    """One GPU, a node manager, and kernels on demand."""
+
+    def __init__(self, world: CudaWorld, node: RunningNode, root: NodeClient, home: Path) -> None:
+        self.world = world
+        self.node = node
+        self.root = root
+        self._home = home
+        self.runtime = Path()
+
+    @contextmanager
+    def kernel(self, who: str) -> Iterator[Kernel]:
+        home = self._home / who
+        home.mkdir()
+        env = {
+            name: value
+            for name, value in self.world.environ({}).items()
+            if name.startswith(("LD_", "NVML_"))
+        }
+        with Kernel(
+            home,
+            self.node.socket,
+            JUPYTER_GPUSHARE_TOKEN=who,
+            XDG_RUNTIME_DIR=str(self.runtime),
+            **env,
+        ) as kernel:
+            yield kernel
+
+    def lease(self, who: str) -> dict[str, Any]:
+        leases = self.root.call(Method.STATUS)["leases"]
+        return next(one for one in leases if one["environment"] == who)
+
+    def used(self, who: str) -> int | None:
+        """What was measured of who's lease, in bytes."""
+        gpus = self.lease(who)["gpus"]
+        return gpus[0]["measured"] if gpus else None
+
+    def until_state(self, who: str, *states: str) -> dict[str, Any]:
+        until(lambda: self.lease(who)["state"] in states, f"{who} is {' or '.join(states)}")
+        return self.lease(who)
+
+
+@pytest.fixture
+def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    cuda_world.add_gpu(memory=24 * GIB)
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    config = CONFIG + getattr(request, "param", "")
+    with (
+        tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,
+        RunningNode(
+            tmp_path,
+            simulate="",
+            config=config,
+            arguments=[f"--token-file={tokens}"],
+            environ=cuda_world.environ(),
+        ) as node,
+        node.client("root") as root,
+    ):
+        stage = Stage(cuda_world, node, root, tmp_path)
+        stage.runtime = Path(runtime)
+        yield stage
+        for place in Path(runtime, "jupyter-gpushare").glob("*.sock"):
+            end_helper(place)
+
+
+def shows(kernel: Kernel, shown: Shown, words: str) -> None:
+    def seen() -> bool:
+        kernel.pump()
+        return words in shown.plain() + shown.stream("stderr")
+
+    until(seen, words)
+
+
+def fill(kernel: Kernel) -> None:
+    kernel.ok("%gpushare request")
+    kernel.ok(FILL)
+
+
+def bob_wants(kernel: Kernel) -> Shown:
+    return kernel.start("%gpushare request")
+
+
+def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        wants = bob_wants(bob)
+        parked = stage.until_state("alice", "parked")
+        bob.finish(wants)
+        assert stage.world.state_of(alice.pid) == 2, "checkpointed"
+        assert parked["rung"] == "driver"
+        assert parked["parked_memory"] >= 4 * GIB
+        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == parked["parked_memory"]
+        stage.until_state("bob", "active", "idle")
+        bob.ok(FILL.replace("4 * 2**30", "20 * 2**30"))  # it is really there
+        cell = alice.start(READ)
+        stage.until_state("bob", "parked")  # idle, and alice waits: her turn
+        shows(alice, cell, "Restored")
+        alice.finish(cell)
+        assert cell.stream().strip() == "read: b'alice was here'"
+        assert stage.lease("alice")["rung"] is None
+        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured again")
+        other = bob.start(READ)
+        assert bob.finish(other).stream().strip() == "read: b'alice was here'"
+
+
+def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        until(lambda: stage.used("alice"), "her memory is measured")
+        stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
+        assert "Given back" in alice.ok("%gpushare park").plain()
+        stage.until_state("alice", "parked")
+        barred = alice.run(READ + "; ran = True")
+        assert barred.error()["ename"] == "InputRejected"
+        assert "was not run" in barred.error()["evalue"]
+        assert "Your variables are kept" in barred.error()["evalue"]
+        assert stage.lease("alice")["state"] == "resuming", "its GPU is held for it"
+        said = alice.run("%gpushare release")
+        assert "in host memory" in said.error()["evalue"], "nothing is dropped by mistake"
+        stage.world.heal()
+        assert "again" in alice.ok("%gpushare resume").plain()
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+        assert alice.ok("print('ran' in globals())").stream().strip() == "False"
+
+
+def test_leaving_the_queue_bars_the_cell_while_memory_is_elsewhere(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        wants = bob_wants(bob)
+        stage.until_state("alice", "parked")
+        bob.finish(wants)
+        busy = bob.start("import time; time.sleep(60)")
+        stage.until_state("bob", "active")
+        cell = alice.start("ran = True")
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "alice waits")
+        alice.interrupt()
+        alice.finish(cell)
+        assert "You left the queue" in cell.error()["evalue"]
+        stage.until_state("alice", "parked")
+        assert "parked" in alice.ok("%gpushare status").plain(), "our own words always work"
+        bob.interrupt()
+        bob.finish(busy)
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+        assert alice.ok("print('ran' in globals())").stream().strip() == "False"
+
+
+def refuses(world: CudaWorld) -> None:
+    world.set_version(12040)
+
+
+def cannot_lock(world: CudaWorld) -> None:
+    world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
+
+
+def fails_half_way(world: CudaWorld) -> None:
+    world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
+
+
+@pytest.mark.parametrize("trouble", [refuses, cannot_lock, fails_half_way])
+def test_who_cannot_give_keeps_its_gpu_and_says_why(
+    stage: Stage, trouble: Callable[[CudaWorld], None]
+) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        trouble(stage.world)
+        wants = bob_wants(bob)
+        until(lambda: stage.lease("alice")["kept"], "a reason")
+        assert stage.lease("alice")["state"] == "idle"
+        assert stage.lease("bob")["state"] == "queued"
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+        bob.interrupt()
+        bob.finish(wants)
+
+
+@pytest.mark.parametrize("stage", ["c.Policy.parked_memory = 2 * 1024**3\n"], indirect=True)
+def test_without_host_memory_for_it_nothing_is_parked(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        wants = bob_wants(bob)
+        until(lambda: stage.lease("alice")["kept"], "a reason")
+        assert "of host memory; this node may use 2 GiB" in stage.lease("alice")["kept"]
+        assert stage.world.state_of(alice.pid) == 0, "it was not touched"
+        bob.interrupt()
+        bob.finish(wants)
+
+
+def test_a_parked_kernel_dies_and_leaves_nothing(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        wants = bob_wants(bob)
+        stage.until_state("alice", "parked")
+        bob.finish(wants)
+        alice.manager.shutdown_kernel(now=True)
+        until(
+            lambda: (
+                [one["environment"] for one in stage.root.call(Method.STATUS)["leases"]] == ["bob"]
+            ),
+            "alice's lease is gone",
+        )
+        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
