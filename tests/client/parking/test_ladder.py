@@ -1,0 +1,274 @@
+"""Which rung an idle process takes, what it leaves, and that nothing is half done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.client.errors import GpuShareError
+from jupyter_gpushare.client.parking.base import (
+    ParkedBytes,
+    ParkRefused,
+    ResumeFailed,
+)
+from jupyter_gpushare.client.parking.ladder import CONTEXT, Framework, Ladder
+from jupyter_gpushare.client.parking.rungs import (
+    CannotGive,
+    Movable,
+    Need,
+    NotBroughtBack,
+    ProcessLost,
+    Rung,
+    read_needs,
+)
+from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
+
+GIB = 2**30
+
+
+@dataclass
+class Tensors:
+    """A framework with ``live`` bytes of tensors and ``cache`` beside them."""
+
+    live: int
+    cache: int = 0
+    refuses: str = ""
+    is_full: bool = False
+    is_parked: bool = False
+    log: list[str] = field(default_factory=list)
+
+    def trim(self) -> int:
+        self.log.append("trim")
+        freed, self.cache = self.cache, 0
+        return freed
+
+    def drop_temporary(self) -> int:
+        raise AssertionError("a person may still read the gradients")
+
+    def survey(self) -> Any:
+        raise AssertionError("the ladder asks for bytes")
+
+    def bytes_to_park(self) -> int:
+        return self.live
+
+    def park(self, budget_bytes: int | None) -> ParkedBytes:
+        if self.refuses:
+            raise ParkRefused(self.refuses)
+        self.log.append("park")
+        self.is_parked = True
+        return ParkedBytes(self.live, self.live, 1)
+
+    def resume(self) -> None:
+        if self.is_full:
+            raise ResumeFailed("The GPU is full.")
+        self.log.append("resume")
+        self.is_parked = False
+
+
+@dataclass
+class Driver:
+    """Stands where `DriverCheckpoint` stands, which tests/checkpoint has."""
+
+    usable: bool = False
+    migration: bool = False
+    parks: Result = Result.DONE
+    resumes: Result = Result.DONE
+    log: list[str] = field(default_factory=list)
+
+    def probe(self, deadline_s: float = 30.0) -> Ability:
+        return Ability(
+            self.usable,
+            "" if self.usable else "The driver is too old.",
+            None if self.usable else Cause.OLD_DRIVER,
+            self.migration,
+        )
+
+    def park(self, deadline_s: float, lock_timeout_s: float = 5.0) -> Outcome:
+        self.log.append("park")
+        return Outcome(self.parks, None, "So the driver said.")
+
+    def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
+        self.log.append(f"resume {dict(gpu_map or {})}")
+        return Outcome(self.resumes, None, "So the driver said.")
+
+
+def ladder(*tensors: Tensors | None, driver: Driver | None = None) -> Ladder:
+    frameworks = [Framework(f"f{n}", one) for n, one in enumerate(tensors)]
+    said: list[str] = []
+    return Ladder(lambda: frameworks, driver or Driver(), said.append)  # type: ignore[arg-type]
+
+
+def need(used: int | None, may_stay: int) -> list[Need]:
+    return [Need("GPU-1", may_stay, used)]
+
+
+def no_plan(_memory: int) -> None:
+    return
+
+
+def test_emptying_caches_is_enough_where_it_is() -> None:
+    one = Tensors(live=2 * GIB, cache=5 * GIB)
+    up = ladder(one, driver=Driver(usable=True))
+    given = up.give(need(8 * GIB, 3 * GIB), no_plan)
+    assert (given.rung, given.memory, given.movable) == (Rung.TRIM, 0, Movable.SAME)
+    assert not up.holds
+
+
+def test_tensors_move_when_the_context_may_stay() -> None:
+    one = Tensors(live=6 * GIB, cache=GIB)
+    up = ladder(one, driver=Driver(usable=True))
+    planned: list[int] = []
+    given = up.give(need(8 * GIB, GIB), planned.append)
+    assert (given.rung, given.memory) == (Rung.STORAGE, 6 * GIB)
+    assert planned == [6 * GIB], "host memory is asked for first"
+    assert up.holds
+    assert up.memory == 6 * GIB
+    up.bring_back({})
+    assert one.log == ["trim", "park", "resume"]
+    assert not up.holds
+    assert up.memory == 0
+
+
+def test_where_nothing_may_stay_the_driver_takes_all() -> None:
+    driver = Driver(usable=True, migration=True)
+    up = ladder(Tensors(live=6 * GIB), driver=driver)
+    given = up.give(need(7 * GIB, 0), no_plan)
+    assert (given.rung, given.memory, given.movable) == (Rung.DRIVER, 7 * GIB, Movable.KIND)
+    up.bring_back({"GPU-1": "GPU-2"})
+    assert driver.log == ["park", "resume {'GPU-1': 'GPU-2'}"]
+
+
+def test_what_tensors_left_behind_is_taken_when_it_is_wanted_too() -> None:
+    one, driver = Tensors(live=6 * GIB), Driver(usable=True, migration=True)
+    up = ladder(one, driver=driver)
+    up.give(need(7 * GIB, 2 * GIB), no_plan)
+    planned: list[int] = []
+    given = up.give(need(GIB, 0), planned.append)
+    assert (given.rung, given.memory) == (Rung.DRIVER, 7 * GIB)
+    assert planned == [7 * GIB], "both copies count"
+    assert given.movable is Movable.SAME
+    up.bring_back({})
+    assert one.log[-1] == "resume", "the driver first, the tensors then"
+    assert driver.log[-1] == "resume {}"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ((Tensors(4 * GIB), None), "f1 cannot be moved"),
+        ((Tensors(4 * GIB, refuses="A CUDA graph is in use."),), "CUDA graph"),
+        ((), "not known"),
+    ],
+)
+def test_who_cannot_says_all_the_reasons(tensors: tuple[Tensors | None, ...], words: str) -> None:
+    up = ladder(*tensors)
+    with pytest.raises(CannotGive, match=words) as caught:
+        up.give(need(5 * GIB, CONTEXT), no_plan)
+    assert "too old" in str(caught.value)
+    assert not up.holds
+
+
+def test_one_framework_that_refuses_brings_back_the_other() -> None:
+    first, second = Tensors(4 * GIB), Tensors(GIB, refuses="Not now.")
+    up = ladder(first, second)
+    with pytest.raises(CannotGive, match="Not now"):
+        up.give(need(5 * GIB, CONTEXT), no_plan)
+    assert first.log == ["trim", "park", "resume"]
+    assert not up.holds
+
+
+def test_without_host_memory_nothing_moves() -> None:
+    one, driver = Tensors(4 * GIB), Driver(usable=True)
+    up = ladder(one, driver=driver)
+
+    def refuse(_memory: int) -> None:
+        raise GpuShareError("There is no host memory for it.")
+
+    with pytest.raises(CannotGive, match="no host memory"):
+        up.give(need(5 * GIB, 0), refuse)
+    assert one.log == ["trim"]
+    assert driver.log == []
+
+
+@pytest.mark.parametrize(
+    ("result", "holds"), [(Result.REFUSED, False), (Result.INTACT, False), (Result.STUCK, True)]
+)
+def test_a_checkpoint_that_fails_is_set_going_again_by_the_next_cell(
+    result: Result, holds: bool
+) -> None:
+    driver = Driver(usable=True, parks=result)
+    up = ladder(None, driver=driver)
+    with pytest.raises(CannotGive):
+        up.give(need(5 * GIB, 0), no_plan)
+    assert up.holds is holds
+    up.bring_back({})
+    assert not up.holds
+
+
+def test_what_does_not_come_back_stays_and_is_tried_again() -> None:
+    driver = Driver(usable=True, resumes=Result.INTACT)
+    up = ladder(None, driver=driver)
+    up.give(need(5 * GIB, 0), no_plan)
+    with pytest.raises(NotBroughtBack, match="kept in host memory"):
+        up.bring_back({})
+    assert up.holds
+    driver.resumes = Result.DEAD
+    with pytest.raises(ProcessLost, match="restart the kernel"):
+        up.bring_back({})
+    one = Tensors(GIB, is_full=True)
+    up = ladder(one)
+    up.give(need(2 * GIB, CONTEXT), no_plan)
+    with pytest.raises(NotBroughtBack, match="full"):
+        up.bring_back({})
+    one.is_full = False
+    up.bring_back({})
+    assert not up.holds
+
+
+def test_nothing_measured_is_taken_for_a_context() -> None:
+    up = ladder(Tensors(GIB))
+    assert up.give(need(None, CONTEXT), no_plan).rung is Rung.STORAGE
+    up = ladder(Tensors(GIB), driver=Driver(usable=True))
+    assert up.give(need(None, CONTEXT - 1), no_plan).rung is Rung.DRIVER
+
+
+def test_it_says_what_it_could_do() -> None:
+    assert ladder(Tensors(1), driver=Driver(usable=True)).ability() == (Rung.DRIVER, "")
+    assert ladder(Tensors(1)).ability() == (Rung.STORAGE, "The driver is too old.")
+    assert ladder(Tensors(1), None).ability()[0] is Rung.TRIM
+    assert ladder(None).ability()[0] is Rung.NONE
+
+
+@given(
+    used=st.integers(1, 100),
+    stay=st.integers(0, 100),
+    live=st.integers(0, 100),
+    cache=st.integers(0, 100),
+    usable=st.booleans(),
+)
+def test_it_takes_the_lowest_rung_that_frees_enough(
+    used: int, stay: int, live: int, cache: int, usable: bool
+) -> None:
+    live, cache = min(live, used), min(cache, used - min(live, used))
+    up = ladder(Tensors(live, cache), driver=Driver(usable=usable))
+    try:
+        rung = up.give(need(used, stay), no_plan).rung
+    except CannotGive:
+        rung = Rung.NONE
+    if used - cache <= stay:
+        assert rung is Rung.TRIM
+    elif used - cache - live <= stay:
+        assert rung is Rung.STORAGE
+    else:
+        assert rung is (Rung.DRIVER if usable else Rung.NONE)
+
+
+def test_what_the_node_manager_says_is_read_carefully() -> None:
+    said = {"gpus": [{"uuid": "GPU-1", "may_stay": 5, "used": None}, {"uuid": 7}, None, {}]}
+    assert read_needs(said) == (Need("GPU-1", 5, None),)
+    assert read_needs({}) == ()
