@@ -133,7 +133,7 @@ def test_what_an_error_came_from_counts() -> None:
     import torch
 
     root = torch.OutOfMemoryError("CUDA out of memory.")
-    with pytest.raises(ValueError, match="too large") as caught:
+    with pytest.raises(ValueError, match="too large") as caught:  # noqa: PT012 - a chain
         try:
             raise root
         except RuntimeError as error:

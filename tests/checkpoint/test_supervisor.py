@@ -1,0 +1,448 @@
+"""The resident helper as a process: started once, for one user, and gone when nobody needs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.cuda import (
+    GIB,
+    Call,
+    CudaProgram,
+    CudaWorld,
+    children_of,
+    has_ended,
+    helper_pid,
+)
+from support.node import until
+
+from jupyter_gpushare.client.parking.driver import DriverCheckpoint, helper_environ
+from jupyter_gpushare.node.checkpoint.supervisor import listen
+from jupyter_gpushare.protocol.checkpoint import (
+    Action,
+    Cause,
+    Outcome,
+    Request,
+    Result,
+    Target,
+    decode_answer,
+    encode_request,
+)
+from jupyter_gpushare.protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
+from jupyter_gpushare.protocol.processes import namespace_of_pids, start_time, user_ids
+
+from .conftest import Drive
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
+
+
+def tell(place: Path, line: bytes) -> bytes:
+    """The helper's answer to one line."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(place))
+        connection.sendall(line)
+        answer = b""
+        while not answer.endswith(b"\n") and (data := connection.recv(65536)):
+            answer += data
+        return answer
+
+
+def running(drive: Drive, program: CudaProgram, place: Path) -> int:
+    """The pid of the helper, started."""
+    drive(program).state()
+    pid = helper_pid(place)
+    assert pid is not None
+    return pid
+
+
+# -- being started ---------------------------------------------------------------------------
+
+
+def test_many_kernels_at_once_get_one_helper(
+    cuda_world: CudaWorld, gpu: str, drive: Drive, place: Path
+) -> None:
+    programs = [cuda_world.program() for _ in range(3)]
+    try:
+        outcomes: list[Outcome] = []
+        start = threading.Barrier(len(programs))
+
+        def park(program: CudaProgram) -> None:
+            start.wait()
+            outcomes.append(drive(program).park(30, 1))
+
+        threads = [threading.Thread(target=park, args=(program,)) for program in programs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [outcome.result for outcome in outcomes] == [Result.DONE] * len(programs)
+        helpers = [
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdigit() and str(place) in _command_line(int(name))
+        ]
+        assert helpers == [helper_pid(place)]
+        assert len(children_of(helpers[0])) == 1
+    finally:
+        for program in programs:
+            program.kill()
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path, tmp_path: Path
+) -> None:
+    """Not our terminal, not our output, not our files, not our session, not our lease."""
+    with open(tmp_path / "open", "w") as held:
+        os.set_inheritable(held.fileno(), True)
+        environ = {
+            **cuda_world.environ(),
+            "CUDA_VISIBLE_DEVICES": "",
+            "JUPYTER_GPUSHARE_SECRET": "s3cret",
+            "JUPYTERHUB_API_TOKEN": "s3cret",
+        }
+        driver = DriverCheckpoint(pid=program.pid, place=str(place), environ=environ)
+        assert driver.park(10, 1).result is Result.DONE  # and it sees the GPUs
+    helper = helper_pid(place)
+    assert helper is not None
+    (worker,) = children_of(helper)
+    assert os.getsid(helper) != os.getsid(0)
+    assert os.getppid() != helper
+    for pid in (helper, worker):
+        assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+        targets = {os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")}
+        assert str(tmp_path / "open") not in targets
+        ours = {os.readlink(f"/proc/self/fd/{n}") for n in (1, 2)} - {"/dev/null"}
+        assert not ours & targets
+        told = Path(f"/proc/{pid}/environ").read_text()
+        assert "s3cret" not in told
+        assert "CUDA_VISIBLE_DEVICES" not in told
+
+
+def test_ctrl_c_and_a_hangup_pass_it_by(program: CudaProgram, drive: Drive, place: Path) -> None:
+    helper = running(drive, program, place)
+    for pid in (helper, *children_of(helper)):
+        os.kill(pid, signal.SIGINT)
+    os.kill(helper, signal.SIGHUP)
+    assert drive(program).park(10, 1).result is Result.DONE
+    assert helper_pid(place) == helper
+
+
+def test_what_a_killed_helper_left_does_not_stop_the_next(
+    program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    os.kill(running(drive, program, place), signal.SIGKILL)
+    assert place.exists()
+    assert drive(program).park(10, 1).result is Result.DONE
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    """The resident part loads no CUDA, no tornado, no policy, nothing but the protocol of ours."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import jupyter_gpushare.node.checkpoint.supervisor\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - sys.stdlib_module_names))\n"
+        "print(sorted(n for n in sys.modules if n.startswith('jupyter_gpushare.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    others, ours = done.stdout.splitlines()
+    assert others == "['jupyter_gpushare']"
+    assert "policy" not in ours
+    assert "inventory" not in ours
+
+
+def test_a_python_without_the_package_is_said(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path
+) -> None:
+    environ = {k: v for k, v in cuda_world.environ().items() if k != "PYTHONPATH"}
+    driver = DriverCheckpoint(
+        pid=program.pid, place=str(place), environ=environ, python="/bin/false", start_within=0.3
+    )
+    assert driver.park(10, 1).cause is Cause.NO_HELPER
+    driver = DriverCheckpoint(
+        pid=program.pid, place=str(place), environ=environ, python="/nonexistent", start_within=0.3
+    )
+    ability = driver.probe()
+    assert not ability.usable
+    assert "cannot be started" in ability.why
+
+
+# -- being idle ------------------------------------------------------------------------------
+
+
+def test_it_ends_by_itself(program: CudaProgram, drive: Drive, place: Path) -> None:
+    driver = drive(program, idle_s=0.3)
+    driver.state()
+    helper = helper_pid(place)
+    assert helper is not None
+    (worker,) = children_of(helper)
+    until(lambda: has_ended(helper), "the helper's end")
+    until(lambda: has_ended(worker), "the worker's end")
+    assert not place.exists()
+    assert driver.park(10, 1).result is Result.DONE  # the next one starts it again
+
+
+def test_it_stays_while_something_is_parked(
+    program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    driver = drive(program, idle_s=0.2)
+    assert driver.park(10, 1).result is Result.DONE
+    helper = helper_pid(place)
+    assert helper is not None
+    descriptor = os.pidfd_open(helper)
+    try:
+        time.sleep(1.0)  # five times as long as it would wait
+        assert not has_ended(helper)
+        assert driver.resume(None, 10).result is Result.DONE
+        until(lambda: has_ended(helper), "the helper's end")
+        assert driver.park(10, 1).result is Result.DONE
+        second = helper_pid(place)
+        assert second is not None
+        program.kill()  # nobody is left who is parked
+        until(lambda: has_ended(second), "the helper's end")
+    finally:
+        os.close(descriptor)
+
+
+def test_told_to_stop_it_ends_what_is_under_way(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    helper = running(drive, program, place)
+    cuda_world.hang(Call.CHECKPOINT)
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(drive(program).park(30, 1)))
+    thread.start()
+    until(lambda: cuda_world.is_in(Call.CHECKPOINT), "the checkpoint")
+    os.kill(helper, signal.SIGTERM)
+    until(lambda: not place.exists(), "the socket's end")
+    cuda_world.heal()
+    thread.join()
+    assert outcomes[0].result is Result.DONE
+    until(lambda: has_ended(helper), "the helper's end")
+
+
+def test_nothing_is_left_open_after_many_requests(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    driver = drive(program)
+    helper = running(drive, program, place)
+    cuda_world.hang(Call.STATE)
+    driver.state(0.05)
+    cuda_world.heal()
+    driver.state()
+    ours, its = _open_files(os.getpid()), _open_files(helper)
+    for _ in range(5):
+        driver.state()
+        assert tell(place, b"nonsense\n")
+    cuda_world.hang(Call.STATE)
+    driver.state(0.05)  # a worker that is killed
+    cuda_world.heal()
+    driver.state()
+    until(lambda: _open_files(helper) == its, "the helper's descriptors closed")
+    assert _open_files(os.getpid()) == ours
+    assert len(children_of(helper)) == 1
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+# -- who may ask, and about whom -------------------------------------------------------------
+
+
+def test_nonsense_is_answered_and_harmless(program: CudaProgram, drive: Drive, place: Path) -> None:
+    helper = running(drive, program, place)
+    for line in (b"\xff\n", b"{}\n", b"[" * 5000 + b"\n", b"x" * 70000 + b"\n"):
+        answer = decode_answer(tell(place, line))
+        assert isinstance(answer, Outcome)
+        assert answer.cause is Cause.BAD_REQUEST
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(place))  # and goes without a word
+    assert drive(program).park(10, 1).result is Result.DONE
+    assert helper_pid(place) == helper
+
+
+def test_a_pid_that_is_another_process_by_now_is_not_touched(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    running(drive, program, place)
+    started = start_time(program.pid)
+    assert started is not None
+    for action in (Action.STATE, Action.PARK, Action.RESUME):
+        request = Request(action, Target(program.pid, started - 1), deadline=10)
+        answer = decode_answer(tell(place, encode_request(request)))
+        assert isinstance(answer, Outcome)
+        assert answer.cause is Cause.GONE
+    assert cuda_world.state_of(program.pid) == 0
+
+
+@as_root
+def test_another_users_process_is_not_touched(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    running(drive, program, place)
+    other = subprocess.Popen(["sleep", "60"], user=NOBODY)
+    try:
+        until(lambda: user_ids(other.pid) == {NOBODY}, "the other user's process")
+        outcome = drive(other.pid).park(10, 1)
+        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NOT_YOURS)
+    finally:
+        other.kill()
+        other.wait()
+
+
+@as_root
+def test_another_user_gets_no_answer(program: CudaProgram, drive: Drive, place: Path) -> None:
+    """Even if the directory's mode would let him in."""
+    running(drive, program, place)
+    place.parent.chmod(0o755)
+    place.chmod(0o666)
+    code = (
+        f"import os, socket, sys; os.setuid({NOBODY})\n"
+        "s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"
+        f"s.connect({str(place)!r})\n"
+        "try:\n    s.sendall(sys.stdin.buffer.read()); print(s.recv(9))\n"
+        "except ConnectionError: print(b'')"
+    )
+    request = encode_request(
+        Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        input=request,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.strip() == b"b''"
+    place.parent.chmod(0o700)
+    assert drive(program).park(10, 1).result is Result.DONE
+
+
+@as_root
+def test_a_helper_of_another_user_is_not_talked_to(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path
+) -> None:
+    """Somebody listens where ours should be: he gets no question."""
+    code = (
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        f"s.bind({str(place)!r}); os.setuid({NOBODY}); s.listen(); print('here', flush=True)\n"
+        "c, _ = s.accept(); print(c.recv(9), flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as planted:
+        assert planted.stdout is not None
+        planted.stdout.readline()
+        driver = DriverCheckpoint(
+            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=2
+        )
+        outcome = driver.park(10, 1)
+        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
+        assert f"user {NOBODY}" in outcome.message
+        assert planted.stdout.readline() == b"b''\n"
+        planted.wait(10)
+
+
+# -- the place -------------------------------------------------------------------------------
+
+
+def test_the_place_is_private_and_of_this_pid_namespace() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
+        found = Path(checkpoint_socket({"XDG_RUNTIME_DIR": folder}))
+        assert found.parent == Path(folder, "jupyter-gpushare")
+        assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+        assert namespace_of_pids() in found.name
+
+
+def test_without_a_runtime_directory_it_is_in_tmp() -> None:
+    place = Path(checkpoint_socket({}))
+    assert place.parent == Path(f"/tmp/jupyter-gpushare-{os.getuid()}")
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert namespace_of_pids() in place.name
+
+
+def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "jupyter-gpushare"
+    folder.mkdir()
+    folder.chmod(0o755)
+    place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": str(tmp_path)}))
+    assert place.parent != folder  # the one in /tmp it is
+    with pytest.raises(UnsafePlace, match="open to other users"):
+        make_private(str(folder))
+    with pytest.raises(UnsafePlace):
+        listen(str(folder / "h.sock"))
+
+
+def test_a_link_to_somewhere_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(UnsafePlace, match="no directory"):
+        make_private(str(tmp_path / "link"))
+
+
+@as_root
+def test_a_folder_that_another_user_has_prepared_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "jupyter-gpushare"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(UnsafePlace, match=f"belongs to user {NOBODY}"):
+        make_private(str(folder))
+
+
+def test_a_long_runtime_directory_is_passed_over() -> None:
+    place = checkpoint_socket({"XDG_RUNTIME_DIR": "/run/" + "x" * 100})
+    assert place.startswith("/tmp/")
+
+
+def test_no_place_at_all_is_a_refusal(
+    cuda_world: CudaWorld, program: CudaProgram, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    driver = DriverCheckpoint(
+        pid=program.pid, place=str(tmp_path / "h.sock"), environ=cuda_world.environ()
+    )
+    outcome = driver.park(10, 1)
+    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
+
+
+def test_the_environment_of_a_helper() -> None:
+    environ = helper_environ(
+        {"HOME": "/h", "CUDA_VISIBLE_DEVICES": "0", "JUPYTER_GPUSHARE_LEASE": "l"}
+    )
+    assert environ == {"HOME": "/h", "JUPYTER_GPUSHARE": "off"}
+
+
+def test_kernels_wait_for_their_turn(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    running(drive, program, place)
+    with cuda_world.program() as other:
+        other.allocate(GIB)
+        cuda_world.hang(Call.CHECKPOINT)
+        outcomes: list[Outcome] = []
+        thread = threading.Thread(target=lambda: outcomes.append(drive(program).park(60, 1)))
+        thread.start()
+        until(lambda: cuda_world.is_in(Call.CHECKPOINT), "the checkpoint")
+        busy = drive(other).park(0.2, 0.1)
+        assert (busy.result, busy.cause) == (Result.REFUSED, Cause.BUSY)
+        cuda_world.heal()
+        assert drive(other).park(20, 1).result is Result.DONE
+        thread.join()
+        assert outcomes[0].result is Result.DONE
