@@ -7,6 +7,9 @@
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
+#   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
+#   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
+#   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
@@ -46,7 +49,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo bench bench-hub bench-ui pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo bench bench-hub soak fuzz churn bench-ui pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -178,3 +181,18 @@ bench-hub: $(VENV)/.dev
 
 bench: $(VENV)/.lab
 	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md
+
+# Each prints its seed; SOAK_SEED=… or FUZZ_SEED=… plays it again.
+SOAK_MINUTES ?= 20
+FUZZ_INPUTS ?= 1000000
+CHURN_MINUTES ?= 60
+soak: $(VENV)/.dev
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) \
+		--json build/soak.json --keep build/soak
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
+		--json build/fuzz.json
+
+churn: $(VENV)/.dev
+	$(BIN)/python benchmarks/churn.py --minutes $(CHURN_MINUTES) --json build/churn.json

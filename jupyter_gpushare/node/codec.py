@@ -45,7 +45,7 @@ def from_record(record: Record) -> Event:
     }
     try:
         return msgspec.convert(data, type=kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # half a surrogate pair
         raise LedgerFailed(f"The ledger's record {record.kind!r} is damaged: {error}") from error
 
 

@@ -300,3 +300,21 @@ def test_a_log_survives_a_torn_last_line(tmp_path) -> None:
     first, second = read_log(log.path)
     assert (first.who, first.saw, second.saw) == ("someone", Saw.BORN, Saw.ASKED)
     assert first.t1 <= second.t1
+
+
+def test_memory_of_the_dead_is_gone_whenever_the_harness_says_so() -> None:
+    history = History(random.Random(0))
+    for who in ("first", "second"):
+        history.see(who, Saw.BORN, environment=who, pid=0)
+        since = history.see(
+            who, Saw.ASKED, request="r", gpus=1, memory=8, **{"class": "interactive"}
+        )
+        history.record("LeaseGranted", who, who, gpus=[{"gpu": "GPU-0", "memory": 8}])
+        history.see(who, Saw.GRANTED, since, request="r", lease=who, gpus=[["GPU-0", 8]])
+        history.see("harness", Saw.MEMORY, client=who, gpu="GPU-0", memory=8)
+        history.see("harness", Saw.KILLED, client=who)
+        history.see("harness", Saw.DIED, client=who)
+        history.record("LeaseEnded", who, who, reason="process_gone")
+    for who in ("first", "second"):
+        history.see("harness", Saw.MEMORY_GONE, client=who, gpu="GPU-0")
+    assert history.broken() == set()

@@ -210,6 +210,11 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
                     found.memory.append((data["gpu"], data["client"], size, since, line.t0))
             case Saw.FAULT if "until" in data:
                 found.ill_disk.append((line.t0, data["until"]))
+    # What the dead had is gone, whenever the harness says so.
+    found.memory = [
+        (gpu, who, size, since, min(until, found.killed.get(who, math.inf)))
+        for gpu, who, size, since, until in found.memory
+    ]
     for who, since in stopped.items():
         found.stops[who].append((since, math.inf))
     for (gpu, who), (size, since) in memory.items():

@@ -22,7 +22,7 @@ from typing import Any
 
 from jupyter_core.utils import ensure_event_loop
 
-from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.ledger import Ledger, LedgerInUse
 from jupyter_gpushare.protocol.messages import Method
 from support.kernel import Kernel
 from support.node import GIB, RemoteError, RunningNode, until
@@ -34,7 +34,7 @@ from .observed import Log, Saw, boot, read_logs
 from .shim import Disk, Shim
 from .stage import TESTS, Cast, Nodes, Player, stolen_wires
 
-PEOPLE = ("alice", "bob", "carol", "dave")
+PEOPLE = ("alice", "bob", "carol", "dave", "erin", "frank")
 GPUS = 3
 MEMORY = 16 * GIB  # of each GPU
 TIMEOUT = 6.0  # seconds without a sign of life
@@ -70,6 +70,7 @@ class Plan:
     hosts: int = 0
     entry: Sequence[str] = ()
     only: Sequence[str] = ()
+    roles: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -284,7 +285,14 @@ class Storm:
     def _read_ledger(self) -> list[Any]:
         """All records, by the product's own reader."""
         path = self.nodes.node.ledger
-        ledger = Ledger.open(path, history=1e9, wall=time.time())
+        end = time.monotonic() + 20.0
+        while True:
+            try:
+                ledger = Ledger.open(path, history=1e9, wall=time.time())
+                break
+            except LedgerInUse:  # a host's node manager dies just after its host
+                assert time.monotonic() < end, "not within 20 s: the node manager is dead"
+                time.sleep(0.05)
         try:
             return [*reversed(ledger.history(None, 10_000_000))]
         finally:
@@ -293,10 +301,9 @@ class Storm:
     # -- clients ---------------------------------------------------------------------------------
 
     def _bear(self, role: str | None = None, **more: Any) -> Player | None:
-        role = role or self.rng.choices(list(_ROLES), [x["often"] for x in _ROLES.values()])[0]
-        environment = {"hostile": "mallory", "wide": "dave"}.get(role) or self.rng.choice(
-            PEOPLE[:3]
-        )
+        roles = list(self.plan.roles or _ROLES)
+        role = role or self.rng.choices(roles, [_ROLES[name]["often"] for name in roles])[0]
+        environment = self.rng.choice(_WHO.get(role, PEOPLE[:3]))
         spec = {
             "role": role,
             "seed": self.rng.randrange(2**32),
@@ -520,6 +527,8 @@ class Storm:
         return True
 
 
+#: Whose clients they are, where not just anybody's. Who has kernels only can be asked to park.
+_WHO = {"hostile": ("mallory",), "wide": ("dave",), "kernel": ("erin", "frank")}
 #: How clients behave; ``lives``: requests until it ends by itself.
 _ROLES: dict[str, dict[str, Any]] = {
     "short": {
@@ -529,7 +538,7 @@ _ROLES: dict[str, dict[str, Any]] = {
         "gpus": 1,
         "memory": [None, 4 * GIB, 8 * GIB],
         "patience": [0.3, 4.0],
-        "hold": [0.0, 1.0],
+        "hold": [0.0, 0.6],
         "lives": 20,
     },
     "long": {
@@ -539,7 +548,7 @@ _ROLES: dict[str, dict[str, Any]] = {
         "gpus": 1,
         "memory": [8 * GIB],
         "patience": [2.0, 8.0],
-        "hold": [2.0, 12.0],
+        "hold": [1.0, 6.0],
         "lives": 5,
     },
     "kernel": {
@@ -549,7 +558,7 @@ _ROLES: dict[str, dict[str, Any]] = {
         "gpus": 1,
         "memory": [None],
         "patience": [0.5, 4.0],
-        "hold": [1.0, 8.0],
+        "hold": [1.0, 5.0],
         "lives": 9,
     },
     "pair": {
@@ -559,17 +568,27 @@ _ROLES: dict[str, dict[str, Any]] = {
         "gpus": 2,
         "memory": [10 * GIB],
         "patience": [1.0, 6.0],
-        "hold": [0.2, 2.0],
+        "hold": [0.1, 1.0],
         "lives": 9,
     },
+    "rush": {
+        "often": 3,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [4 * GIB],
+        "patience": [1.0, 3.0],
+        "hold": [0.0, 0.2],
+        "lives": 99,
+    },
     "wide": {
-        "often": 1,
+        "often": 0.5,
         "kind": "process",
         "class": "batch",
         "gpus": GPUS,
         "memory": [MEMORY],
         "patience": [4.0, 15.0],
-        "hold": [0.1, 0.8],
+        "hold": [0.1, 0.5],
         "lives": 9,
     },
 }

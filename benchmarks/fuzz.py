@@ -1,0 +1,134 @@
+"""Many inputs into everything that reads what others wrote: ``make fuzz``.
+
+By itself it makes inputs from good ones (``tests/support/fuzz``). With ``--atheris TARGET`` the
+inputs are found by coverage (``pip install atheris``), until Ctrl-C or ``--inputs``. It fails at
+an exception that is not declared, at an input that takes longer than ``--patience``, and when
+memory or file descriptors have grown between the first fifth and the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gc
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.fuzz.mutate import mutate  # noqa: E402
+from support.fuzz.targets import Target, all_targets  # noqa: E402
+
+GROWTH = 24 * 2**20  # bytes that may come from caches and fragments
+
+
+class Hang(Exception):
+    """An input took too long."""
+
+
+def _alarm(number: int, frame: FrameType | None) -> None:
+    raise Hang
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fuzz(target: Target, inputs: int, seed: int, patience: float) -> dict[str, Any]:
+    """Feed ``inputs`` inputs to one target; what came of it."""
+    rng = random.Random(f"{seed} {target.name}")
+    failures: list[dict[str, str]] = []
+    began, longest = time.perf_counter(), 0.0
+    memory = files = 0
+    for number in range(inputs):
+        if number == inputs // 5:
+            gc.collect()
+            memory, files = resident(), descriptors()
+        data = mutate(rng, target.seeds)
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, patience)
+        try:
+            target.run(data)
+        except Exception as error:  # noqa: BLE001 - any is a finding
+            failures.append({"error": repr(error), "input": base64.b64encode(data).decode()})
+            if len(failures) >= 10:
+                break
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        longest = max(longest, time.perf_counter() - start)
+    gc.collect()
+    grown = resident() - memory
+    if grown > GROWTH or descriptors() > files:
+        failures.append({"error": f"grown by {grown} bytes, {descriptors() - files} files"})
+    return {
+        "target": target.name,
+        "inputs": number + 1 if inputs else 0,
+        "seconds": round(time.perf_counter() - began, 1),
+        "longest_ms": round(longest * 1e3, 1),
+        "grown_bytes": grown,
+        "failures": failures,
+    }
+
+
+def by_coverage(target: Target, inputs: int) -> None:
+    """Let atheris find the inputs."""
+    import atheris
+
+    def run(data: bytes) -> None:
+        target.run(data)
+
+    atheris.Setup([sys.argv[0], f"-runs={inputs}", "-max_len=4096"], atheris.instrument_func(run))
+    atheris.Fuzz()
+
+
+def main() -> int:
+    """Exit status 1 when something was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--patience", type=float, default=5.0, help="seconds for one input")
+    parser.add_argument("--atheris", default=None, metavar="TARGET")
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    targets = all_targets()
+    if options.atheris is not None:
+        by_coverage(next(t for t in targets if options.atheris in t.name), options.inputs)
+        return 0
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    signal.signal(signal.SIGALRM, _alarm)
+    results = []
+    for target in targets:
+        count = max(20, round(options.inputs * target.share))
+        results.append(fuzz(target, count, seed, options.patience))
+        print(json.dumps(results[-1]), flush=True)
+    failed = sum(len(result["failures"]) for result in results)
+    document = {
+        "seed": seed,
+        "inputs": sum(result["inputs"] for result in results),
+        "failures": failed,
+        "targets": results,
+    }
+    print(f"{document['inputs']} inputs, {failed} failures")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

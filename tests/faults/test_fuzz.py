@@ -1,0 +1,79 @@
+"""Some thousands of inputs into each reader; ``make fuzz`` feeds millions."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.fuzz.mutate import mutate
+from support.fuzz.targets import Target, all_targets, records
+
+from jupyter_gpushare.node.codec import from_record
+from jupyter_gpushare.node.ledger import LedgerFailed, Record
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from fuzz import fuzz
+
+TARGETS = all_targets()
+NAMES = [target.name for target in TARGETS]
+QUICK = [target for target in TARGETS if "files" not in target.name]
+
+
+def test_shares_are_of_one_whole() -> None:
+    assert sum(target.share for target in TARGETS) == pytest.approx(1.0)
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
+def test_no_input_breaks_a_reader(target: Target) -> None:
+    for seed in target.seeds:
+        target.run(seed)
+    result = fuzz(target, 15 if "files" in target.name else 1500, seed=3, patience=20.0)
+    assert not result["failures"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [t for t in TARGETS if "files" not in t.name],
+    ids=[n for n in NAMES if "files" not in n],
+)
+@given(data=st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode()))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+def test_anything_may_come(target: Target, data: bytes) -> None:
+    target.run(data)
+
+
+def test_inputs_are_not_all_the_same() -> None:
+    rng = random.Random(0)
+    target = TARGETS[0]
+    made = {mutate(rng, target.seeds) for _ in range(1000)}
+    assert len(made) > 700
+
+
+def test_what_is_wrong_with_a_reader_is_found() -> None:
+    """A test of the test: one fails at a word, one grows."""
+
+    def fails(data: bytes) -> None:
+        if b"null" in data:
+            raise KeyError("null")
+
+    kept: list[bytes] = []
+
+    def grows(data: bytes) -> None:
+        kept.append(data.ljust(100_000))
+
+    for run in (fails, grows):
+        target = Target("planted", run, [b'{"a": [1, 2], "b": "c"}'], 1.0)
+        assert fuzz(target, 1000, seed=0, patience=5.0)["failures"], run.__name__
+
+
+def test_half_a_surrogate_pair_in_a_record_is_damage() -> None:
+    """Found by fuzzing: msgspec raises another exception than its own there."""
+    data = {"boot_id": "b", "usage_half_life": "\ud800", "v": 1}
+    with pytest.raises(LedgerFailed, match="damaged"):
+        from_record(Record("BootSeen", 1.0, 1.0, None, None, data))
+    records(b'{"kind": "BootSeen", "data": {"usage_half_life": "\\ud800", "v": 1}}')

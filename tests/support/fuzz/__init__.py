@@ -1,0 +1,1 @@
+"""What is fuzzed, and how inputs are made; see ``targets.py``."""

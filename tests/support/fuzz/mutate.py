@@ -1,0 +1,89 @@
+"""Makes new inputs from good ones: bytes, words and structure are changed at random."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+_WORDS: tuple[bytes, ...] = (
+    *(
+        b"null",
+        b"true",
+        b"-1",
+        b"0",
+        b"1e999",
+        b"NaN",
+        b"9" * 400,
+        b'""',
+        b"[]",
+        b"{}",
+        b'"\\ud800"',
+    ),
+    *(b"\n", b"\0", b"\xff\xfe", b'"', b"\\", b"[" * 3000, b'{"a":' * 1500, "𐏿ß".encode()),
+)
+_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2**53, 2**63, -(2**70), 0.5, -0.0, 1e308, "", "x", "all"),
+    *("\0", "\ud800", "8GiB", "x" * 5000, [], {}, [None], {"a": {}}, [[[[]]]], "request", "GPU-0"),
+)
+
+
+def mutate(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
+    """A new input, near a seed or far."""
+    data = rng.choice(seeds)
+    if rng.random() < 0.6:
+        data = _structure(rng, data)
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 5))):
+        data = _bytes(rng, data, seeds)
+    return data
+
+
+def _bytes(rng: random.Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+    at = rng.randrange(len(data) + 1)
+    end = min(len(data), at + rng.choice((1, 1, 2, 8, 64)))
+    match rng.randrange(6):
+        case 0:  # flip bits
+            if at == len(data):
+                return data
+            return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+        case 1:  # cut out
+            return data[:at] + data[end:]
+        case 2:  # repeat
+            return data[:end] + data[at:end] * rng.choice((1, 3)) + data[end:]
+        case 3:  # put in
+            return data[:at] + rng.choice(_WORDS) + data[at:]
+        case 4:  # overwrite
+            return data[:at] + rng.randbytes(end - at) + data[end:]
+        case _:  # half of another
+            other = rng.choice(seeds)
+            return data[:at] + other[rng.randrange(len(other) + 1) :]
+
+
+def _structure(rng: random.Random, data: bytes) -> bytes:
+    """Another value, another name, or something more or less, where it is JSON."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return data
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        value = _change(rng, value)
+    return json.dumps(value).encode() + (b"\n" if data.endswith(b"\n") else b"")
+
+
+def _change(rng: random.Random, value: Any) -> Any:
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        name = rng.choice(list(value))
+        changed = dict(value)
+        match rng.randrange(6):
+            case 0:
+                del changed[name]
+            case 1:
+                changed[str(rng.choice(_VALUES))] = changed.pop(name)
+            case _:
+                changed[name] = _change(rng, value[name])
+        return changed
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        at = rng.randrange(len(value))
+        return [*value[:at], _change(rng, value[at]), *value[at + rng.randrange(2) :]]
+    return rng.choice(_VALUES)
