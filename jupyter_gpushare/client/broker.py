@@ -29,6 +29,7 @@ from .task import describe_task
 from .visible import Visible, cuda_started
 
 if TYPE_CHECKING:
+    from ..protocol.checkpoint import SeenGpu
     from .parking.ladder import Framework, Ladder
 
 #: Rungs after which something of this process stays on its GPUs.
@@ -329,10 +330,16 @@ class Broker:
 
     def _get_ladder(self) -> Ladder:
         if self._ladder is None:
+            from .parking import safety
             from .parking.driver import DriverCheckpoint
             from .parking.ladder import Ladder
 
-            self._ladder = Ladder(self._on_gpus, DriverCheckpoint(environ=self._environ), self._say)
+            def objection(gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
+                return safety.blocks(safety.gather(gpus, seen, self._environ))
+
+            self._ladder = Ladder(
+                self._on_gpus, DriverCheckpoint(environ=self._environ), self._say, objection
+            )
         return self._ladder
 
     @property
@@ -643,7 +650,8 @@ class Broker:
         return found
 
     def _tell_ability(self, session: Session, lease: str) -> None:
-        rung, why = self._get_ladder().ability()
+        had = () if self.grant is None else tuple(gpu.uuid for gpu in self.grant.gpus)
+        rung, why = self._get_ladder().ability(had)
         session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000])
 
     def _must_be_whole(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...protocol.checkpoint import Outcome, Result
+from ...protocol.checkpoint import Outcome, Result, SeenGpu
 from ..errors import GpuShareError
 from .base import Parker, ParkingError
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
@@ -35,10 +35,15 @@ class Framework:
     parker: Parker | None
 
 
+Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
+
+
 class Ladder:
     """See the module. Not thread-safe; called only while no cell runs.
 
     ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
+    ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,
+    given the lease's GPUs and those that the driver sees.
     """
 
     def __init__(
@@ -46,11 +51,13 @@ class Ladder:
         frameworks: Callable[[], Sequence[Framework]],
         driver: DriverCheckpoint,
         say: Callable[[str], None],
+        objection: Objects = lambda gpus, seen: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._frameworks = frameworks
         self._driver = driver
         self._say = say
+        self._objection = objection
         self._clock = clock
         self._moved: list[Parker] = []  # whose tensors are in host memory
         self._checkpointed = False
@@ -71,18 +78,23 @@ class Ladder:
         """Whether there is something left on the GPUs that the driver could take."""
         return not self._checkpointed
 
-    def ability(self) -> tuple[Rung, str]:
+    def ability(self, gpus: Sequence[str]) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one."""
         driver = self._driver.probe()
-        if driver.usable:
+        against = self._against(gpus, driver)
+        if against is None:
             return Rung.DRIVER, ""
         frameworks = self._frameworks()
         hindrance = _hindrance(frameworks)
         if not hindrance:
-            return Rung.STORAGE, driver.why
+            return Rung.STORAGE, against
         if any(framework.parker is not None for framework in frameworks):
-            return Rung.TRIM, f"{hindrance} {driver.why}"
-        return Rung.NONE, f"{hindrance} {driver.why}"
+            return Rung.TRIM, f"{hindrance} {against}"
+        return Rung.NONE, f"{hindrance} {against}"
+
+    def _against(self, gpus: Sequence[str], driver: Ability) -> str | None:
+        """Why the driver's checkpoint is not tried."""
+        return self._objection(gpus, driver.gpus) if driver.usable else driver.why
 
     # -- giving back -------------------------------------------------------------------
 
@@ -152,8 +164,9 @@ class Ladder:
         self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str]
     ) -> Given | None:
         ability = self._driver.probe()
-        if not ability.usable:
-            why.append(ability.why)
+        against = self._against([need.gpu for need in needs], ability)
+        if against is not None:
+            why.append(against)
             return None
         amount = sum(CONTEXT if need.used is None else need.used for need in needs)
         try:

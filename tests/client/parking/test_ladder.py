@@ -230,6 +230,21 @@ def test_what_does_not_come_back_stays_and_is_tried_again() -> None:
     assert not up.holds
 
 
+def test_what_makes_a_checkpoint_dangerous_is_looked_at_first() -> None:
+    driver = Driver(usable=True)
+    up = Ladder(
+        lambda: [Framework("f", None)],
+        driver,  # type: ignore[arg-type]
+        lambda text: None,
+        lambda gpus, seen: f"NCCL runs on {gpus[0]}.",
+    )
+    with pytest.raises(CannotGive, match="NCCL runs on GPU-1"):
+        up.give(need(5 * GIB, 0), no_plan)
+    assert driver.log == []
+    assert up.ability(["GPU-1"]) == (Rung.NONE, up.ability(["GPU-1"])[1])
+    assert "NCCL" in up.ability(["GPU-1"])[1]
+
+
 def test_nothing_measured_is_taken_for_a_context() -> None:
     up = ladder(Tensors(GIB))
     assert up.give(need(None, CONTEXT), no_plan).rung is Rung.STORAGE
@@ -238,10 +253,10 @@ def test_nothing_measured_is_taken_for_a_context() -> None:
 
 
 def test_it_says_what_it_could_do() -> None:
-    assert ladder(Tensors(1), driver=Driver(usable=True)).ability() == (Rung.DRIVER, "")
-    assert ladder(Tensors(1)).ability() == (Rung.STORAGE, "The driver is too old.")
-    assert ladder(Tensors(1), None).ability()[0] is Rung.TRIM
-    assert ladder(None).ability()[0] is Rung.NONE
+    assert ladder(Tensors(1), driver=Driver(usable=True)).ability(["GPU-1"]) == (Rung.DRIVER, "")
+    assert ladder(Tensors(1)).ability(["GPU-1"]) == (Rung.STORAGE, "The driver is too old.")
+    assert ladder(Tensors(1), None).ability(["GPU-1"])[0] is Rung.TRIM
+    assert ladder(None).ability(["GPU-1"])[0] is Rung.NONE
 
 
 @given(
