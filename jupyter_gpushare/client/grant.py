@@ -75,7 +75,7 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
             raise ValueError("no lease, or no GPUs")
         return Grant(lease, gpus)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant makes no sense ({error!r}); are both of the same release?",
             Reason.UNAVAILABLE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,7 +69,8 @@ def _number(where: str, given: Mapping[str, Any], name: str, least: float) -> fl
     if value is None:
         return None
     wrong = isinstance(value, bool) or not isinstance(value, int | float)
-    if wrong or not math.isfinite(value) or value < least:
+    # NaN is in no range; a whole number may be too long for a float, so compare first.
+    if wrong or not least <= value <= sys.float_info.max:
         raise ValueError(f"{where}: {name} must be a number of at least {least:g}, not {value!r}.")
     return float(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from support.fuzz.mutate import mutate
 from support.fuzz.targets import Target, all_targets, records
 
+from jupyter_gpushare.client.grant import read_grant
+from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.node.codec import from_record
 from jupyter_gpushare.node.ledger import LedgerFailed, Record
+from jupyter_gpushare.node.quota_config import NodeSize, configure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from fuzz import fuzz
@@ -77,3 +81,20 @@ def test_half_a_surrogate_pair_in_a_record_is_damage() -> None:
     with pytest.raises(LedgerFailed, match="damaged"):
         from_record(Record("BootSeen", 1.0, 1.0, None, None, data))
     records(b'{"kind": "BootSeen", "data": {"usage_half_life": "\\ud800", "v": 1}}')
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "1e9990", "-1e9990", "NaN"])
+@pytest.mark.parametrize("name", ["weight", "gpu_hours", "idle_timeout"])
+def test_a_quota_with_no_usable_number_is_refused_in_words(name: str, number: str) -> None:
+    """Found by fuzzing: a whole number may be too long for a float."""
+    given = json.loads(f'{{"{name}": {number}}}')
+    with pytest.raises(ValueError, match=f"Quotas.default: {name} must be"):
+        configure(0.0, NodeSize(1, 1), given, {}, {})
+
+
+@pytest.mark.parametrize("index", ["1e9990", "-1e9990", "null", '"x"'])
+def test_a_grant_with_a_senseless_index_is_the_node_managers_fault(index: str) -> None:
+    """Found by fuzzing: infinity is JSON to Python, written as 1e9990."""
+    gpu = json.loads(f'{{"uuid": "GPU-0", "index": {index}, "name": "n", "memory": 5}}')
+    with pytest.raises(NodeUnavailable, match="makes no sense"):
+        read_grant({"lease": "l", "gpus": [gpu]})

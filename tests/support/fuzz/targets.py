@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.cli.plan import plan_line
-from jupyter_gpushare.client.broker import read_grant
+from jupyter_gpushare.client.grant import read_grant
 from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.settings import read_settings
 from jupyter_gpushare.node.codec import from_record, to_record
