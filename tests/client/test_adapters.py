@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -13,8 +14,12 @@ import pytest
 
 from jupyter_gpushare import _boot
 from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.adapters.cupy import CuPyAdapter
 from jupyter_gpushare.client.adapters.environment import FrameworkVariables
+from jupyter_gpushare.client.adapters.importtime import ImportTimeAdapter
 from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.parking.base import ParkRefused, meter_of, parker_of
+from jupyter_gpushare.client.parking.others import others_on_gpu
 
 GIB = 2**30
 
@@ -60,6 +65,7 @@ def test_another_packages_adapter(tmp_path: Path) -> None:
     )
     code = """
 from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.adapters.cupy import CuPyAdapter
 print(*registry.third_party_modules(), *(registry.find(m).name for m in ("theirs", "torch")))
 """
     done = subprocess.run(
@@ -143,3 +149,155 @@ def test_a_user_may_change_what_we_set(monkeypatch: pytest.MonkeyPatch) -> None:
     variables.set("A_VARIABLE", "ours again")
     assert os.environ["A_VARIABLE"] == "theirs"
     assert variables.is_users("A_VARIABLE")
+
+
+class Pool:
+    """A CuPy pool's limit and blocks; CuPy itself cannot be imported without a GPU's driver."""
+
+    def __init__(self) -> None:
+        self.limit = int(os.environ.get("CUPY_GPU_MEMORY_LIMIT", "0"))
+        self.used = self.free = 0
+        self.calls: list[str] = []
+
+    def get_limit(self) -> int:
+        return self.limit
+
+    def set_limit(self, *, size: int) -> None:
+        self.limit = size
+        self.calls.append("limit")
+
+    def used_bytes(self) -> int:
+        return self.used
+
+    def total_bytes(self) -> int:
+        return self.used + self.free
+
+    def free_all_blocks(self) -> None:
+        self.free = 0
+        self.calls.append("free")
+
+
+class CuPy(ModuleType):
+    """Pools per device, made at the first use."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.pools: dict[int, Pool] = {}
+        self.pinned = Pool()
+        self.device = 0
+        self.cuda = self
+        self.get_default_pinned_memory_pool = lambda: self.pinned
+
+    def Device(self, index: int) -> AbstractContextManager[None]:
+        @contextmanager
+        def use() -> Iterator[None]:
+            before, self.device = self.device, index
+            yield
+            self.device = before
+
+        return use()
+
+    def get_default_memory_pool(self) -> Pool:
+        return self.pools.setdefault(self.device, Pool())
+
+
+class TestCuPysLimit:
+    @pytest.fixture(autouse=True)
+    def clean(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", "")
+        monkeypatch.delenv("CUPY_GPU_MEMORY_LIMIT")
+
+    def adapter(self, said: list[str], *, started: bool = True) -> CuPyAdapter:
+        return CuPyAdapter(said.append, lambda: started)
+
+    def test_raised_and_lowered_live(self) -> None:
+        said: list[str] = []
+        adapter, cupy = self.adapter(said), CuPy()
+        adapter.before(grant(gpu(8 * GIB), gpu(8 * GIB, index=1)))
+        adapter.after(cupy, grant(gpu(8 * GIB), gpu(8 * GIB, index=1)))
+        assert cupy.pools == {}  # nothing is started for a limit
+        pool = cupy.get_default_memory_pool()
+        assert pool.limit == 8 * GIB - 768 * 2**20
+        adapter.after(cupy, grant(gpu(8 * GIB), gpu(12 * GIB, index=1)))
+        assert pool.limit == 8 * GIB - 768 * 2**20
+        assert cupy.pools[1].limit == 12 * GIB - 768 * 2**20
+        adapter.after(cupy, grant(gpu(24 * GIB), gpu(24 * GIB, index=1)))
+        assert (pool.limit, cupy.pools[1].limit) == (0, 0)
+        pool.used, pool.free, pool.calls[:] = 2 * GIB, 9 * GIB, []
+        adapter.after(cupy, grant(gpu(8 * GIB), gpu(24 * GIB, index=1)))
+        assert pool.calls == ["free", "limit"]
+        assert said == []
+        pool.used = 7 * GIB
+        adapter.after(cupy, None)
+        adapter.after(cupy, grant(gpu(4 * GIB), gpu(24 * GIB, index=1)))
+        assert pool.limit == 4 * GIB - 768 * 2**20
+        assert "its arrays take 7 GiB. They stay" in said[0]
+
+    def test_the_users_own_limit_stays(self) -> None:
+        adapter, cupy = self.adapter([]), CuPy()
+        adapter.after(cupy, grant(gpu(8 * GIB)))
+        cupy.get_default_memory_pool().set_limit(size=17)
+        adapter.after(cupy, grant(gpu(12 * GIB)))
+        assert cupy.pools[0].limit == 17
+
+    def test_cuda_is_not_started_for_it(self) -> None:
+        adapter, cupy = self.adapter([], started=False), CuPy()
+        adapter.after(cupy, grant(gpu(8 * GIB)))
+        adapter.after(cupy, grant(gpu(12 * GIB)))
+        assert cupy.pools == {}
+        assert cupy.get_default_memory_pool().limit == 12 * GIB - 768 * 2**20
+
+    def test_its_parker_empties_pools_and_refuses_the_rest(self) -> None:
+        adapter, cupy = self.adapter([]), CuPy()
+        parker = parker_of(adapter, cupy)
+        assert parker is parker_of(adapter, cupy)
+        assert parker is not None
+        pool = cupy.get_default_memory_pool()
+        pool.used, pool.free = 2, 40
+        assert parker.trim() == 40
+        assert cupy.pinned.calls == ["free"]
+        pool.free = 30
+        assert parker.drop_temporary() == 30
+        with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
+            parker.park(None)
+        parker.resume()
+        assert (parker.is_parked, parker.bytes_to_park()) == (False, 0)
+
+
+def test_adapters_that_know_nothing_of_parking_keep_working() -> None:
+    class Theirs(ImportTimeAdapter):
+        name = "Theirs"
+        modules = frozenset({"theirs"})
+
+    assert parker_of(Theirs(), ModuleType("theirs")) is None
+    assert meter_of(Theirs()) is None
+    for module in sorted(registry.BUILT_IN.keys() - {"torch", "cupy"}):
+        assert parker_of(registry.find(module), ModuleType(module)) is None
+
+
+class TestOthersOnTheGpu:
+    def test_none(self) -> None:
+        assert others_on_gpu(modules={"torch": ModuleType("torch")}) == ()
+
+    def test_what_does_not_say_counts(self) -> None:
+        loaded = {name: ModuleType(name) for name in ("torch", "cupy", "mxnet", "pycuda.driver")}
+        assert others_on_gpu(modules=loaded) == ("CuPy", "MXNet", "PyCUDA")
+
+    def test_a_jax_on_the_cpu_does_not(self) -> None:
+        code = """
+import sys, torch, jax
+from jupyter_gpushare.client.parking.others import others_on_gpu
+print(others_on_gpu())
+jax.numpy.ones(3).sum()
+print(others_on_gpu())
+sys.modules["jax._src.xla_bridge"]._backends["cuda"] = None
+print(others_on_gpu())
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "JUPYTER_GPUSHARE": "off", "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.stdout.splitlines() == ["()", "()", "('JAX',)"], done.stderr

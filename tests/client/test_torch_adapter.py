@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -136,6 +137,69 @@ def test_a_changed_grant_counts_at_once(torch: Any, cuda: Cuda) -> None:
     assert cuda.limits[0] == pytest.approx((12 * GIB - 768 * 2**20) / CAPACITY)
     adapter.after(torch, grant(CAPACITY))
     assert cuda.limits[0] == 1.0
+
+
+class Stats:
+    """What the allocator says, and what happened to its cache and its limit, in order."""
+
+    def __init__(self, torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allocated, self.cache = 0, 0
+        self.calls = cuda.calls
+        monkeypatch.setattr(torch._C, "_cuda_memoryStats", self.stats, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_emptyCache", self.empty, raising=False)
+
+    def stats(self, device: int) -> dict[str, Any]:
+        def of(value: int) -> dict[str, Any]:
+            return {"all": {"current": value, "peak": value, "allocated": value}}
+
+        return {
+            "allocated_bytes": of(self.allocated),
+            "allocation": of(1),
+            "reserved_bytes": of(self.allocated + self.cache),
+        }
+
+    def empty(self) -> None:
+        self.cache = 0
+        self.calls.append(("empty",))
+
+
+def test_a_lowered_limit_empties_the_cache_first(
+    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch counts its cache against the limit and does not evict it when it is lowered."""
+    said: list[str] = []
+    stats = Stats(torch, cuda, monkeypatch)
+    adapter = TorchAdapter(said.append)
+    adapter.after(torch, grant(12 * GIB))
+    torch.cuda.init()
+    stats.allocated, stats.cache = 2 * GIB, 9 * GIB
+    cuda.calls.clear()
+    adapter.after(torch, grant(8 * GIB))
+    assert [call[0] for call in cuda.calls] == ["empty", "limit"]
+    assert cuda.limits[0] == pytest.approx((8 * GIB - 768 * 2**20) / CAPACITY)
+    cuda.calls.clear()
+    adapter.after(torch, grant(6 * GIB))  # there is room: the cache is the user's
+    adapter.after(torch, grant(20 * GIB))
+    assert [call[0] for call in cuda.calls] == ["limit", "limit"]
+    assert said == []
+
+
+def test_a_limit_below_what_is_there_is_said(
+    torch: Any, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    stats = Stats(torch, cuda, monkeypatch)
+    adapter = TorchAdapter(said.append)
+    adapter.after(torch, grant(CAPACITY))
+    torch.cuda.init()
+    stats.allocated = 10 * GIB
+    adapter.after(torch, grant(8 * GIB))
+    assert cuda.limits[0] == pytest.approx((8 * GIB - 768 * 2**20) / CAPACITY)
+    (sentence,) = said
+    assert "allows 8 GiB on GPU 0" in sentence
+    assert "its tensors take 10 GiB. They stay" in sentence
+    adapter.after(torch, grant(8 * GIB))
+    assert len(said) == 1
 
 
 def test_a_rank_starts_only_its_own_gpu(
@@ -301,3 +365,34 @@ def test_a_torch_without_cuda_never_takes_a_lease(torch: Any) -> None:
     before = torch.cuda._lazy_init
     TorchAdapter().first_use(torch, lambda: None, lambda: 1)
     assert torch.cuda._lazy_init is before
+
+
+def test_steps_are_measured_and_memory_parked_once_there_is_a_lease(torch: Any, cuda: Cuda) -> None:
+    adapter = TorchAdapter()
+    adapter.after(torch, None)
+    assert adapter.meter is None
+    assert adapter.parker(torch) is None
+    adapter.after(torch, grant(8 * GIB))
+    meter = adapter.meter
+    assert meter is not None
+    try:
+        assert adapter.parker(torch) is None  # nothing is on a GPU before CUDA has started
+        torch.cuda.init()
+        parker = adapter.parker(torch)
+        assert parker is not None
+        assert not parker.is_parked
+        adapter.after(torch, grant(8 * GIB))
+        assert adapter.parker(torch) is parker
+        assert adapter.meter is meter
+        hooks = sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks  # type: ignore
+        assert [hook.__self__ for hook in hooks.values()].count(meter) == 1
+    finally:
+        meter.uninstall()
+
+
+def test_a_torch_without_cuda_is_not_measured(torch: Any) -> None:
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        pytest.skip("this torch has CUDA")
+    adapter = TorchAdapter()
+    adapter.after(torch, grant(8 * GIB))
+    assert adapter.meter is None

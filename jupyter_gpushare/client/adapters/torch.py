@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.sizes import format_size
+from .. import display
 from ..grant import Grant, GrantedGpu
 from ..parking.allocator import CudaAllocator
 
@@ -49,10 +51,11 @@ class TorchAdapter:
     modules = frozenset({"torch"})
     catches_first_use = True
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = display.say) -> None:
         self._grant: Grant | None = None
         self._queued = False
-        self._limited: set[int] = set()  # devices
+        self._say = say
+        self._limited: dict[int, float] = {}  # device -> the fraction it may use
         self._parker: TorchParker | None = None
         self._allocator: CudaAllocator | None = None
         self.meter: StepMeter | None = None
@@ -61,16 +64,16 @@ class TorchAdapter:
         """Nothing to prepare: torch reads its limit from nobody's environment."""
 
     def after(self, module: ModuleType, grant: Grant | None) -> None:
-        """Limit the memory now if CUDA runs, else when it starts."""
+        """Limit the memory now if CUDA runs, else when it starts; again when the limit changes."""
         self._grant = grant
         if grant is not None:
             self._watch_steps(module)
         cuda: Any = module.cuda
         if cuda.is_initialized():
-            self._limit(cuda)
+            self._limit(module)
         elif not self._queued:
             self._queued = True
-            cuda._lazy_call(lambda: self._limit(cuda))
+            cuda._lazy_call(lambda: self._limit(module))
 
     def cuda_started(self, module: ModuleType) -> bool | None:
         """Torch knows."""
@@ -119,18 +122,36 @@ class TorchAdapter:
             os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
             _FirstUse(self, module, acquire, expected).watch()
 
-    def _limit(self, cuda: Any) -> None:
+    def _limit(self, torch: Any) -> None:
         try:
             for device, gpu in self._used_gpus():
                 limit = gpu.allocator_limit
                 if limit is None and device not in self._limited:
                     continue
-                total = cuda.get_device_properties(device).total_memory
+                total = torch.cuda.get_device_properties(device).total_memory
                 fraction = 1.0 if limit is None else min(1.0, limit / total)
-                cuda.set_per_process_memory_fraction(fraction, device)
-                self._limited.add(device)
+                before = self._limited.get(device, 1.0)
+                if limit is not None and fraction < before:
+                    self._make_room(torch, device, gpu, limit)
+                torch.cuda.set_per_process_memory_fraction(fraction, device)
+                self._limited[device] = fraction
         except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
             _log.warning("PyTorch's GPU memory is not limited to the lease: %s", error)
+
+    def _make_room(self, torch: Any, device: int, gpu: GrantedGpu, limit: int) -> None:
+        """Before a limit is lowered: torch counts its cache against it, and evicts nothing."""
+        allocator = self._allocator_of(torch)
+        figures = allocator.figures(device)
+        if figures is None or figures.reserved <= limit:
+            return
+        allocator.empty_cache()
+        if figures.allocated > limit:
+            self._say(
+                f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.index}, of which "
+                f"PyTorch may use {format_size(limit)}, but its tensors take "
+                f"{format_size(figures.allocated)}. They stay; nothing new can be allocated there "
+                "until enough of them are gone (`del`)."
+            )
 
     def _used_gpus(self) -> Iterator[tuple[int, GrantedGpu]]:
         """The GPUs to limit. Each costs a CUDA context, so a torchrun rank has only its own."""
