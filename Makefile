@@ -5,6 +5,7 @@
 #   make test-fast   the tests without the slow ones and without a browser
 #   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
+#   make demo-parking  three notebooks with live variables share one GPU for a (short) day
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
@@ -49,7 +50,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo bench bench-hub soak fuzz churn bench-ui pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub soak fuzz churn bench-ui pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -127,6 +128,9 @@ lab: $(VENV)/.lab $(UI)
 
 demo: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/demo.py $(ARGS)
+
+demo-parking: $(VENV)/.lab $(UI)
+	@$(BIN)/python scripts/demo_parking.py $(ARGS)
 
 lint: $(VENV)/.dev $(UI_MODULES) $(UI_TEST_MODULES)
 	$(BIN)/ruff check .

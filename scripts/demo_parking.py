@@ -1,0 +1,163 @@
+"""Three notebooks with live variables share one GPU all day long; nobody restarts.
+
+``make demo-parking`` runs it. A day is ten hours of two seconds. Each person
+runs a cell now and then, and is idle in between; whoever computes has the GPU.
+Each cell checks what it left behind last time and goes on from there, and this
+program does the same sums beside it. It exits with 1 if one sum is wrong.
+
+On a machine with an NVIDIA GPU the variables are on that GPU and are moved to
+host memory and back; elsewhere the GPU is simulated, and the variables are
+tensors that a kernel keeps while it has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+from demo import Notebook, Story, Watcher, wait_until
+
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.sizes import format_size
+
+PEOPLE = ("alice", "bob", "carol")
+HOURS, HOUR = 10, 2.0  # seconds an hour
+CELLS_AN_HOUR = 2
+SIZE = 1_000_000
+REAL = os.path.exists("/dev/nvidiactl")
+DEVICE = "cuda" if REAL else "cpu"
+CONFIG = """
+c.NodeManagerApp.measure_interval = 0.2
+c.Policy.max_tasks_per_gpu = 1
+c.Policy.idle_timeout = 0.5
+c.Policy.notify_before = 0.0
+"""
+BEGIN = f"""
+import torch
+weights = torch.arange({SIZE}, dtype=torch.int64, device="{DEVICE}") + {{start}}
+left = int(weights.sum())
+print(left)
+"""
+GO_ON = """
+assert int(weights.sum()) == left, "the variables are not what they were"
+weights = weights * 3 + {step}
+left = int(weights.sum())
+print(left)
+"""
+
+
+class Person:
+    """A notebook, and what must be in it."""
+
+    def __init__(self, story: Story, name: str, socket: str, start: int) -> None:
+        self.notebook = Notebook(story, name, "research", socket, {})
+        self.name = name
+        self.cells = 0
+        self._weights = torch.arange(SIZE, dtype=torch.int64) + start
+        self._start = start
+
+    def begin(self) -> None:
+        self.notebook.run(BEGIN.format(start=self._start))
+
+    def go_on(self, step: int) -> None:
+        self._weights = self._weights * 3 + step
+        self.notebook.run(GO_ON.format(step=step))
+
+    def is_right(self) -> bool:
+        """Whether the cell printed the sum that it must be by now."""
+        self.cells += 1
+        return int(self.notebook.result(90.0)) == int(self._weights.sum())
+
+
+def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A node manager with one GPU: this machine's first, or a simulated one."""
+    tokens = folder / "tokens.json"
+    tokens.touch(0o600)
+    people = [{"token": f"{name}-token", "environment": name} for name in PEOPLE]
+    people.append({"token": "admin-token", "environment": "admin", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    (folder / "node_config.py").write_text(CONFIG)
+    socket = str(folder / "node.sock")
+    which = ["--NodeManagerApp.gpus=0"] if REAL else ["--simulate", "1x24GiB"]
+    command = [
+        *(sys.executable, "-m", "jupyter_gpushare.node", *which),
+        *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
+        *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
+        "--log-level=WARNING",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    if not process.stdout.readline().startswith("ready"):
+        raise RuntimeError("the node manager did not start")
+    return process, socket
+
+
+def play(story: Story, socket: str, people: list[Person]) -> None:
+    """The day. Every sum is checked."""
+    node = Watcher(socket)
+    status = node.session.call(Method.STATUS)
+    gpu = status["gpus"][0]
+    kind = "simulated" if status["node"]["simulated"] else gpu["name"]
+    story.tell("the node", f"one GPU, {format_size(gpu['memory'])} ({kind}), and three people")
+    for index, name in enumerate(PEOPLE):
+        person = Person(story, name, socket, start=index)
+        people.append(person)
+        person.begin()
+        story.check(person.is_right(), f"{name} has begun; her variables are on the GPU she got")
+    pids = [person.notebook.pid for person in people]
+    chance = random.Random(2026)
+    for hour in range(8, 8 + HOURS):
+        began, right, who = time.monotonic(), 0, []
+        for _ in range(CELLS_AN_HOUR):
+            working = chance.sample(people, chance.choice((1, 2, 3)))
+            step = chance.randrange(1000)
+            for person in working:
+                person.go_on(step)
+            right += sum([person.is_right() for person in working])
+            who += [person.name for person in working]
+        time.sleep(max(0.0, began + HOUR - time.monotonic()))
+        story.check(right == len(who), f"{hour:2}:00  {right} cells: {', '.join(who)}")
+    story.check([person.notebook.pid for person in people] == pids, "nobody's kernel was restarted")
+    told = Counter((event["environment"], event["kind"]) for event in node.history())
+    for person in people:
+        parked = told[person.name, "LeaseParked"]
+        story.tell(person.name, f"{person.cells} cells; gave the GPU back {parked} times")
+    everybody = sum(told[person.name, "LeaseParked"] for person in people)
+    story.check(everybody >= HOURS, f"the GPU changed hands {everybody} times while all lived")
+    for person in people:
+        person.notebook.close()
+    wait_until("everything back", lambda: not any(node.leases(name) for name in PEOPLE))
+    status = node.session.call(Method.STATUS)
+    story.check(status["node"]["parked_memory"] == 0, "no host memory is in use for anybody")
+    node.session.close()
+
+
+def main() -> int:
+    """Play it; 0 when all was well."""
+    story = Story()
+    people: list[Person] = []
+    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
+        node, socket = start_node(Path(folder))
+        try:
+            play(story, socket, people)
+        except RuntimeError as error:
+            story.check(False, str(error))
+        finally:
+            for person in people:
+                person.notebook.close()
+            node.terminate()
+            node.wait(20)
+    print(f"\n{'Every sum is right.' if not story.wrong else f'{story.wrong} WRONG.'}")
+    return 1 if story.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
