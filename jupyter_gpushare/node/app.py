@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, observe
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, Union, observe
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -38,6 +38,7 @@ from ..policy.model import (
 )
 from ..policy.state import State
 from ..protocol.address import embedded_socket
+from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
@@ -65,6 +66,20 @@ _ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
 
 #: The name under which systemd hands over the node manager's token (``LoadCredential=``).
 HUB_CREDENTIAL = "hub-token"
+
+
+def _part(name: str, given: float | str) -> float:
+    """Up to 1 a share, above it bytes. Raises :class:`ValueError` with a sentence."""
+    if isinstance(given, float | int):
+        return float(given)
+    try:
+        return float(given)
+    except ValueError:
+        pass
+    try:
+        return float(parse_size(given))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 class Quotas(Configurable):
@@ -300,6 +315,24 @@ class Policy(Configurable):
         help="""What is done to an idle kernel that was asked for its GPU and cannot give it back:
         it keeps it, or it is interrupted or killed, and loses its variables.""",
     ).tag(config=True)
+    burst_memory = Union(
+        [Float(min=0.0), Unicode()],
+        default_value=0.0,
+        help="""Up to what a lease's memory limit on a nearly empty GPU is lifted, while nobody
+        waits: a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks
+        whose limit can change while they run (PyTorch).""",
+    ).tag(config=True)
+    burst_headroom = Union(
+        [Float(min=0.0), Unicode()],
+        default_value=0.1,
+        help="""What stays free on each GPU when limits are lifted: a share of it, or a size.""",
+    ).tag(config=True)
+    burst_return = Float(
+        30.0,
+        min=1.0,
+        help="""Seconds within which a task gives back what it was lifted to, when others want it.
+        After that it is over its limit.""",
+    ).tag(config=True)
     spent_idle_timeout = Float(
         60.0,
         min=1.0,
@@ -338,6 +371,9 @@ class Policy(Configurable):
             parked_memory=half_of_host() if self.parked_memory is None else self.parked_memory,
             parked_memory_per_environment=self.parked_memory_per_environment,
             unparkable_action=_ACTIONS[self.unparkable_action],
+            burst_memory=_part("Policy.burst_memory", self.burst_memory),
+            burst_headroom=_part("Policy.burst_headroom", self.burst_headroom),
+            burst_return=self.burst_return,
         )
 
 

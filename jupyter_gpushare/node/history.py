@@ -77,6 +77,12 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "MemberJoined": lambda d: f"process {d['process']['pid']} joined",
     "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
     "ActivityChanged": lambda d: f"is {d['activity']}",
+    "LimitTold": lambda d: (
+        "may use " + ", ".join(f"{size(part['memory'])} of {part['gpu']}" for part in d["gpus"])
+    ),
+    "LimitConfirmed": lambda d: (
+        "has its new limit" if d["live"] else "cannot change its memory limit while it runs"
+    ),
     "LeaseKept": lambda d: f"was asked for its GPUs and keeps them: {d['why']}",
     "LeaseParked": lambda d: "gave its GPUs back and is parked",
     "ResumeQueued": lambda d: "asked for its GPUs again",

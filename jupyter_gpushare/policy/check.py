@@ -13,6 +13,7 @@ def check(state: State) -> None:
     """Raise :class:`InvariantBroken` with the story if ``state`` breaks a promise."""
     _books(state)
     _leases(state)
+    _lifts(state)
     _queue(state)
     _budgets(state)
 
@@ -66,6 +67,16 @@ def _leases(state: State) -> None:
             _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
     for process, names in state.by_process.items():
         _require(all(process in state.leases[n].members for n in names), "stale process index")
+
+
+def _lifts(state: State) -> None:
+    for key, burst in state.bursts.items():
+        _require(key in state.reservations, f"{key} is lifted and has no reservation")
+        _require(0 < burst < state.reservations[key].memory, f"{key} is lifted by {burst} bytes")
+    for (name, gpu), lift in state.lifts.items():
+        _require((name, gpu) in state.claims, f"{name} is lifted on {gpu} and has no claim there")
+        held = state.reservations[(state.leases[name].environment, gpu)]
+        _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
 
 
 def _queue(state: State) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from .model import (
     Activity,
+    Allocation,
     EnvironmentName,
     Gpu,
     GpuReading,
@@ -158,6 +159,17 @@ class ReportAbility(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmLimit(Command):
+    """The task says which limits its frameworks have now; not ``live``: they cannot change."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    gpus: tuple[Allocation, ...]
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Keep(Command):
     """The task was asked for its GPUs and cannot give them back: ``why``, for people."""
 
@@ -277,6 +289,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Restored,
         Pin,
         ReportAbility,
+        ConfirmLimit,
         Keep,
         Resume,
         Release,

@@ -32,6 +32,10 @@ class PolicyConfig:
     what parked tasks may keep in host memory, of the node and of one environment; ``None``:
     no bound. ``unparkable_action`` is what is done to an idle task that cannot give its
     GPUs back.
+
+    ``burst_memory`` is up to which a lease's limit on a nearly empty GPU is lifted, and
+    ``burst_headroom`` what stays free there: up to 1 a share of the GPU, else bytes.
+    ``burst_return`` seconds after a task was told to come back its reservation has shrunk.
     """
 
     max_tasks_per_gpu: int = 4
@@ -65,6 +69,9 @@ class PolicyConfig:
     parked_memory: int | None = None
     parked_memory_per_environment: int | None = None
     unparkable_action: HolderAction = HolderAction.WAIT
+    burst_memory: float = 0.0
+    burst_headroom: float = 0.1
+    burst_return: float = 30.0
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from . import commands as cmd
+from . import elastic, explain, parking
 from . import events as ev
-from . import explain, parking
 from .config import PolicyConfig
 from .evolve import evolve
 from .model import (
@@ -30,7 +30,7 @@ from .model import (
     Request,
     Rung,
 )
-from .observe import observe
+from .observe import observe, used_by_environment
 from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
 from .queueing import Waiting
 from .state import Lease, State
@@ -386,6 +386,8 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     # In a storm of requests one look a second is enough; the timer sees to it.
     if draft.at >= draft.state.looked_at + parking.LOOK_EVERY:
         _ask_back(draft)
+    if draft.state.lifts:
+        _set_limits(draft)
     return Wait(name, explain.no_room_text(room, lease.request.gpus, ahead))
 
 
@@ -720,8 +722,33 @@ def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
     return Done(count=1)
 
 
+def _set_limits(draft: Draft, *, may_lift: bool = False) -> None:
+    """Lift limits, or lower them; before a task may use more, it is reserved."""
+    for told in tuple(elastic.adjust(draft.state, draft.config, draft.at, may_lift=may_lift)):
+        for grown in elastic.growth(draft.state, told):
+            draft.emit(grown)
+        draft.emit(told)
+
+
+def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if elastic.is_news(draft.state, lease, command.gpus, command.live):
+        draft.emit(
+            ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)
+        )
+        _set_limits(draft)
+    return Done(lease.id)
+
+
 def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     before = len(draft.events)
+    if draft.state.bursts:
+        # First: what is used beyond a reservation depends on its size.
+        used = used_by_environment(draft.state, command.readings, draft.config)
+        for shrunk in elastic.settle(draft.state, used, draft.at, draft.config):
+            draft.emit(shrunk)
     for event in observe(draft.state, command.readings, draft.at, draft.config):
         draft.emit(event)
     for name in tuple(draft.state.stalled):
@@ -740,6 +767,9 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
             _free_drained(draft, lease.id, draft.at)
     if len(draft.events) > before:
         serve(draft)
+    for fixed in tuple(elastic.unanswered(draft.state, draft.at)):
+        draft.emit(fixed)
+    _set_limits(draft, may_lift=True)
     return Done()
 
 
@@ -776,6 +806,8 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         _silence(draft, sorted(silent))
     if parking.deadline(draft.state, draft.config) <= draft.at:
         _ask_back(draft)
+    if draft.state.lifts:
+        _set_limits(draft)
     if draft.at - draft.state.settled_at >= draft.config.settle_interval:
         draft.emit(ev.UsageSettled(draft.at))
     return Done()
@@ -816,6 +848,7 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Restored: _restored,
     cmd.Pin: _pin,
     cmd.ReportAbility: _report_ability,
+    cmd.ConfirmLimit: _confirm_limit,
     cmd.Keep: _keep,
     cmd.Resume: _resume,
     cmd.Release: _release,

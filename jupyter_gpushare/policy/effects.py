@@ -90,6 +90,14 @@ class WarnOfParking:
 
 
 @dataclass(frozen=True, slots=True)
+class TellLimit:
+    """Tell the task of this lease how much it may use on these GPUs from now on."""
+
+    lease: LeaseId
+    gpus: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TellStopped:
     """Whoever waits for this parked lease to resume waits no more; it stays parked."""
 
@@ -106,6 +114,7 @@ Effect = (
     | TellBudget
     | AskBack
     | WarnOfParking
+    | TellLimit
     | TellStopped
 )
 
@@ -127,6 +136,8 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield AskBack(event.lease, event.reason, event.may_stay)
         case ev.ParkWarned():
             yield WarnOfParking(event.lease, event.reason, config.notify_before)
+        case ev.LimitTold():
+            yield TellLimit(event.lease, event.gpus)
         case ev.LeaseKept():
             lease = state.leases.get(event.lease)
             if lease is not None and config.unparkable_action is not HolderAction.WAIT:

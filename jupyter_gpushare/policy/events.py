@@ -320,11 +320,33 @@ class LeaseRestored(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReservationResized(Event):
-    """An environment's reservation on a GPU is what was measured there of a parked task."""
+    """An environment's reservation on a GPU grew for a lifted limit, or shrank to what is used.
+
+    It shrinks to what was measured there of a parked task, or of one that was lifted.
+    """
 
     environment: EnvironmentName
     gpu: GpuUuid
     memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LimitTold(Event):
+    """A task may use so much on these GPUs from now on; the others stay as they are."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitConfirmed(Event):
+    """A task's frameworks have these limits; not ``live``: theirs cannot change."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +452,7 @@ class BooksRestored(Event):
     """Closes a snapshot: the figures that no other event of it carries.
 
     ``accounts`` are (environment, log2 charge, GPUs held, charged up to);
-    ``reservations`` are (environment, GPU, bytes).
+    ``reservations`` are (environment, GPU, bytes), ``bursts`` what is lifted of them.
     """
 
     grants: int
@@ -438,6 +460,7 @@ class BooksRestored(Event):
     settled_at: float
     accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
     reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
+    bursts: tuple[tuple[EnvironmentName, GpuUuid, int], ...] = ()
 
 
 EVENTS: Final[dict[str, type[Event]]] = {
@@ -474,6 +497,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         LeaseParked,
         LeaseRestored,
         ReservationResized,
+        LimitTold,
+        LimitConfirmed,
         ResumeQueued,
         ResumeCancelled,
         LeaseEnded,

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from immutables import Map
 
+from . import elastic
 from . import events as ev
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (
@@ -297,7 +298,10 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         **_UNWARNED,
     )
     state = _put_lease(state, before, lease)
-    if not event.rung.stays:
+    if event.rung.stays:
+        for part in lease.allocations:
+            state = elastic.forget(state, lease.id, part.gpu)
+    else:
         for part in lease.allocations:
             state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state
@@ -340,7 +344,8 @@ def _reservation_resized(state: State, event: ev.ReservationResized) -> State:
     held, books = state.reservations[key], _gpu(state, event.gpu)
     state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + event.memory))
     resized = replace(held, memory=event.memory)
-    return replace(state, reservations=state.reservations.set(key, resized))
+    state = replace(state, reservations=state.reservations.set(key, resized))
+    return elastic.resized(state, key, held.memory)
 
 
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
@@ -395,6 +400,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         if more:
             claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
         opened += old is None
+    earlier = state.reservations
     state = replace(
         state,
         claims=claims.finish(),
@@ -406,6 +412,11 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
             lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
         ),
     )
+    for part in event.gpus:
+        key = (event.environment, part.gpu)
+        state = elastic.forget(state, event.lease, part.gpu)
+        if key in earlier:
+            state = elastic.granted(state, key, earlier[key].memory, part.memory)
     return _charge(state, event.environment, event.at, opened)
 
 
@@ -553,6 +564,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     if event.phase is not ClaimPhase.GONE:
         return state
     lease = _lease(state, event.lease)
+    state = elastic.forget(state, event.lease, event.gpu)
     state = replace(state, claims=state.claims.delete((event.lease, event.gpu)))
     books = _gpu(state, event.gpu)
     key = (lease.environment, event.gpu)
@@ -565,6 +577,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
         reserved = books.reserved - held.memory
         state = _put_gpu(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
         state = replace(state, reservations=state.reservations.delete(key))
+        state = elastic.forget_reservation(state, key)
         state = _charge(state, lease.environment, event.at, -1)
     if lease.phase is LeasePhase.PARKED:
         left = tuple(part for part in lease.allocations if part.gpu != event.gpu)
@@ -617,6 +630,8 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
         state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + memory))
         resized = replace(held, memory=memory)
         state = replace(state, reservations=state.reservations.set((environment, gpu), resized))
+    bursts = {(environment, gpu): burst for environment, gpu, burst in event.bursts}
+    state = replace(state, bursts=Map(bursts))
     for environment, account in accounts.items():
         key = account.charge - math.log2(state.quotas.resolve(environment)[0].weight)
         state = replace(state, queue=state.queue.charge(environment, key))
@@ -655,6 +670,8 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.LeaseParked: _lease_parked,
     ev.LeaseRestored: _lease_restored,
     ev.ReservationResized: _reservation_resized,
+    ev.LimitTold: elastic.told,
+    ev.LimitConfirmed: elastic.confirmed,
     ev.ResumeQueued: _resume_queued,
     ev.ResumeCancelled: _resume_cancelled,
     ev.LeaseEnded: _lease_ended,

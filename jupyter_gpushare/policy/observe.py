@@ -109,6 +109,28 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
     return parts
 
 
+def used_by_environment(
+    state: State, readings: Iterable[GpuReading], config: PolicyConfig
+) -> dict[GpuUuid, dict[EnvironmentName, int | None]]:
+    """Bytes that each environment with a reservation uses on each GPU that was measured.
+
+    ``None``: not all of it is known.
+    """
+    result: dict[GpuUuid, dict[EnvironmentName, int | None]] = {}
+    for reading in readings:
+        if reading.uuid not in state.gpus or reading.problem is not None:
+            continue
+        parts = _sort(state, reading, config)
+        result[reading.uuid] = {
+            environment: None
+            if parts.opaque or environment in parts.unknown
+            else parts.by_environment.get(environment, 0)
+            for environment, gpu in state.reservations
+            if gpu == reading.uuid
+        }
+    return result
+
+
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
     held = state.reservations.get((environment, gpu))
     return held.memory if held else 0

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -163,7 +164,7 @@ def ripe(state: State, config: PolicyConfig, at: float) -> list[Lease]:
 def to_ask(state: State, config: PolicyConfig, at: float, leases: Iterable[Lease]) -> Iterator[Ask]:
     """Which of the :func:`ripe` leases to ask back (or warn) now, and why."""
     could = []
-    going = {*_going(state, at), *_announced(state, config, at)}
+    going = {*on_their_way(state, at), *_announced(state, config, at)}
     for lease in leases:
         reason = _reason(state, lease, config)
         if reason is ParkReason.CONTENDED or lease.has_residue:
@@ -178,7 +179,7 @@ def to_ask(state: State, config: PolicyConfig, at: float, leases: Iterable[Lease
         yield from _helpers(state, config, could, going)
 
 
-def _going(state: State, at: float) -> Iterator[LeaseId]:
+def on_their_way(state: State, at: float) -> Iterator[LeaseId]:
     """Leases whose GPUs are on their way back already; what takes long is not counted on."""
     for key in state.draining:
         if at - state.claims[key].since < ANSWER_WITHIN:
@@ -227,11 +228,13 @@ def _slack(
 ) -> dict[GpuUuid, int]:
     """Bytes that are still free on each GPU when the request has what it waits for."""
     lease = state.leases[waiting]
-    free = {room.uuid: room.free for room in rooms_without(state, lease.environment, without)}
-    placed = try_place(state, lease, config, without)
+    see = partial(unlifted, state, without)
+    rooms = see(tuple(rooms_without(state, lease.environment, without)))
+    free = {room.uuid: room.free for room in rooms}
+    own = {room.uuid: room.reservation or 0 for room in rooms}
+    placed = try_place(state, lease, config, without, see)
     for part in placed.allocations if isinstance(placed, Granted) else ():
-        own = state.reservations.get((lease.environment, part.gpu))
-        free[part.gpu] -= part.memory - (own.memory if own else 0)
+        free[part.gpu] -= part.memory - own[part.gpu]
     return free
 
 
@@ -248,20 +251,48 @@ def _may_stay(
 
 
 def _fits(state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]) -> bool:
-    """Whether a waiting request could be granted if those leases held nothing."""
-    placed = try_place(state, state.leases[waiting], config, without)
+    """Whether a waiting request could be granted if those leases held nothing.
+
+    What is lifted above their allocations comes back for whoever waits.
+    """
+    see = partial(unlifted, state, without)
+    placed = try_place(state, state.leases[waiting], config, without, see)
     return isinstance(placed, Granted)
 
 
+def unlifted(
+    state: State, without: Iterable[LeaseId], rooms: tuple[GpuRoom, ...]
+) -> tuple[GpuRoom, ...]:
+    """Those rooms as if nobody's limit were lifted (:mod:`.elastic`).
+
+    In ``rooms`` the leases ``without`` hold nothing already.
+    """
+    if not state.bursts:
+        return rooms
+    gone: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
+    for name in without:
+        for part in state.leases[name].allocations:
+            gone[(state.leases[name].environment, part.gpu)] += (name, part.gpu) in state.claims
+    back: Counter[GpuUuid] = Counter()
+    for key, burst in state.bursts.items():
+        if state.reservations[key].claims > gone[key]:
+            back[key[1]] += burst
+    return tuple(replace(room, free=room.free + back[room.uuid]) for room in rooms)
+
+
 def try_place(
-    state: State, lease: Lease, config: PolicyConfig, without: Iterable[LeaseId] = ()
+    state: State,
+    lease: Lease,
+    config: PolicyConfig,
+    without: Iterable[LeaseId] = (),
+    see: Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]] = lambda rooms: rooms,
 ) -> Placement:
     """Where this lease's request would go now, if the leases ``without`` held nothing.
 
     A parked task goes back to the GPUs it had, where it can, and else only to those to
-    which what it has in host memory can be moved.
+    which what it has in host memory can be moved. ``see`` may change what room there is.
     """
-    rooms = tuple(rooms_without(state, lease.environment, without))
+    rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
     result: Placement = NoRoom(0, 0)
     for some in _suited(state, lease, rooms):
@@ -331,6 +362,6 @@ def rooms_without(
             memory=books.gpu.memory,
             free=books.free + freed[uuid],
             tasks=books.tasks - tasks[uuid],
-            reservation=own.memory if own else None,
+            reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
             usable=books.problem is None,
         )

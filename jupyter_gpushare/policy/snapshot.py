@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterator
 
 from . import events as ev
-from .model import Activity, BudgetLevel, ClaimPhase, EndReason, LeasePhase, Parked, Rung
+from .model import (
+    Activity,
+    Allocation,
+    BudgetLevel,
+    ClaimPhase,
+    EndReason,
+    LeasePhase,
+    Parked,
+    Rung,
+)
 from .queueing import Waiting
 from .state import Lease, State
 
@@ -37,9 +46,11 @@ def _summary(state: State) -> Iterator[ev.Event]:
         (environment, gpu, held.memory)
         for (environment, gpu), held in sorted(state.reservations.items())
     )
+    bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
     yield ev.BooksRestored(
-        at, state.grants, state.arrivals, state.settled_at, accounts, reservations
+        at, state.grants, state.arrivals, state.settled_at, accounts, reservations, bursts
     )
+    yield from _lifts(state)
     # After the number of grants is known: what is held up counts from it.
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
@@ -51,6 +62,24 @@ def _summary(state: State) -> Iterator[ev.Event]:
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours
             yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
+
+
+def _lifts(state: State) -> Iterator[ev.Event]:
+    for (name, gpu), lift in sorted(state.lifts.items()):
+        if state.leases[name].phase is not LeasePhase.ENDED:
+            told = (Allocation(gpu, lift.memory),)
+            yield ev.LimitTold(lift.told_at, name, state.leases[name].environment, told)
+    for name, lease in sorted(state.leases.items()):
+        if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
+            continue
+        has = {
+            gpu: lift
+            for (one, gpu), lift in sorted(state.lifts.items())
+            if one == name and lift.confirmed_at is not None
+        }
+        at = max((lift.confirmed_at or 0.0 for lift in has.values()), default=lease.changed_at)
+        gpus = tuple(Allocation(gpu, lift.memory) for gpu, lift in has.items())
+        yield ev.LimitConfirmed(at, name, lease.environment, gpus, lease.live_limits)
 
 
 def _urgent_at(state: State, item: Waiting) -> int:

@@ -70,6 +70,7 @@ class Lease:
     ``worked_at`` when the GPUs were last seen at work for it. ``planned`` bytes of host
     memory are promised for its parking. ``parked`` stays until all is back in place.
     ``ability`` is the highest rung it says it can take, and why no higher one.
+    ``live_limits`` says whether its frameworks' memory limits can change while it runs.
     """
 
     id: LeaseId
@@ -96,6 +97,7 @@ class Lease:
     planned: int = 0
     parked: Parked | None = None
     ability: tuple[Rung, str] | None = None
+    live_limits: bool | None = None
 
     @property
     def has_residue(self) -> bool:
@@ -130,6 +132,21 @@ class Reservation:
 
     memory: Bytes
     claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """The limit (bytes) that a task was told on one GPU above its allocation, and when.
+
+    ``confirmed_at`` is when it said that it has it. ``is_lowered``: more is reserved than it
+    may use now, ``lowered_since`` when that began.
+    """
+
+    memory: Bytes
+    told_at: float
+    confirmed_at: float | None = None
+    is_lowered: bool = False
+    lowered_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +191,11 @@ class State:
     draining: Map[ClaimKey, None] = Map()
     stalled: Map[LeaseId, None] = Map()
     idle: Map[LeaseId, None] = Map()
+    #: Bytes of each reservation above what its environment is entitled to, while leases are
+    #: lifted; and when that was last taken back on a GPU (:mod:`.elastic`).
+    bursts: Map[ReservationKey, int] = Map()
+    lifts: Map[ClaimKey, Lift] = Map()
+    lowered_at: Map[GpuUuid, float] = Map()
     flags: Map[FlagKey, Flag] = Map()
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()

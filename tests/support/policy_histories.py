@@ -18,6 +18,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Activity,
+    Allocation,
     Bytes,
     EnvironmentName,
     LeaseId,
@@ -45,6 +46,8 @@ CONFIG = PolicyConfig(
     residue_margin=GIB // 16,
     parked_memory=24 * GIB,
     parked_memory_per_environment=16 * GIB,
+    burst_memory=0.9,
+    burst_return=10.0,
 )
 
 
@@ -132,6 +135,30 @@ class Histories(RuleBasedStateMachine):
         """A thread computes, whatever the cells do; or keeps the GPU warm, or stops."""
         holder = data.draw(st.sampled_from(sorted(self.world.memory)))
         self.world.work[holder] = share
+        self.world.observe()
+
+    @precondition(lambda self: self.world.state.lifts)
+    @rule(how=st.sampled_from(["obeys", "lies", "cannot"]), every=st.booleans())
+    def told_a_limit(self, how: str, every: bool) -> None:
+        """Clients answer: they have the limit, they only say so, or their frameworks cannot."""
+        world = self.world
+        for (name, uuid), lift in sorted(world.state.lifts.items()):
+            lease = world.state.leases[name]
+            if lift.confirmed_at is not None or lease.phase is not LeasePhase.HELD:
+                continue
+            pid = lease.task.process.pid
+            if how == "obeys" and (pid, uuid) in world.memory:
+                world.memory[(pid, uuid)] = min(world.memory[(pid, uuid)], lift.memory)
+            gpus = () if how == "cannot" else (Allocation(uuid, lift.memory),)
+            who = (name, lease.environment, lease.task.process)
+            world.run(cmd.ConfirmLimit(world.at, *who, gpus, how != "cannot"))
+            if not every:
+                break
+
+    @rule(seconds=st.sampled_from([2.0, 11.0, 31.0]))
+    def look_again(self, seconds: float) -> None:
+        """Time passes with signs of life, and the GPUs are measured."""
+        self.time_passes(seconds, "nobody")
         self.world.observe()
 
     @precondition(lambda self: self._leases(LeasePhase.PARKED))
@@ -331,6 +358,10 @@ class Histories(RuleBasedStateMachine):
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
         assert state.reservations == before.reservations
         assert state.grants == before.grants
+        assert state.bursts == before.bursts
+        held = {n for n, x in before.leases.items() if x.phase is not LeasePhase.ENDED}
+        limits = {key: lift.memory for key, lift in before.lifts.items() if key[0] in held}
+        assert {key: lift.memory for key, lift in state.lifts.items()} == limits
         assert state.queue.held_up == before.queue.held_up
         self.world.state = dataclasses.replace(
             state,

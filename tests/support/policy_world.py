@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy import core, parking
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -30,6 +31,7 @@ from jupyter_gpushare.policy.model import (
     Task,
     TaskKind,
 )
+from jupyter_gpushare.policy.placement import Granted
 from jupyter_gpushare.policy.state import State
 
 GIB = 1024**3
@@ -69,6 +71,8 @@ class World:
     asked: dict[LeaseId, float] = field(default_factory=dict)
     #: How many more grants may pass each waiting request, counted here.
     may_pass: dict[LeaseId, int] = field(default_factory=dict)
+    #: Since which measurement a request waits only because somebody's limit is lifted.
+    blocked: dict[LeaseId, float] = field(default_factory=dict)
     serial: int = 0
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
@@ -107,6 +111,10 @@ class World:
             if isinstance(event, ev.LeaseGranted):
                 self.within_capacity(earlier, replayed, event)
                 self.really_free(earlier, replayed, event)
+            if isinstance(event, ev.ReservationResized):
+                self.lifts_nobody_elses(earlier, replayed, event)
+            if isinstance(event, ev.LimitTold):
+                self.reserved_before_it_is_told(replayed, event)
         assert replayed == result.state, "events and state disagree"
         assert core.step(before, command, self.config) == result, "not deterministic"
         core.check(result.state)
@@ -140,6 +148,52 @@ class World:
             assert not grew or taken <= capacity, "memory that is still in use was given away"
             pid = after.leases[event.lease].task.process.pid
             self.entitled[(pid, part.gpu)] = part.memory
+
+    def lifts_nobody_elses(self, before: State, after: State, event: ev.ReservationResized) -> None:
+        """A lifted limit is a reservation like any other, and only while nobody waits."""
+        grew = after.gpus[event.gpu].reserved - before.gpus[event.gpu].reserved
+        if grew <= 0:
+            return
+        gpu = after.gpus[event.gpu]
+        assert gpu.free >= 0.1 * gpu.gpu.memory, "the head-room was given away"
+        assert not [i for i in after.queue.waiting.values() if i.left is None], "somebody waits"
+        left = sum(
+            min(size, self.entitled.get((pid, where), 0))
+            for (pid, where), size in self.memory.items()
+            if where == event.gpu and not self.owned(after, pid, where)
+        )
+        assert gpu.reserved + left <= gpu.gpu.memory, "memory that is still in use was given away"
+
+    @staticmethod
+    def owned(state: State, pid: int, uuid: GpuUuid) -> bool:
+        return any((n, uuid) in state.claims for n in state.by_process.get(process(pid), ()))
+
+    def reserved_before_it_is_told(self, after: State, event: ev.LimitTold) -> None:
+        lease = after.leases[event.lease]
+        for part in event.gpus:
+            held = after.reservations[(event.environment, part.gpu)]
+            assert part.memory <= held.memory, "it may use more than is reserved"
+            holder = (lease.task.process.pid, part.gpu)
+            self.entitled[holder] = max(self.entitled.get(holder, 0), part.memory)
+
+    def nobody_waits_for_a_lift(self) -> None:
+        """Who waits only because others are lifted waits for a bounded time."""
+        state, config = self.state, self.config
+        urgent = state.queue.first_urgent(state.grants)
+        line = [i.lease for i in state.queue.service_order(state.grants) if i.left is None]
+        waits = set()
+        for name in line[:1] if urgent else line[: parking.HELPED]:
+            lease = state.leases[name]
+            see = partial(parking.unlifted, state, ())
+            if not isinstance(parking.try_place(state, lease, config), Granted) and isinstance(
+                parking.try_place(state, lease, config, (), see), Granted
+            ):
+                waits.add(name)
+        self.blocked = {n: t for n, t in self.blocked.items() if n in waits}
+        for name in waits:
+            since = self.blocked.setdefault(name, self.at)
+            bound = config.burst_return + 2 * parking.ANSWER_WITHIN
+            assert self.at - since <= bound, f"{name} waits for memory that others have on top"
 
     def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
         """Only who does nothing is asked, and only after the time-out, each time."""
@@ -252,14 +306,18 @@ class World:
             if holds and (pid, uuid) in self.memory and share >= self.config.busy_utilisation:
                 self.worked[pid] = self.at
         self.run(cmd.Observe(self.at, self.readings()))
+        self.nobody_waits_for_a_lift()
 
     def measured(self) -> State:
         """The state as it would be if somebody measured now; the world itself goes on."""
-        # Twice: a grant that the first makes possible can turn excess into reservation.
+        # Again: a grant or a lift that the first makes possible can turn excess into reservation.
         state = self.state
-        for _ in range(2):
+        for _ in range(8):
+            before = state
             state = core.step(state, cmd.Observe(self.at, self.readings()), self.config).state
             core.check(state)
+            if state.gpus == before.gpus:
+                break
         return state
 
     def tick(self, seconds: float) -> None:

@@ -1,0 +1,387 @@
+"""Elastic limits: more memory for the tasks of a nearly empty GPU, taken back as it fills.
+
+The idea is the source document S5's. A *lift* raises one lease's limit on one GPU above its
+allocation. The reservation grows first, so that promise 1 holds for every byte; then the
+task is told. To take it back the task is told first, and the reservation shrinks when a
+measurement that began after the task's answer shows that it is within the new limit. Who
+does not come back in time loses the reservation all the same: what is still in use then
+counts as used beyond a lease, and nobody else gets it before it is gone.
+
+Nobody is lifted while somebody waits. Each GPU keeps a head-room, and what is left above
+it is shared equally by the leases there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from . import events as ev
+from . import parking
+from .config import MIB, PolicyConfig
+from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
+from .placement import GpuRoom, Granted
+from .state import ClaimKey, Lease, Lift, ReservationKey, State
+
+#: Seconds within which a client says that its frameworks have a new limit.
+ANSWER_WITHIN: Final = 10.0
+#: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
+REST: Final = 30.0
+#: Lifts are multiples of this, and smaller changes upwards are not worth telling.
+STEP: Final = 256 * MIB
+
+
+def most(config: PolicyConfig, gpu: Gpu) -> int:
+    """Bytes up to which a lease's limit on ``gpu`` may be lifted; 0: it is not."""
+    return _bytes(config.burst_memory, gpu)
+
+
+def _bytes(size: float, gpu: Gpu) -> int:
+    return int(size * gpu.memory if size <= 1.0 else min(size, gpu.memory))
+
+
+def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
+    """What a task was last told that it may use on one of its GPUs."""
+    lift = state.lifts.get((lease.id, part.gpu))
+    return part.memory if lift is None else lift.memory
+
+
+def entitled(state: State, key: ReservationKey) -> int:
+    """An environment's reservation on a GPU without what is lifted; 0 where it has none."""
+    held = state.reservations.get(key)
+    return held.memory - state.bursts.get(key, 0) if held else 0
+
+
+# -- what is decided -----------------------------------------------------------------
+
+
+def adjust(
+    state: State, config: PolicyConfig, at: float, *, may_lift: bool
+) -> Iterator[ev.LimitTold]:
+    """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
+    if state.problem is not None or not (config.burst_memory or state.lifts):
+        return
+    line = _has_line(state)
+    demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
+    told: dict[LeaseId, list[Allocation]] = {}
+    for uuid, books in sorted(state.gpus.items()):
+        if books.problem is not None:
+            continue
+        spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
+        headroom = _bytes(config.burst_headroom, books.gpu)
+        room = spare - headroom
+        if demand.get(uuid):
+            room = min(room, room + freed.get(uuid, 0) - demand[uuid])
+        # What others are to give back is not there yet.
+        now_free = max(0, books.free - headroom)
+        wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
+        shares = _share(max(0, room), wishes)
+        rests = at - state.lowered_at.get(uuid, at - REST) < REST
+        for lease in sorted({*shares, *(name for name, gpu in state.lifts if gpu == uuid)}):
+            part = _part(state, lease, uuid)
+            if part is None:
+                continue
+            now = limit(state, state.leases[lease], part) - part.memory
+            wanted = shares.get(lease, 0)
+            if wanted > now:
+                wanted = min(wanted, now + now_free)
+                if not may_lift or line or rests or wanted < now + STEP:
+                    continue
+                now_free -= wanted - now
+            if wanted != now:
+                limits = told.setdefault(lease, [])
+                limits.append(Allocation(uuid, Bytes(part.memory + wanted)))
+    for lease, parts in sorted(told.items()):
+        yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
+
+
+def _has_line(state: State) -> bool:
+    return len(state.queue.waiting) > len(state.queue.held_up)
+
+
+def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
+    """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
+    lease = state.leases[name]
+    if lease.phase is not LeasePhase.HELD:
+        return None
+    return next((part for part in lease.allocations if part.gpu == gpu), None)
+
+
+def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
+    """Bytes by which each lease on a GPU could be lifted at most."""
+    ceiling = most(config, state.gpus[gpu].gpu)
+    for name, uuid in state.claims:
+        if uuid != gpu:
+            continue
+        lease, part = state.leases[name], _part(state, name, gpu)
+        alone = state.reservations[(lease.environment, gpu)].claims == 1
+        # Children have limits of their own in mind, and who shares a reservation has its task.
+        if part is None or not alone or lease.stalled or len(lease.members) != 1:
+            continue
+        if lease.live_limits is False or lease.is_resuming or part.memory >= ceiling:
+            continue
+        yield (name, gpu), ceiling - part.memory
+
+
+def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:
+    """``room`` bytes shared equally, nobody more than it can have, in whole steps."""
+    shares: dict[LeaseId, int] = {}
+    left = sorted(wishes.items(), key=lambda wish: (wish[1], wish[0]))
+    for place, (name, wish) in enumerate(left):
+        share = min(wish, room // (len(left) - place))
+        shares[name] = share // STEP * STEP if share < wish else share
+        room -= shares[name]
+    return shares
+
+
+def _demand(
+    state: State, config: PolicyConfig, at: float
+) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
+    """Bytes that the first in line would get on each GPU if nobody were lifted.
+
+    First as things are; for those who do not fit then, as they will be when what is asked
+    back has come. The second map is what that frees on each GPU.
+    """
+    taken: Counter[GpuUuid] = Counter()
+    tasks: Counter[GpuUuid] = Counter()
+    going = frozenset(parking.on_their_way(state, at))
+    came: dict[GpuUuid, int] = {}
+    line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
+    urgent = state.queue.first_urgent(state.grants)
+    for name in islice(line, parking.HELPED):
+        lease = state.leases[name]
+        for without in ((), going) if going else ((),):
+            see = partial(_after_those_ahead, state, without, taken, tasks)
+            placed = parking.try_place(state, lease, config, without, see)
+            if isinstance(placed, Granted):
+                for part in placed.allocations:
+                    grows = part.memory - entitled(state, (lease.environment, part.gpu))
+                    taken[part.gpu] += max(0, grows)
+                    tasks[part.gpu] += 1
+                if without:
+                    came = _freed(state, going)
+                break
+        else:
+            if urgent is not None and urgent.lease == name:
+                break  # nobody passes it, so nobody behind it is helped
+    return dict(taken), came
+
+
+def _after_those_ahead(
+    state: State,
+    without: Iterable[LeaseId],
+    taken: Mapping[GpuUuid, int],
+    tasks: Mapping[GpuUuid, int],
+    rooms: tuple[GpuRoom, ...],
+) -> tuple[GpuRoom, ...]:
+    """The rooms if nobody were lifted and those ahead in line had what they wait for."""
+    return tuple(
+        replace(
+            room,
+            free=room.free - taken.get(room.uuid, 0),
+            tasks=room.tasks + tasks.get(room.uuid, 0),
+        )
+        for room in parking.unlifted(state, without, rooms)
+    )
+
+
+def _freed(state: State, going: Set[LeaseId]) -> dict[GpuUuid, int]:
+    """Bytes that come back on each GPU with those leases, without what is lifted there."""
+    claims: Counter[ReservationKey] = Counter()
+    for name, gpu in state.claims:
+        if name in going:
+            claims[(state.leases[name].environment, gpu)] += 1
+    freed: Counter[GpuUuid] = Counter()
+    for key, count in claims.items():
+        if state.reservations[key].claims == count:
+            freed[key[1]] += entitled(state, key)
+    return dict(freed)
+
+
+def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
+    """Leases whose client did not say that it has its new, higher limit: it has fixed ones."""
+    for name in sorted({lease for lease, _gpu in state.lifts}):
+        lease = state.leases[name]
+        if lease.live_limits is not None or lease.phase is not LeasePhase.HELD:
+            continue
+        if any(
+            key[0] == name and lift.confirmed_at is None and at - lift.told_at >= ANSWER_WITHIN
+            for key, lift in state.lifts.items()
+        ):
+            yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
+
+
+def settle(
+    state: State,
+    used: Mapping[GpuUuid, Mapping[EnvironmentName, int | None]],
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.ReservationResized]:
+    """Reservations that shrink, by measurements begun ``at``.
+
+    ``used`` are bytes by GPU that was measured and environment; ``None``: not all is known.
+    """
+    for key, burst in sorted(state.bursts.items()):
+        environment, gpu = key
+        if gpu not in used:
+            continue
+        lifts = [
+            (state.leases[name], lift)
+            for (name, uuid), lift in sorted(state.lifts.items())
+            if uuid == gpu and state.leases[name].environment == environment
+        ]
+        extra = max((_extra(lease, gpu, lift) for lease, lift in lifts), default=0)
+        if extra >= burst:
+            continue
+        base = entitled(state, key)
+        size = used[gpu].get(environment, 0)
+        overdue = lifts and all(
+            at - _since(one, lift) >= config.burst_return for one, lift in lifts
+        )
+        if overdue or (
+            _may_shrink(lifts, at)
+            and size is not None
+            and size <= base + extra + config.over_limit_tolerance
+        ):
+            keeps = base + extra
+        elif _may_shrink(lifts, at) and size is not None:
+            # On its way back: what is free already may be used.
+            keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
+        else:
+            continue
+        if keeps < base + burst:
+            yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
+
+
+def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
+    """What it may use above its allocation, as it was told last."""
+    if lease.phase is not LeasePhase.HELD:
+        return 0
+    own = next(part.memory for part in lease.allocations if part.gpu == gpu)
+    return lift.memory - own
+
+
+def _since(lease: Lease, lift: Lift) -> float:
+    """Since when it should be on its way back."""
+    return lift.lowered_since if lease.phase is LeasePhase.HELD else lease.changed_at
+
+
+def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
+    """Whether a measurement begun ``at`` tells of tasks that know their limits.
+
+    An ended lease's process was told no limit; it is waited for until its claim is gone.
+    """
+    return all(
+        lease.phase is LeasePhase.HELD
+        and (
+            (lift.confirmed_at is not None and lift.confirmed_at < at)
+            # One with fixed limits was never above its allocation.
+            or (lease.live_limits is False and lift.told_at < at)
+        )
+        for lease, lift in lifts
+    )
+
+
+def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
+    """Whether what a task says of its limits was not known."""
+    if lease.live_limits is None or (lease.live_limits and not live):
+        return True
+    for part in gpus:
+        lift = state.lifts.get((lease.id, part.gpu))
+        if lift is not None and lift.confirmed_at is None and lift.memory == part.memory:
+            return True
+    return False
+
+
+def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
+    """What has to be reserved before a task is told its new limits."""
+    lease = state.leases[event.lease]
+    for told in event.gpus:
+        key = (lease.environment, told.gpu)
+        own = next(part.memory for part in lease.allocations if part.gpu == told.gpu)
+        needs = entitled(state, key) + told.memory - own
+        if needs > state.reservations[key].memory:
+            yield ev.ReservationResized(event.at, lease.environment, told.gpu, Bytes(needs))
+
+
+# -- how events change the books -----------------------------------------------------
+
+
+def told(state: State, event: ev.LimitTold) -> State:
+    """The state after a task was told its limits on some GPUs."""
+    lease = state.leases[event.lease]
+    for part in event.gpus:
+        key = (event.lease, part.gpu)
+        before = state.lifts.get(key)
+        lift = Lift(part.memory, event.at, lowered_since=event.at)
+        burst = state.bursts.get((lease.environment, part.gpu), 0)
+        extra = _extra(lease, part.gpu, lift)
+        if extra < burst:
+            # Told again on its way back: the bound does not start anew.
+            since = before.lowered_since if before is not None and before.is_lowered else event.at
+            lift = replace(lift, is_lowered=True, lowered_since=since)
+        state = replace(state, lifts=state.lifts.set(key, lift))
+        if extra <= 0 and not burst:
+            state = forget(state, *key)
+        if before is not None and part.memory < before.memory:
+            state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
+    return state
+
+
+def confirmed(state: State, event: ev.LimitConfirmed) -> State:
+    """The state after a task said which limits it has now, and whether they can change at all."""
+    lease = state.leases[event.lease]
+    lease = replace(lease, live_limits=event.live and lease.live_limits is not False)
+    state = replace(state, leases=state.leases.set(event.lease, lease))
+    for part in event.gpus:
+        key = (event.lease, part.gpu)
+        lift = state.lifts.get(key)
+        if lift is not None and lift.memory == part.memory and lift.confirmed_at is None:
+            state = replace(state, lifts=state.lifts.set(key, replace(lift, confirmed_at=event.at)))
+    return state
+
+
+def resized(state: State, key: ReservationKey, before: int) -> State:
+    """What of a reservation is lifted, after its size has changed from ``before`` bytes."""
+    entitlement = before - state.bursts.get(key, 0)
+    return _put(state, key, max(0, state.reservations[key].memory - entitlement))
+
+
+def granted(state: State, key: ReservationKey, before: int, memory: int) -> State:
+    """The same after another lease was granted ``memory`` bytes of it."""
+    if key not in state.bursts:
+        return state
+    entitlement = max(before - state.bursts[key], memory)
+    return _put(state, key, state.reservations[key].memory - entitlement)
+
+
+def _put(state: State, key: ReservationKey, burst: int) -> State:
+    if burst:
+        state = replace(state, bursts=state.bursts.set(key, burst))
+    else:
+        state = forget_reservation(state, key)
+    for (name, gpu), lift in tuple(state.lifts.items()):
+        lease = state.leases[name]
+        if gpu != key[1] or lease.environment != key[0] or not lift.is_lowered:
+            continue
+        if not burst:
+            state = forget(state, name, gpu)
+        elif _extra(lease, gpu, lift) >= burst:  # this step is done
+            lift = replace(lift, is_lowered=False)
+            state = replace(state, lifts=state.lifts.set((name, gpu), lift))
+    return state
+
+
+def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
+    """A task is on a GPU no more, or begins anew with its allocation there."""
+    key = (lease, gpu)
+    return replace(state, lifts=state.lifts.delete(key)) if key in state.lifts else state
+
+
+def forget_reservation(state: State, key: ReservationKey) -> State:
+    """Nothing is reserved there any more."""
+    return replace(state, bursts=state.bursts.delete(key)) if key in state.bursts else state
