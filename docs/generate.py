@@ -164,6 +164,9 @@ def metrics() -> str:
         state = State()
         listeners: list[Any] = []  # noqa: RUF012 - thrown away
 
+        class config:
+            parked_memory = 0
+
         class readings:
             by_gpu: dict[str, Any] = {}  # noqa: RUF012
             at = 0.0

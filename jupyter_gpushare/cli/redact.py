@@ -183,6 +183,9 @@ def own_status(status: Mapping[str, Any]) -> dict[str, Any]:
         "id": None,
         "pid": None,
         "kept": None,
+        "ability": None,
+        "warning": None,
+        "pinned_until": None,
     }
     mine = {"name": None, "path": None, "kernel_id": None}
     return {

@@ -191,13 +191,38 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         "lease.activity",
         lambda e: {**_who(e), "activity": e.activity.value},
     ),
+    ev.ParkWarned: (
+        _INFO,
+        "lease.warned",
+        lambda e: {"lease": e.lease, "reason": e.reason.value},
+    ),
+    ev.ParkingPlanned: (
+        _DEBUG,
+        "lease.parking",
+        lambda e: {"lease": e.lease, "memory": e.memory},
+    ),
+    ev.LeasePinned: (_INFO, "lease.pinned", _who),
+    ev.AbilityReported: (
+        _DEBUG,
+        "lease.ability",
+        lambda e: {"lease": e.lease, "rung": e.rung.value},
+    ),
     ev.ParkAsked: (
         _INFO,
         "lease.asked_back",
         lambda e: {"lease": e.lease, "reason": e.reason.value},
     ),
     ev.LeaseKept: (_INFO, "lease.kept", _who),
-    ev.LeaseParked: (_INFO, "lease.parked", _who),
+    ev.LeaseParked: (
+        _INFO,
+        "lease.parked",
+        lambda e: {**_who(e), "rung": e.rung.value, "memory": e.memory, "seconds": e.seconds},
+    ),
+    ev.LeaseRestored: (
+        _INFO,
+        "lease.restored",
+        lambda e: {**_who(e), "memory": e.memory, "seconds": e.seconds},
+    ),
     ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
     ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
     ev.LeaseEnded: (

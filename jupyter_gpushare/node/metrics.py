@@ -19,6 +19,7 @@ from ..policy.events import (
     LeaseGranted,
     LeaseKept,
     LeaseParked,
+    LeaseRestored,
     ParkAsked,
     ResumeCancelled,
     ResumeQueued,
@@ -30,6 +31,7 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     PriorityClass,
+    Rung,
 )
 from ..policy.state import State
 from ..protocol.errors import Reason
@@ -165,6 +167,7 @@ class NodeMetrics(Collector):
         for word in DisplayState:
             leases.add_metric([word.value], float(tally[word]))
         yield leases
+        yield from self._parked(state)
         budgets = GaugeMetricFamily(
             f"{PREFIX}_budgets",
             "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
@@ -191,6 +194,33 @@ class NodeMetrics(Collector):
         age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
         yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
         yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+
+    def _parked(self, state: State) -> Iterator[Any]:
+        family = GaugeMetricFamily(
+            f"{PREFIX}_parked_bytes",
+            "Host memory that parked tasks have, by how they gave their GPUs back",
+            labels=["rung"],
+        )
+        held: Tally[Rung] = Tally()
+        planned = 0
+        for lease in state.leases.values():
+            planned += lease.planned
+            if lease.parked is not None:
+                held[lease.parked.rung] += lease.parked.memory
+        for rung in Rung:
+            if rung is not Rung.NONE:
+                family.add_metric([rung.value], float(held[rung]))
+        yield family
+        yield _gauge(
+            "parked_planned_bytes",
+            "Host memory that is promised to tasks that are about to park",
+            float(planned),
+        )
+        limit = self._manager.config.parked_memory
+        if limit is not None:
+            yield _gauge(
+                "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
+            )
 
     def _queue(self, state: State) -> Iterator[Any]:
         queue = GaugeMetricFamily(
@@ -222,18 +252,39 @@ class Moves:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._park = Histogram(
             f"{PREFIX}_park_seconds",
-            "From asking an idle task for its GPUs until their memory was free",
+            "From asking an idle task for its GPUs until what it gave back was free",
+            ["rung"],
             buckets=MOVES,
             registry=registry,
         )
+        for rung in Rung:
+            if rung is not Rung.NONE:
+                self._park.labels(rung.value)
         self._resume = Histogram(
             f"{PREFIX}_resume_seconds",
             "From a parked task's asking until it had GPUs again",
             buckets=MOVES,
             registry=registry,
         )
+        self._copies = Histogram(
+            f"{PREFIX}_parking_copy_seconds",
+            "What moving a parked task's memory took, out of the GPU and back",
+            ["direction"],
+            buckets=MOVES,
+            registry=registry,
+        )
+        self._copied = Counter(
+            f"{PREFIX}_parking_copied_bytes",
+            "Memory of parked tasks that was moved, out of the GPU and back",
+            ["direction"],
+            registry=registry,
+        )
+        for direction in ("out", "back"):
+            self._copies.labels(direction)
+            self._copied.labels(direction)
         self._asked: dict[LeaseId, float] = {}
         self._draining: dict[LeaseId, set[GpuUuid]] = {}
+        self._rungs: dict[LeaseId, Rung] = {}
         self._resuming: dict[LeaseId, float] = {}
 
     def heard(self, event: Event, state: State) -> None:
@@ -246,14 +297,20 @@ class Moves:
             case LeaseParked():
                 # A task may park by itself: then its own word is the beginning.
                 self._asked.setdefault(event.lease, event.at)
+                self._rungs[event.lease] = event.rung
+                self._copy("out", event.memory, event.seconds)
                 lease = state.leases.get(event.lease)
                 parts = () if lease is None else lease.allocations
-                self._draining[event.lease] = {part.gpu for part in parts}
+                # What a task leaves on its GPUs does not drain.
+                self._draining[event.lease] = {
+                    part.gpu for part in parts if (event.lease, part.gpu) in state.draining
+                }
+                self._parked(event.lease, event.at)
             case ClaimMoved(phase=ClaimPhase.GONE) if event.lease in self._draining:
                 self._draining[event.lease].discard(event.gpu)
-                if not self._draining[event.lease]:
-                    del self._draining[event.lease]
-                    self._park.observe(max(0.0, event.at - self._asked.pop(event.lease)))
+                self._parked(event.lease, event.at)
+            case LeaseRestored():
+                self._copy("back", event.memory, event.seconds)
             case ResumeQueued():
                 self._resuming[event.lease] = event.at
             case ResumeCancelled():
@@ -265,9 +322,21 @@ class Moves:
             case LeaseEnded():
                 self._asked.pop(event.lease, None)
                 self._draining.pop(event.lease, None)
+                self._rungs.pop(event.lease, None)
                 self._resuming.pop(event.lease, None)
             case _:
                 pass
+
+    def _parked(self, lease: LeaseId, at: float) -> None:
+        if not self._draining[lease]:
+            del self._draining[lease]
+            rung, asked = self._rungs.pop(lease), self._asked.pop(lease, at)
+            self._park.labels(rung.value).observe(max(0.0, at - asked))
+
+    def _copy(self, direction: str, memory: int, seconds: float) -> None:
+        if memory > 0:
+            self._copies.labels(direction).observe(seconds)
+            self._copied.labels(direction).inc(memory)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

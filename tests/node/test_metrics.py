@@ -50,7 +50,7 @@ def test_grants_are_counted_with_their_waits(tmp_path: Path, port: int) -> None:
 
 PARKING = (
     "c.NodeManagerApp.measure_interval = 0.2\nc.Policy.max_tasks_per_gpu = 1\n"
-    "c.Policy.idle_timeout = 0.3\nc.Policy.park_when = 'always'\n"
+    "c.Policy.notify_before = 0.0\nc.Policy.idle_timeout = 0.3\nc.Policy.park_when = 'always'\n"
 )
 
 
@@ -64,14 +64,43 @@ def test_parking_and_resuming_are_timed(tmp_path: Path, port: int) -> None:
         one.call(Method.ACTIVITY, lease=lease, state="idle")
         one.wait_notice(Notice.PARK)
         one.call(Method.PARKED, lease=lease)
-        until(lambda: samples(port)[f"{PREFIX}_park_seconds_count"] == 1, "it is parked")
+        count = f'{PREFIX}_park_seconds_count{{rung="release"}}'
+        until(lambda: samples(port)[count] == 1, "it is parked")
         assert samples(port)[f'{PREFIX}_leases{{state="parked"}}'] == 1
         one.call(Method.RESUME, lease=lease)
         told = until(
             lambda: (now := samples(port))[f"{PREFIX}_resume_seconds_count"] and now, "resumed"
         )
-        assert told[f"{PREFIX}_park_seconds_count"] == 1
+        assert told[count] == 1
         assert told[f'{PREFIX}_leases{{state="parked"}}'] == 0
+
+
+def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, port: int) -> None:
+    arguments = [f"--metrics-port={port}"]
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=PARKING, arguments=arguments) as node,
+        node.client() as one,
+    ):
+        lease = one.request(kernel_id="k")["lease"]
+        one.call(Method.ACTIVITY, lease=lease, state="idle")
+        one.wait_notice(Notice.PARK)
+        moved = 64 * 2**20
+        one.call(
+            Method.PARKED, lease=lease, rung="driver", memory=moved, movable="any", seconds=1.5
+        )
+        bytes_ = f'{PREFIX}_parked_bytes{{rung="driver"}}'
+        told = until(lambda: (now := samples(port))[bytes_] and now, "its memory is parked")
+        assert told[bytes_] == moved
+        assert told[f'{PREFIX}_parked_bytes{{rung="storage"}}'] == 0
+        assert told[f"{PREFIX}_parked_limit_bytes"] > moved
+        assert told[f'{PREFIX}_parking_copied_bytes_total{{direction="out"}}'] == moved
+        assert told[f'{PREFIX}_parking_copy_seconds_sum{{direction="out"}}'] == 1.5
+        one.call(Method.RESUME, lease=lease)
+        one.call(Method.RESTORED, lease=lease, seconds=0.5)
+        told = until(lambda: not (now := samples(port))[bytes_] and now, "its memory is back")
+        assert told[f'{PREFIX}_parking_copied_bytes_total{{direction="back"}}'] == moved
+        assert told[f'{PREFIX}_parking_copy_seconds_sum{{direction="back"}}'] == 0.5
+        assert told[f'{PREFIX}_park_seconds_count{{rung="driver"}}'] == 1
 
 
 def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path, port: int) -> None:
