@@ -229,7 +229,7 @@ class Queue:
     def _compact(self) -> Queue:
         """Rebuild a heap whose out-of-date entries outnumber the live: O(1) amortised per step."""
         queue = self
-        limit = 2 * len(self.waiting) + 64
+        limit = 2 * len(self.waiting) + 8
         if self.urgent.size > limit:
             items = [item for item in self.waiting.values() if item.left is None]
             urgent = Heap.of((i.urgent_at, i.order, str(i.lease)) for i in items)
