@@ -26,6 +26,7 @@ class GpuShareApp(Verb):
             ("usage", "cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
             ("run", "cli.run.RunApp", "Run any command under a lease."),
             ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
+            ("replay", "cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
             ("doctor", "cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
             ("node", "node.app.NodeManagerApp", "Run the node manager."),
             ("systemd", "cli.systemd.SystemdApp", "The node manager as a systemd service."),

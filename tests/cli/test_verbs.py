@@ -17,7 +17,8 @@ from jupyter_gpushare.cli.table import clean, duration, table
 
 GIB = 2**30
 VERBS = [
-    *("status", "leases", "release", "quota", "usage", "run", "plan", "doctor", "node", "systemd"),
+    *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
+    "systemd",
     *("quota list", "quota set", "quota unset"),
 ]
 

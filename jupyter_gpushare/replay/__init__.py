@@ -1,0 +1,1 @@
+"""Replay: a trace of notebook sessions through the policy with a virtual clock."""

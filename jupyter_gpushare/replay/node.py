@@ -1,0 +1,507 @@
+"""One node with a virtual clock: the product's policy, and tasks that follow a trace.
+
+The node plays the node manager's shell (command -> step -> effects, one timer),
+and the world: a parked or dead process leaves its GPUs at once. A session's
+pace is kept: its next cell is sent as long after the end of the last one as in
+the trace, so a cell that waits delays the rest of its session.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from ..policy import commands as cmd
+from ..policy import core
+from ..policy import events as ev
+from ..policy.model import (
+    Activity,
+    Allocation,
+    Bytes,
+    ClaimPhase,
+    EnvironmentName,
+    Gpu,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    ParkWhen,
+    ProcessId,
+    Quota,
+    Request,
+    Task,
+    TaskKind,
+)
+from ..policy.parking import ANSWER_WITHIN, due
+from ..policy.state import State
+from .behaviour import Asks, Behaviour
+from .preemption import Cells
+from .tally import Level, Tally, Window
+from .trace import Session
+
+BOOT: Final = "replay"
+#: Seconds between two ticks at least.
+RESOLUTION: Final = 0.001
+GPU_MEMORY: Final = Bytes(80 * 2**30)
+
+
+class _Phase(Enum):
+    """What a session's task is doing."""
+
+    AWAY = "no lease"
+    WAITING = "waits for GPUs"
+    HOLDING = "has GPUs, no cell runs"
+    STARTING = "has GPUs, start-up or resume goes on"
+    COMPUTING = "a cell computes"
+    PARKING = "its memory is on the way out"
+    PARKED = "parked"
+    INTERRUPTED = "parked in the midst of a cell"
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A session that is replayed."""
+
+    session: Session
+    gaps: Iterator[float]
+    number: int
+    process: ProcessId
+    phase: _Phase = _Phase.AWAY
+    lease: LeaseId | None = None
+    gpus: tuple[Allocation, ...] = ()
+    #: The cell that was sent, or -1; how long it has still to compute, and since when it does.
+    next_cell: int = 0
+    cell: int = -1
+    sent: float = 0.0
+    left: float = 0.0
+    since: float = 0.0
+    first: float | None = None
+    #: Counts what was begun: the end of something that was called off means nothing.
+    turn: int = 0
+    in_memory: int = 0
+    was_interrupted: bool = False
+    is_closed: bool = False
+    serial: int = 0
+
+
+_Event = tuple[float, int, Callable[[Any], None], Any]
+
+
+@dataclass(slots=True)
+class Grant:
+    """A lease that was granted, for whoever wants to see the order."""
+
+    at: float
+    session: str
+    gpus: tuple[int, ...]
+
+
+@dataclass
+class VirtualNode:
+    """The GPUs of one host, its node manager's policy, and the sessions on it."""
+
+    gpus: int
+    behaviour: Behaviour
+    window: Window
+    memory: Bytes = GPU_MEMORY
+    on_grant: Callable[[Grant], None] | None = None
+    #: Send every tick that the policy asks for, also those that can change nothing.
+    every_tick: bool = False
+    state: State = field(default_factory=State)
+    tally: Tally = field(default_factory=Tally)
+    at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._heap: list[_Event] = []
+        self._serial = 0
+        self._runs: dict[LeaseId, _Run] = {}
+        self._open: dict[int, _Run] = {}
+        self._claims = [0] * self.gpus
+        self._computing = [0] * self.gpus
+        self._bound, self._busy = Level(self.window), Level(self.window)
+        self._parked = Level(self.window)
+        self._quiet: State | None = None
+        self._tick_at = math.inf
+        self._ticked_at = -math.inf
+        self._look_at = math.inf
+        self._looked: State | None = None
+        self._look_again = math.inf
+        self._processes = 0
+        self._interrupted = 0
+        names = [GpuUuid(f"GPU-{index}") for index in range(self.gpus)]
+        self._index = {name: index for index, name in enumerate(names)}
+        self._readings = {name: GpuReading(name, None, Bytes(0)) for name in names}
+        devices = tuple(
+            Gpu(name, index, "virtual", self.memory, simulated=True)
+            for index, name in enumerate(names)
+        )
+        self._submit(cmd.Start(0.0, BOOT, devices))
+        self._submit(cmd.ConfigureQuotas(0.0, Quota(gpus=self.gpus)))
+        self.tally.gpus = self.gpus
+        self.tally.capacity = self.gpus * (self.window.end - self.window.begin)
+
+    # -- time ---------------------------------------------------------------
+
+    def add(self, session: Session) -> None:
+        """A session begins; run until its start before."""
+        self.tally.sessions += 1
+        free = 0.0
+        for submit, seconds in zip(session.submits, session.seconds, strict=True):
+            free = max(free, submit) + seconds
+            self.tally.asked += session.gpus * self.window.overlap(free - seconds, free)
+        self._processes += 1
+        run = _Run(session, session.gaps(), self._processes, self._process())
+        self._open[run.number] = run
+        self._after(session.start - self.at, self._begin, run)
+
+    def run_until(self, end: float) -> None:
+        """Let everything happen that happens before ``end``."""
+        heap = self._heap
+        while heap and heap[0][0] < end:
+            self.at, _serial, call, subject = heapq.heappop(heap)
+            call(subject)
+            self._keep_time()
+        self.at = max(self.at, end)
+
+    def finish(self) -> Tally:
+        """The window is over: count what is still under way, and return everything."""
+        end = self.window.end
+        self.run_until(end)
+        for level in (self._bound, self._busy, self._parked):
+            level.settle(end)
+        span = end - self.window.begin
+        for run in self._open.values():
+            self._count_rest(run)
+        tally = self.tally
+        tally.bound, tally.busy = self._bound.integral, self._busy.integral
+        tally.parked_mean = self._parked.integral / span if span else 0.0
+        tally.parked_peak = self._parked.peak
+        return tally
+
+    def _count_rest(self, run: _Run) -> None:
+        session, end = run.session, self.window.end
+        free = session.start
+        for number, (submit, seconds) in enumerate(
+            zip(session.submits, session.seconds, strict=True)
+        ):
+            meant = max(free, submit)
+            free = meant + seconds
+            if number < (run.cell if run.cell >= 0 else run.next_cell):
+                continue
+            if number == run.cell:
+                done = seconds - run.left
+                if run.phase is _Phase.COMPUTING:
+                    done += end - run.since
+                delay = end - run.sent - done
+                # What it has waited so far may not be all.
+                prompt = run.phase is _Phase.COMPUTING
+                self._count_cell(run, delay if prompt else math.inf)
+            elif self.window.holds(meant):
+                self.tally.add_unreached()
+
+    def _count_cell(self, run: _Run, delay: float) -> None:
+        if self.window.holds(run.session.submits[run.cell]):
+            self.tally.add_cell(math.inf if run.first is None else run.first, delay)
+
+    def _after(self, seconds: float, call: Callable[[Any], None], subject: Any) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (self.at + max(0.0, seconds), self._serial, call, subject))
+
+    def _process(self) -> ProcessId:
+        self._serial += 1
+        return ProcessId(BOOT, self._serial, self._serial)
+
+    # -- the shell ------------------------------------------------------------
+
+    def _submit(self, command: cmd.Command) -> core.Decision:
+        step = core.step(self.state, command, self.behaviour.config)
+        self.state = step.state
+        self.tally.commands += 1
+        for event in step.events:
+            kind = type(event)
+            if kind is ev.LeaseGranted:
+                self._granted(event)  # type: ignore[arg-type]
+            elif kind is ev.ClaimMoved:
+                self._claim_moved(event)  # type: ignore[arg-type]
+            elif kind is ev.ParkAsked:
+                self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
+        if self.state.draining:
+            freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
+            readings = tuple(self._readings[gpu] for gpu in freed)
+            self._submit(cmd.Observe(self.at, readings))
+        return step.decision
+
+    def _keep_time(self) -> None:
+        """One timer, as the node manager has."""
+        # A sum of times is not exact: a tick that comes a hair too soon must not come for ever.
+        at = max(self._next_tick(), self._ticked_at + RESOLUTION)
+        if at < self._tick_at:
+            self._tick_at = at
+            self._after(at - self.at, self._tick, at)
+        if self.behaviour.preemption is not None:
+            self._look()
+
+    def _next_tick(self) -> float:
+        """When a tick is needed. One that can change nothing is left out.
+
+        While nobody waits, charging what is held changes nothing, and it is made up for before
+        somebody does. And a look that found nobody to ask finds nobody again until something
+        happens or a lease becomes due; the product looks again each second.
+        """
+        state, config = self.state, self.behaviour.config
+        always = config.park_when is ParkWhen.ALWAYS and state.idle
+        if self.every_tick or always:
+            return max(self.at, core.next_deadline(state, config))
+        if not state.queue.waiting:
+            return math.inf
+        if state is not self._quiet:
+            return max(self.at, core.next_deadline(state, config))
+        soon = state.settled_at + config.settle_interval
+        for name in state.idle:
+            lease = state.leases[name]
+            for at in (due(state, lease, config), (lease.asked_at or -math.inf) + ANSWER_WITHIN):
+                if at is not None and self.at < at < soon:
+                    soon = at
+        return soon
+
+    def _tick(self, meant: float) -> None:
+        if meant != self._tick_at:
+            return  # an earlier one was set after it
+        self._tick_at = math.inf
+        self._ticked_at = self.at
+        self._submit(cmd.Tick(self.at, self.at))
+        self._quiet = self.state
+
+    # -- what the policy said -------------------------------------------------
+
+    def _granted(self, event: ev.LeaseGranted) -> None:
+        run = self._runs[event.lease]
+        run.gpus = event.gpus
+        for part in event.gpus:
+            index = self._index[part.gpu]
+            self._claims[index] += 1
+            if self._claims[index] == 1:
+                self._bound.add(1, self.at)
+        if self.on_grant is not None:
+            where = tuple(self._index[part.gpu] for part in event.gpus)
+            self.on_grant(Grant(self.at, run.session.name, where))
+        self._after(0.0, self._holds, run)
+
+    def _claim_moved(self, event: ev.ClaimMoved) -> None:
+        if event.phase is ClaimPhase.GONE:
+            index = self._index[event.gpu]
+            self._claims[index] -= 1
+            if self._claims[index] == 0:
+                self._bound.add(-1, self.at)
+
+    # -- what the session does --------------------------------------------------
+
+    def _begin(self, run: _Run) -> None:
+        if self.behaviour.asks is Asks.AT_START:
+            self._request(run)
+        self._pause(run)
+
+    def _pause(self, run: _Run) -> None:
+        """The person reads and thinks; then comes the next cell, or the end."""
+        gap = next(run.gaps)
+        last = run.next_cell >= len(run.session.submits)
+        self._after(gap, self._close if last else self._send, run)
+
+    def _request(self, run: _Run) -> None:
+        run.serial += 1
+        run.lease = LeaseId(f"{run.number}.{run.serial}")
+        if self.behaviour.asks is Asks.EACH_CELL:
+            run.process = self._process()
+        run.phase = _Phase.WAITING
+        self._runs[run.lease] = run
+        task = Task(run.process, run.session.name, TaskKind.KERNEL)
+        memory = run.session.memory
+        request = Request(run.session.gpus, None if memory is None else Bytes(memory))
+        who = EnvironmentName(run.session.environment)
+        decision = self._submit(cmd.RequestLease(self.at, run.lease, who, task, request))
+        if isinstance(decision, core.Refuse):
+            self._runs.pop(run.lease)
+            run.lease = None
+            self.tally.refused += 1
+
+    def _send(self, run: _Run) -> None:
+        run.cell, run.sent = run.next_cell, self.at
+        run.next_cell += 1
+        run.left = run.session.seconds[run.cell]
+        run.first = None
+        match run.phase:
+            case _Phase.AWAY:
+                self._request(run)
+            case _Phase.HOLDING:
+                self._activity(run, Activity.BUSY)
+                self._start(run)
+            case _Phase.PARKED:
+                self._resume(run)
+            case _:
+                pass  # it waits, or is being parked: the cell runs afterwards
+
+    def _activity(self, run: _Run, activity: Activity) -> None:
+        """Only who may be parked need say it: for the others it would change nothing."""
+        if self.behaviour.parks and run.lease is not None:
+            who = EnvironmentName(run.session.environment)
+            self._submit(cmd.SetActivity(self.at, run.lease, who, run.process, activity))
+
+    def _resume(self, run: _Run) -> None:
+        assert run.lease is not None
+        run.phase = _Phase.WAITING
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.Resume(self.at, run.lease, who, run.process))
+
+    def _holds(self, run: _Run) -> None:
+        """It has its GPUs: move back what was parked, or start up, then compute."""
+        if run.is_closed:
+            return
+        if run.cell < 0:
+            run.phase = _Phase.HOLDING
+            return
+        run.phase = _Phase.STARTING
+        wait = self.behaviour.start_up
+        if run.in_memory:
+            wait += self.behaviour.cost.to_resume(run.session.resident)
+        run.turn += 1
+        if wait > 0:
+            self._after(wait, self._started, (run, run.turn))
+        else:
+            self._start(run)
+
+    def _started(self, subject: tuple[_Run, int]) -> None:
+        run, turn = subject
+        if run.turn == turn and not run.is_closed:
+            self._start(run)
+
+    def _start(self, run: _Run) -> None:
+        self._keep_in_memory(run, 0)
+        run.phase = _Phase.COMPUTING
+        run.since = self.at
+        if run.first is None:
+            run.first = self.at - run.sent
+        self._compute(run, 1)
+        run.turn += 1
+        self._after(run.left, self._end_cell, (run, run.turn))
+
+    def _keep_in_memory(self, run: _Run, size: int) -> None:
+        """How many bytes of it are parked in the host's memory."""
+        self._parked.add(size - run.in_memory, self.at)
+        run.in_memory = size
+
+    def _compute(self, run: _Run, change: int) -> None:
+        for part in run.gpus:
+            index = self._index[part.gpu]
+            before = self._computing[index]
+            self._computing[index] = before + change
+            if not before or not before + change:
+                self._busy.add(change, self.at)
+
+    def _end_cell(self, subject: tuple[_Run, int]) -> None:
+        run, turn = subject
+        if run.turn != turn:
+            return
+        self._compute(run, -1)
+        # Sums of times are not exact: what is left of a rounding is no delay.
+        delay = self.at - run.sent - run.session.seconds[run.cell]
+        self._count_cell(run, delay if delay > RESOLUTION else 0.0)
+        run.cell, run.phase = -1, _Phase.HOLDING
+        if self.behaviour.asks is Asks.EACH_CELL:
+            self._leave(run)
+        else:
+            self._activity(run, Activity.IDLE)
+        self._pause(run)
+
+    def _leave(self, run: _Run) -> None:
+        """The process ends, and its lease with it."""
+        if run.lease is not None:
+            run.phase = _Phase.AWAY
+            self._submit(cmd.ProcessGone(self.at, run.process))
+            del self._runs[run.lease]
+            run.lease, run.gpus = None, ()
+
+    def _close(self, run: _Run) -> None:
+        run.is_closed = True
+        self._leave(run)
+        self._keep_in_memory(run, 0)
+        del self._open[run.number]
+
+    # -- parking ----------------------------------------------------------------
+
+    def _asked(self, run: _Run) -> None:
+        if run.phase is _Phase.HOLDING and run.lease is not None and run.cell < 0:
+            self._move_out(run)
+
+    def _move_out(self, run: _Run) -> None:
+        run.phase = _Phase.PARKING
+        run.turn += 1
+        self._after(
+            self.behaviour.cost.to_park(run.session.resident), self._moved_out, (run, run.turn)
+        )
+
+    def _moved_out(self, subject: tuple[_Run, int]) -> None:
+        run, turn = subject
+        if run.turn != turn or run.is_closed or run.lease is None:
+            return
+        self.tally.parks += 1
+        self._keep_in_memory(run, run.session.resident * run.session.gpus)
+        run.phase = _Phase.PARKED
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.Park(self.at, run.lease, who, run.process))
+        if run.was_interrupted:
+            run.was_interrupted = False
+            run.phase = _Phase.INTERRUPTED
+            self._interrupted += 1
+        elif run.cell >= 0:
+            self._resume(run)
+
+    # -- preemption: not in the product -------------------------------------------
+
+    def _look(self) -> None:
+        """Ask the study's chooser, when anything has changed or the time has come."""
+        chooser = self.behaviour.preemption
+        state = self.state
+        if chooser is None or not (state.queue.waiting or self._interrupted):
+            return
+        if state is self._looked and self.at < self._look_again:
+            return
+        running, waiting, interrupted = {}, {}, {}
+        for name, run in self._runs.items():
+            if run.cell < 0:
+                continue
+            had = run.session.seconds[run.cell] - run.left
+            match run.phase:
+                case _Phase.COMPUTING:
+                    running[name] = had + self.at - run.since
+                case _Phase.WAITING:
+                    waiting[name] = had
+                case _Phase.INTERRUPTED:
+                    interrupted[name] = had
+        cells = Cells(running, waiting, interrupted)
+        verdict = chooser.choose(state, self.behaviour.config, self.at, cells)
+        for name in verdict.yields:
+            self._interrupt(self._runs[name])
+        if verdict.enters is not None:
+            run = self._runs[verdict.enters]
+            self._interrupted -= 1
+            run.phase = _Phase.WAITING
+            self._after(0.0, self._resume, run)
+        again = max(verdict.again, self.at + RESOLUTION)
+        self._looked, self._look_again = self.state, again
+        if again < self._look_at or self._look_at <= self.at:
+            self._look_at = again
+            if again < math.inf:
+                self._after(again - self.at, self._nothing, None)
+
+    def _nothing(self, _subject: None) -> None:
+        """Time has passed; what follows every event is done."""
+
+    def _interrupt(self, run: _Run) -> None:
+        self._compute(run, -1)
+        run.left -= self.at - run.since
+        self.tally.preemptions += 1
+        run.was_interrupted = True
+        self._move_out(run)

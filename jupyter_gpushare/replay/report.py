@@ -1,0 +1,103 @@
+"""Figures of a replay: as JSON, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .quantiles import Quantiles
+from .run import Variant, works_out
+from .tally import Tally
+
+HOUR = 3600.0
+GIB = 2**30
+
+#: What the columns of :func:`rows` are called.
+HEADINGS = (
+    "POLICY",
+    "BOUND GPU-H",
+    "BUSY GPU-H",
+    "UTIL %",
+    "SERVED %",
+    "WAIT P50",
+    "P95",
+    "P99",
+    "≤ 5 S %",
+    "PARKED GIB",
+    "PEAK/NODE",
+    "INTERRUPTED",
+)
+
+
+def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
+    """One policy's figures for programs. ``None`` where a quantile lies beyond what was replayed.
+
+    ``wait`` is until a cell first computes, ``delay`` all that it did not compute after it was
+    sent.
+    """
+    return {
+        "label": variant.label,
+        "policy": variant.policy.value,
+        "gpu_hours_bound": tally.bound / HOUR,
+        "gpu_hours_busy": tally.busy / HOUR,
+        "gpu_hours_asked": tally.asked / HOUR,
+        "gpu_hours_capacity": tally.capacity / HOUR,
+        "utilisation": tally.busy / tally.capacity if tally.capacity else 0.0,
+        "served": tally.served,
+        "sessions": tally.sessions,
+        "cells": tally.cells,
+        "cells_unreached": tally.unreached,
+        "cells_prompt": tally.prompt,
+        "wait": quantiles(tally.first),
+        "delay": quantiles(tally.delay),
+        "parked_bytes_mean": tally.parked_mean,
+        "parked_bytes_peak_node": tally.parked_peak,
+        "parks": tally.parks - tally.preemptions,
+        "preemptions": tally.preemptions,
+        "requests_refused": tally.refused,
+        "commands": tally.commands,
+        "works_out": works_out(tally),
+    }
+
+
+def quantiles(sketch: Quantiles) -> dict[str, float | None]:
+    """Seconds; each is wrong by one per cent at most."""
+    found: dict[str, float | None] = {}
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        value = sketch.at(share)
+        found[name] = None if value is None or value == math.inf else value
+    return found
+
+
+def row(figure: dict[str, Any]) -> tuple[object, ...]:
+    """One line of the table for people."""
+    delay = figure["delay"]
+    cells = figure["cells"]
+    return (
+        figure["label"],
+        round(figure["gpu_hours_bound"]),
+        round(figure["gpu_hours_busy"]),
+        round(100 * figure["utilisation"]),
+        round(100 * figure["served"]),
+        *(span(delay[name]) for name in ("p50", "p95", "p99")),
+        round(100 * figure["cells_prompt"] / cells) if cells else 100,
+        round(figure["parked_bytes_mean"] / GIB),
+        round(figure["parked_bytes_peak_node"] / GIB),
+        figure["preemptions"],
+    )
+
+
+def span(seconds: float | None) -> str:
+    """``0``, ``4.2s``, ``12m``, ``3.5h``; ``never`` where it is beyond what was replayed."""
+    if seconds is None:
+        return "never"
+    for size, unit in ((86400.0, "d"), (HOUR, "h"), (60.0, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.3g}{unit}"
+    return f"{seconds:.2g}s" if seconds else "0"
+
+
+def rows(every: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+    """The table's lines."""
+    return [row(figure) for figure in every]

@@ -1,0 +1,113 @@
+"""``jupyter gpushare replay``, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.replay.trace import COLUMNS
+
+REPLAY = [sys.executable, "-m", "jupyter_gpushare.cli", "replay"]
+HEADER = ",".join(COLUMNS) + "\n"
+SMALL = ["--generate", "--gpus", "4", "--people", "5", "--days", "1", "--workers", "1"]
+
+
+def replay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*REPLAY, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_all_policies_in_one_run_as_a_table_and_as_json(tmp_path: Path) -> None:
+    done = replay(*SMALL, "--plot", tmp_path / "picture.svg")
+    assert done.returncode == 0, done.stderr
+    first, headings, *lines = done.stdout.splitlines()
+    assert "open sessions" in first
+    assert headings.startswith("POLICY")
+    names = [line.split()[0] for line in lines]
+    assert names == ["session", "batch", "held", "park", "preempt", "clairvoyant"]
+    assert "<svg" in (tmp_path / "picture.svg").read_text()
+    document = json.loads(replay(*SMALL, "--json").stdout)
+    assert [one["policy"] for one in document["policies"]] == names
+    assert document["open_sessions_per_gpu"] == pytest.approx(1.25)
+    for one in document["policies"]:
+        assert one["gpu_hours_busy"] <= one["gpu_hours_bound"] <= one["gpu_hours_capacity"]
+        assert one["cells"] == document["policies"][0]["cells"]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
+    one, again, other = (
+        replay(*SMALL, "--json", "--policies", "park", "--seed", seed).stdout for seed in "112"
+    )
+    assert one == again != other
+
+
+def test_what_is_saved_is_replayed_as_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "made-up.csv"
+    saved = replay(*SMALL, "--save", path)
+    assert saved.returncode == 0, saved.stderr
+    done = replay("--trace", path, "--gpus", "4", "--policies", "park,session", "--json")
+    document = json.loads(done.stdout)
+    assert [one["policy"] for one in document["policies"]] == ["park", "session"]
+    assert saved.stdout == f"{path}: {document['cells']} cells\n"
+
+
+def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "s,e,1,,,0,9,2,1\ns,e,1,,,0,9,1,1\n")
+    done = replay("--trace", path, "--json")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["reason"] == "bad_request"
+    assert "line 3, column submit" in error["message"]
+    done = replay("--trace", tmp_path / "nowhere.csv")
+    assert done.returncode == 1
+    assert "No such file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER)
+    done = replay("--trace", path, "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "0 sessions" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "either --trace FILE or --generate"),
+        ("--generate --trace x.csv", "either --trace FILE or --generate"),
+        ("--generate --policies park,magic", "'magic' is none of session, batch"),
+        ("--generate --mix 1:0.5,2", "--mix must be like"),
+        ("--generate --mix 1:0", "must not all be 0"),
+        ("--generate --gpus 0", "gpus"),
+        ("--generate --idle-timeout 0", "more than 0"),
+        ("--generate --plot picture.bmp", ".svg"),
+        ("--trace x.csv --save y.csv", "--save goes with --generate"),
+    ],
+)
+def test_a_wrong_command_line(arguments: str, said: str) -> None:
+    done = replay(*arguments.split())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_matplotlib_only_the_picture_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+        "from jupyter_gpushare.cli.app import main; main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "replay", *SMALL, "--plot", str(tmp_path / "x.svg")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "jupyter_gpushare[replay]" in done.stderr

@@ -1,0 +1,186 @@
+"""The trace reader: strict, a stream, and never anything but a typed error for what is wrong."""
+
+from __future__ import annotations
+
+import io
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpushare.replay.trace import (
+    COLUMNS,
+    LONGEST_LINE,
+    Session,
+    TraceError,
+    read_trace,
+    write_trace,
+)
+
+HEADER = ",".join(COLUMNS) + "\n"
+
+
+def read(text: str | bytes) -> list[Session]:
+    return list(read_trace(io.BytesIO(text.encode() if isinstance(text, str) else text)))
+
+
+def test_sessions_cells_and_empty_columns() -> None:
+    first, second, third = read(
+        HEADER + "s1,alice,2,,1000,0,100,5,10\r\n"
+        's1,alice,2,,1000,0,100,7.5,1e1\n"s,2","bob ""b""",1,500,,3,3,,\n'
+        "s3,alice,1,,,4,9,4,1"
+    )
+    assert (first.gpus, first.memory, first.resident) == (2, None, 1000)
+    assert list(first.submits) == [5.0, 7.5]
+    assert list(first.seconds) == [10.0, 10.0]
+    assert (second.name, second.environment) == ("s,2", 'bob "b"')
+    assert (second.memory, second.resident) == (500, 500)
+    assert len(second.submits) == 0
+    assert third.resident == 0
+
+
+def test_a_persons_pace_is_what_the_gaps_say() -> None:
+    (one,) = read(HEADER + "s,e,1,,,0,100,5,10\ns,e,1,,,0,100,7,10\ns,e,1,,,0,100,40,10\n")
+    # The second cell was sent while the first still ran: nobody thought meanwhile.
+    assert list(one.gaps()) == [5.0, 0.0, 15.0, 50.0]
+
+
+def test_it_is_a_stream() -> None:
+    """The first session is there before what comes after it is read."""
+
+    def lines() -> io.BytesIO:
+        class Endless(io.BytesIO):
+            number = 0
+
+            def readline(self, size: int | None = -1, /) -> bytes:
+                self.number += 1
+                if self.number == 1:
+                    return HEADER.encode()
+                return f"s{self.number},e,1,,,{self.number},{self.number},,\n".encode()
+
+        return Endless()
+
+    sessions = read_trace(lines())
+    assert next(sessions).name == "s2"
+    assert next(sessions).name == "s3"
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "column", "said"),
+    [
+        ("", 1, None, "empty"),
+        ("session,gpus\n", 1, None, "9 columns"),
+        (HEADER.replace("submit", "sent"), 1, None, "first line must be"),
+        (HEADER + "s,e,1,,,0,1\n", 2, None, "there are 7"),
+        (HEADER + '"s,e,1,,,0,1,,\n', 2, None, "quotes"),
+        (HEADER.encode() + b"\xff,e,1,,,0,1,,\n", 2, None, "UTF-8"),
+        (HEADER + "x" * LONGEST_LINE + "\n", 2, None, "bytes at most"),
+        (HEADER + ",e,1,,,0,1,,\n", 2, "session", "printable"),
+        (HEADER + "s,\x1b[31m,1,,,0,1,,\n", 2, "environment", "printable"),
+        (HEADER + "s,e,0,,,0,1,,\n", 2, "gpus", "from 1 to"),
+        (HEADER + "s,e,1.5,,,0,1,,\n", 2, "gpus", "whole number"),
+        (HEADER + "s,e,1,0,,0,1,,\n", 2, "memory", "from 1 to"),
+        (HEADER + "s,e,1,8GiB,,0,1,,\n", 2, "memory", "8GiB"),
+        (HEADER + "s,e,1,,-1,0,1,,\n", 2, "resident", "whole number"),
+        (HEADER + "s,e,1,,,nan,1,,\n", 2, "start", "seconds"),
+        (HEADER + "s,e,1,,,inf,1,,\n", 2, "start", "seconds"),
+        (HEADER + "s,e,1,,,1_0,1,,\n", 2, "start", "seconds"),
+        (HEADER + "s,e,1,,,٣,4,,\n", 2, "start", "seconds"),
+        (HEADER + "s,e,1,,,1e99,1,,\n", 2, "start", "seconds"),
+        (HEADER + "s,e,1,,,2,1,,\n", 2, "end", "before it starts"),
+        (HEADER + "s,e,1,,,5,6,,\nt,e,1,,,4,6,,\n", 3, "start", "order"),
+        (HEADER + "s,e,1,,,0,9,10,1\n", 2, "submit", "within"),
+        (HEADER + "s,e,1,,,0,9,2,\n", 2, "seconds", "seconds"),
+        (HEADER + "s,e,1,,,0,9,,2\n", 2, "submit", "seconds"),
+        (HEADER + "s,e,1,,,0,9,2,0\n", 2, "seconds", "more than 0"),
+        (HEADER + "s,e,1,,,0,9,2,1\ns,e,1,,,0,9,1,1\n", 3, "submit", "order"),
+        (HEADER + "s,e,1,,,0,9,2,1\ns,e,2,,,0,9,3,1\n", 3, "gpus", "otherwise than line 2"),
+        (HEADER + "s,e,1,,,0,9,,\ns,e,1,,,0,9,3,1\n", 3, "submit", "only one"),
+        (HEADER + "s,e,1,,,0,9,1,1\ns,e,1,,,0,9,,\n", 3, "submit", "only one"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    lines: str | bytes, line: int, column: str | None, said: str
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(lines)
+    assert (caught.value.line, caught.value.column) == (line, column)
+    assert said in str(caught.value)
+    assert f"line {line}" in str(caught.value)
+
+
+names = st.text(
+    st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=20
+).filter(str.isprintable)
+times = st.floats(0, 1e9, allow_nan=False).map(lambda x: round(x, 6))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Session]:
+    sessions = []
+    for number, start in enumerate(sorted(draw(st.lists(times, max_size=6)))):
+        submits = sorted(start + draw(times) for _ in range(draw(st.integers(0, 4))))
+        end = max([start, *submits]) + draw(times)
+        seconds = [0.001 + draw(times) for _ in submits]
+        sessions.append(
+            Session(
+                f"{draw(names)}{number}",
+                draw(names),
+                draw(st.integers(1, 64)),
+                draw(st.none() | st.integers(1, 2**40)),
+                draw(st.integers(0, 2**40)),
+                start,
+                end,
+                array("d", submits),
+                array("d", seconds),
+            )
+        )
+    return sessions
+
+
+@settings(deadline=None)
+@given(traces())
+def test_what_is_written_is_read_back(sessions: list[Session]) -> None:
+    out = io.StringIO()
+    cells = write_trace(sessions, out)
+    assert cells == sum(len(one.submits) for one in sessions)
+    assert read(out.getvalue()) == sessions
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.binary(max_size=300), st.booleans())
+def test_no_bytes_do_anything_but_a_typed_error(data: bytes, has_header: bool) -> None:
+    try:
+        found = read(HEADER.encode() + data if has_header else data)
+    except TraceError:
+        return
+    assert has_header
+    assert all(one.start <= one.end for one in found)
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                ["", "s", "t", "e", "1", "2", "0", "-1", "9", "1e3", "nan", '"', '"a"', " ", "é"]
+            ),
+            min_size=8,
+            max_size=10,
+        ),
+        max_size=5,
+    )
+)
+def test_nearly_right_lines_do_no_harm(rows: list[list[str]]) -> None:
+    text = HEADER + "".join(",".join(row) + "\n" for row in rows)
+    try:
+        found = read(text)
+    except TraceError:
+        return
+    starts = [one.start for one in found]
+    assert starts == sorted(starts)
+    for one in found:
+        assert one.gpus >= 1
+        assert list(one.submits) == sorted(one.submits)
+        assert all(seconds > 0 for seconds in one.seconds)
