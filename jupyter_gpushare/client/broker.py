@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
 #: Bytes that may stay on a GPU when a person parks it by hand, and nobody said what is needed.
 _MAY_STAY: Final = 1024**3
+#: Seconds after a training step in which a task is at work though no cell runs.
+_A_STEP_IS_WORK: Final = 10.0
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 
 
@@ -508,6 +510,10 @@ class Broker:
                         return
                     if is_new and self.standing is not Standing.HELD:
                         return
+                    if (ago := self._last_step()) is not None and ago < _A_STEP_IS_WORK:
+                        why = f"It trains in the background: a step ended {ago:.0f} s ago."
+                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        return
                     if deeper or self._uses_cuda(needs):
                         # It may take long, and this thread gives our signs of life.
                         self.standing = Standing.PARKING
@@ -630,6 +636,17 @@ class Broker:
     def _uses_cuda(self, needs: Sequence[Need]) -> bool:
         """Whether CUDA may run in this process, as far as anybody can tell."""
         return cuda_started() or any(need.used for need in needs) or bool(self._on_gpus())
+
+    def _last_step(self) -> float | None:
+        """Seconds since a training step ended in this process; ``None``: none was seen."""
+        from .parking.base import meter_of
+
+        ends = [
+            use.last_step_at
+            for adapter, _ in tuple(self._adapters.values())
+            if (meter := meter_of(adapter)) is not None and (use := meter.use) is not None
+        ]
+        return None if not ends else time.monotonic() - max(ends)
 
     def _on_gpus(self) -> Sequence[Framework]:
         """The frameworks that have started CUDA here, or do not say."""

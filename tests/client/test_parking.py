@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from support.node import NodeClient, RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.broker import Broker, Standing
+from jupyter_gpushare.client.grant import Grant
+from jupyter_gpushare.client.parking.steps import MemoryUse
 from jupyter_gpushare.client.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -306,4 +310,49 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         ended = "The parked GPU lease of this process has ended: Enough."
         until(lambda: ended in said.lines, "an administrator took it")
         assert broker.standing is Standing.LOST
+        broker.close()
+
+
+def test_a_training_thread_keeps_the_gpu() -> None:
+    """No cell runs, but steps are made: the task says so, and keeps what it has."""
+
+    class Trains:
+        """An adapter whose framework made its last step ``ago`` seconds ago."""
+
+        name, modules, catches_first_use = "a framework", frozenset({"torch"}), False
+        ago = 0.0
+
+        @property
+        def meter(self) -> Any:
+            at = time.monotonic() - self.ago
+            return SimpleNamespace(use=MemoryUse(1, None, None, 7, at))
+
+        def cuda_started(self, module: ModuleType) -> bool:
+            return False
+
+        def after(self, module: ModuleType, grant: Grant | None) -> None:
+            """Nothing to limit."""
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.KEPT), {"state": "held"})
+        adapter.ago = 60.0
+        visitor.notify(Notice.PARK, PARK)
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.live()
+
+    adapter = Trains()
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker._adapters["torch"] = (adapter, ModuleType("torch"))  # type: ignore[assignment]
+        broker.request(Ask())
+        broker.set_activity(False)
+        node.wait_for(Method.PARKED, 1)
+        (kept,) = node.calls(Method.KEPT)
+        assert "It trains in the background: a step ended 0 s ago" in kept.params.reason
         broker.close()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.fuzz.mutate import mutate
 from support.fuzz.targets import Target, all_targets, records
 
-from jupyter_gpushare.client.grant import read_grant
 from jupyter_gpushare.client.errors import NodeUnavailable
+from jupyter_gpushare.client.grant import read_grant
 from jupyter_gpushare.node.codec import from_record
 from jupyter_gpushare.node.ledger import LedgerFailed, Record
 from jupyter_gpushare.node.quota_config import NodeSize, configure

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.cli.plan import plan_line
-from jupyter_gpushare.client.grant import read_grant
 from jupyter_gpushare.client.errors import NodeUnavailable
+from jupyter_gpushare.client.grant import read_grant
 from jupyter_gpushare.client.settings import read_settings
 from jupyter_gpushare.node.codec import from_record, to_record
 from jupyter_gpushare.node.identity import IdentityRefused, TokenFileIdentity
