@@ -8,6 +8,8 @@ export const CommandIDs = {
   release: 'gpushare:release',
   /** Leave the queue; `{lease}` or the current notebook's. */
   cancel: 'gpushare:cancel',
+  /** Keep an idle lease's GPUs; `{lease}`, `{seconds}`: 0 is no longer, absent the usual time. */
+  keep: 'gpushare:keep',
   /** Open the notebook or script of `{lease}`. */
   open: 'gpushare:open',
   /** Restart the kernel of `{lease}`, or the current notebook's. */

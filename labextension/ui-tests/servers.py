@@ -27,6 +27,8 @@ from typing import Any
 
 import psutil
 
+import jupyter_gpushare
+
 #: Seconds within which a server must answer.
 PATIENCE = 90.0
 #: In the environment of every process that is started here, with the folder as value.
@@ -96,6 +98,7 @@ class Place:
     folder: Path
     logs: Path
     simulate: str
+    policy: list[str] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
     node: subprocess.Popen[str] | None = None
@@ -115,6 +118,7 @@ class Place:
             "JUPYTER_CONFIG_DIR": str(home / "config"),
             "JUPYTER_DATA_DIR": str(home / "data"),
             "JUPYTER_RUNTIME_DIR": str(home / "run"),
+            "JUPYTER_PATH": str(self.folder / "share"),
             "NO_PROXY": "127.0.0.1,localhost",
             MARK: str(self.folder),
             **more,
@@ -132,6 +136,10 @@ class Place:
             )
 
     def prepare(self) -> None:
+        # The build of the package that is imported here, whatever is installed beside it.
+        ours = self.folder / "share" / "labextensions" / "jupyter-gpushare"
+        ours.parent.mkdir(parents=True)
+        ours.symlink_to(Path(jupyter_gpushare.__file__).parent / "labextension")
         self.tokens = {name: secrets.token_hex(16) for name in PEOPLE}
         entries = [
             {"token": token, "environment": name, "admin": name == "carol"}
@@ -140,7 +148,8 @@ class Place:
         path = self.folder / "tokens.json"
         path.touch(0o600)
         path.write_text(json.dumps({"tokens": entries}))
-        (self.folder / "node_config.py").write_text(NODE_CONFIG)
+        more = [f"c.Policy.{line}\n" for line in self.policy]
+        (self.folder / "node_config.py").write_text("".join([NODE_CONFIG, *more]))
 
     def start_node(self) -> dict[str, Any]:
         if self.node is not None:
@@ -300,12 +309,15 @@ def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulate", default="2x24GiB", help="GPUs, as in jupyter gpushare node")
+    parser.add_argument(
+        "--policy", action="append", default=[], help="a line of Policy's configuration: a = 1.0"
+    )
     parser.add_argument("--logs", type=Path, help="folder for logs, kept (default: not kept)")
     chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="gs-"))  # short: a socket's path is
     logs = chosen.logs or folder
     logs.mkdir(parents=True, exist_ok=True)
-    place = Place(folder, logs, chosen.simulate)
+    place = Place(folder, logs, chosen.simulate, chosen.policy)
     try:
         with stopping(place):
             say(place.start())

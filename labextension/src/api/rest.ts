@@ -98,6 +98,19 @@ export class GpuShareApi {
     );
   }
 
+  /** Keep an idle lease's GPUs for `seconds`: 0 is no longer, absent the usual time. */
+  async keep(lease: string, seconds?: number): Promise<LeaseAnswer> {
+    return validated(
+      'LeaseState',
+      await this._ask(
+        'POST',
+        ['leases', lease, 'pin'],
+        {},
+        seconds === undefined ? {} : { seconds }
+      )
+    );
+  }
+
   /** Take anyone's lease away; its owner reads the reason (administrators). */
   async revoke(lease: string, reason: string): Promise<LeaseAnswer> {
     return validated(

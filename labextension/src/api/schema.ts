@@ -53,6 +53,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/gpushare/api/leases/{lease}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep an idle lease's GPUs for a while, within the administrator's limit. */
+        post: operations["pinLease"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/gpushare/api/leases/{lease}/revoke": {
         parameters: {
             query?: never;
@@ -291,6 +310,12 @@ export interface components {
             }[];
         };
         Lease: {
+            /** @description the highest rung it can take, and why no higher; null: unknown */
+            ability: {
+                /** @enum {unknown} */
+                rung: "release" | "trim" | "temporary" | "storage" | "driver" | "none";
+                why: string;
+            } | null;
             /** @enum {unknown} */
             activity: "busy" | "idle";
             /** @description seconds */
@@ -319,11 +344,15 @@ export interface components {
             kind: "kernel" | "process";
             mine: boolean;
             name: string | null;
+            /** @description bytes of its GPUs' memory in the host's */
+            parked_memory: number | null;
             /** @description Of the notebook or script, as the task itself says it; nobody checks it. It begins with '/' when it is absolute on the node's file system: a script's always, a notebook's where its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to the root of its Jupyter server. Of a console it names no file. To open it, look for the session whose kernel is kernel_id: its path is what the contents API takes. Else use this path, less the server's root. null: unknown, or another environment's. */
             path: string | null;
             /** @enum {unknown} */
             phase: "queued" | "held" | "parked" | "ended";
             pid: number | null;
+            /** @description until when its people keep its GPUs: Unix time, seconds */
+            pinned_until: number | null;
             position: number | null;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";
@@ -331,10 +360,22 @@ export interface components {
             reason: string | null;
             /** @description Unix time, seconds */
             requested: number;
+            /**
+             * @description how a parked or resuming task gave its GPUs back
+             * @enum {unknown}
+             */
+            rung: "release" | "trim" | "temporary" | "storage" | "driver" | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @enum {unknown} */
-            state: "queued" | "active" | "idle" | "stalled" | "draining" | "parked" | "over_limit" | "ended";
+            state: "queued" | "active" | "idle" | "stalled" | "draining" | "parking" | "parked" | "resuming" | "over_limit" | "ended";
+            /** @description its GPUs will be asked back; null: not, or not yours to know */
+            warning: {
+                /** @description when: Unix time, seconds */
+                at: number;
+                /** @enum {unknown} */
+                reason: "contended" | "idle" | "budget_spent";
+            } | null;
         };
         LeaseState: {
             lease: string;
@@ -358,6 +399,10 @@ export interface components {
             admin: boolean;
             environment: string;
             quota: components["schemas"]["HeldQuota"];
+        };
+        Pin: {
+            /** @description null, or left out: keep_for; 0: no more */
+            seconds?: number | null;
         };
         Quota: {
             budget: components["schemas"]["Budget"];
@@ -410,8 +455,18 @@ export interface components {
             node: {
                 /** @description seconds */
                 heartbeat_timeout: number;
+                /** @description the usual time of a pin */
+                keep_for: number;
                 max_tasks_per_gpu: number;
                 name: string;
+                /** @description seconds from a lease's warning to its parking */
+                notify_before: number;
+                /** @description of the host, bytes */
+                parked_memory: number;
+                /** @description bytes; null: not limited */
+                parked_memory_limit: number | null;
+                /** @description the most for which an idle task keeps its GPUs */
+                pin_limit: number;
                 problem: string | null;
                 simulated: boolean;
                 /** @description Unix time, seconds */
@@ -657,6 +712,95 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaseState"];
+                };
+            };
+            /** @description The request makes no sense; nothing was changed. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There is no such thing, or it is not yours. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests; try again in a second. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager answered nonsense or speaks another protocol. */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description No node manager can be reached. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    pinLease: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Pin"];
+            };
+        };
         responses: {
             /** @description Done. */
             200: {

@@ -42,7 +42,7 @@ export class LeaseNews {
   }
 
   /** Return what to tell, `null` for what is no news. */
-  kindOf(event: ILeaseEvent): NotificationKind | null {
+  kindOf(event: ILeaseEvent): Exclude<NotificationKind, 'parking'> | null {
     const lease = event.lease ?? '';
     switch (event.action) {
       case 'queued':
@@ -50,8 +50,6 @@ export class LeaseNews {
         return null;
       case 'granted':
         return this._waited.delete(lease) ? 'granted' : null;
-      case 'parking':
-        return 'parking';
       case 'ended':
         this._waited.delete(lease);
         if (event.reason === 'revoked') {

@@ -17,9 +17,12 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { Lease } from '../api/types';
 import { CommandIDs } from '../commands';
-import { releaseIcon } from '../icons';
+import { keepIcon, releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel } from '../model/derive';
+import { canKeep } from '../model/parking';
 import { underRoot } from '../model/paths';
+import { formatDuration } from '../text/format';
+import { keptUntilText } from '../text/parking';
 import { taskName } from '../text/words';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
@@ -140,6 +143,63 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         if (id) {
           await attempt(trans.__('Cancelling'), () => model.api.release(id));
         }
+      }
+    });
+
+    commands.addCommand(CommandIDs.keep, {
+      label: args =>
+        typeof args.seconds !== 'number'
+          ? trans.__('Keep GPU')
+          : args.seconds === 0
+            ? trans.__('Keep GPU No Longer')
+            : trans.__('Keep GPU for %1', formatDuration(args.seconds, trans)),
+      caption: trans.__('Keep the GPU although no code runs'),
+      icon: keepIcon,
+      describedBy: {
+        args: {
+          type: 'object',
+          properties: {
+            ...leaseArgs.args.properties,
+            seconds: {
+              type: 'number',
+              minimum: 0,
+              description: trans.__(
+                'For how long; 0: no longer; the usual time if absent.'
+              )
+            }
+          }
+        }
+      },
+      isEnabled: args => {
+        const lease = chosen(args);
+        const node = model.snapshot.status?.node;
+        return lease !== null && node !== undefined && canKeep(lease, node);
+      },
+      execute: async args => {
+        const lease = chosen(args);
+        const id = lease?.id;
+        if (!lease || !id) {
+          return;
+        }
+        const seconds =
+          typeof args.seconds === 'number' ? args.seconds : undefined;
+        await attempt(trans.__('Keeping the GPU'), async () => {
+          await model.api.keep(id, seconds);
+          if (seconds !== 0) {
+            // The node manager says until when: it may be less than what was asked.
+            const { leases, node } = await model.api.status();
+            const kept = leases.find(other => other.id === id);
+            const until = kept && keptUntilText(kept, node.time, trans);
+            Notification.success(
+              trans.__(
+                '%1: %2.',
+                taskName(lease, trans),
+                until ?? trans.__('Kept')
+              ),
+              { autoClose: 5000 }
+            );
+          }
+        });
       }
     });
 
@@ -264,6 +324,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         CommandIDs.showPanel,
         CommandIDs.refresh,
         CommandIDs.release,
+        CommandIDs.keep,
         CommandIDs.cancel,
         CommandIDs.restartKernel,
         CommandIDs.showHistory,

@@ -3,16 +3,22 @@ import type {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
-import { ITranslator } from '@jupyterlab/translation';
+import { ITranslator, type TranslationBundle } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commands';
 import { isLeaseEvent, LeaseNews } from '../model/news';
+import { ParkWarnings, type WarningNews } from '../model/warnings';
 import { newsText } from '../text/news';
+import { warningNews } from '../text/parking';
+import { taskName } from '../text/words';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { translations } from './services';
 
 /** Characters that JupyterLab shows of a notification. */
 const LONGEST = 140;
+
+/** Milliseconds between two looks at a countdown, while there is one. */
+const TICK = 1000;
 
 /**
  * Tells what happened to my leases while I looked elsewhere.
@@ -22,7 +28,8 @@ const LONGEST = 140;
  */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:notifications',
-  description: 'Notifications of GPUs granted, revoked and expired.',
+  description:
+    'Notifications of GPUs granted, revoked, expired, and about to be taken back.',
   autoStart: true,
   requires: [IGpuShareModel, IGpuShareSettings],
   optional: [ITranslator],
@@ -35,6 +42,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     const trans = translations(translator);
     const news = new LeaseNews();
     model.changed.connect(() => news.observe(model.snapshot.status));
+    tellWarnings(app, model, settings, trans);
     app.serviceManager.events.stream.connect((_, emission) => {
       if (!isLeaseEvent(emission)) {
         return;
@@ -70,3 +78,76 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+/**
+ * One notification a lease whose GPU is about to be taken back, with what keeps it.
+ *
+ * It stands as long as the warning does. Its words change a few times only: screen readers read
+ * them each time.
+ */
+function tellWarnings(
+  app: JupyterFrontEnd,
+  model: IGpuShareModel,
+  settings: IGpuShareSettings,
+  trans: TranslationBundle
+): void {
+  const warnings = new ParkWarnings();
+  const shown = new Map<string, string>();
+  let timer = 0;
+
+  const tell = (one: WarningNews): void => {
+    if (one.what === 'over') {
+      const old = shown.get(one.id);
+      shown.delete(one.id);
+      if (old !== undefined) {
+        Notification.dismiss(old);
+      }
+      return;
+    }
+    const { lease, step } = one;
+    if (!lease.id || !lease.warning || !settings.values.notifications.parking) {
+      return;
+    }
+    const message = warningNews(
+      taskName(lease, trans),
+      lease.warning,
+      step,
+      trans
+    );
+    const args = { lease: lease.id };
+    const old = shown.get(lease.id);
+    if (one.what === 'begun' || old === undefined) {
+      shown.set(
+        lease.id,
+        Notification.warning(message, {
+          autoClose: false,
+          actions: [
+            {
+              label: trans.__('Keep'),
+              caption: trans.__('Keep the GPU although no code runs'),
+              displayType: 'accent',
+              callback: () => void app.commands.execute(CommandIDs.keep, args)
+            },
+            {
+              label: trans.__('Show'),
+              callback: () => void app.commands.execute(CommandIDs.showPanel)
+            }
+          ]
+        })
+      );
+    } else if (document.getElementById(old)) {
+      // Only what is seen: an update would bring back what somebody has closed.
+      Notification.update({ id: old, message });
+    }
+  };
+  const look = (): void => {
+    warnings.observe(model.snapshot.status, model.now()).forEach(tell);
+    if (warnings.any && !timer) {
+      timer = window.setInterval(look, TICK);
+    } else if (!warnings.any && timer) {
+      window.clearInterval(timer);
+      timer = 0;
+    }
+  };
+  model.changed.connect(look);
+}

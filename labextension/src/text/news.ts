@@ -6,7 +6,7 @@ import { formatGpus } from './format';
 
 /** What a notification says. */
 export function newsText(
-  kind: NotificationKind,
+  kind: Exclude<NotificationKind, 'parking'>,
   event: ILeaseEvent,
   trans: TranslationBundle
 ): string {
@@ -31,11 +31,6 @@ export function newsText(
         '%1 no longer has a lease: %2',
         who,
         event.message ?? event.reason ?? ''
-      );
-    case 'parking':
-      return trans.__(
-        'The GPU of %1 is about to be given to others; its variables are kept.',
-        who
       );
   }
 }

@@ -12,8 +12,12 @@ export function stateWord(state: LeaseState, trans: TranslationBundle): string {
       return trans.__('Active');
     case 'idle':
       return trans.__('Idle');
+    case 'parking':
+      return trans.__('Parking');
     case 'parked':
       return trans.__('Parked');
+    case 'resuming':
+      return trans.__('Resuming');
     case 'stalled':
       return trans.__('Stalled');
     case 'over_limit':
@@ -34,6 +38,14 @@ export function stateHint(state: LeaseState, trans: TranslationBundle): string {
       return trans.__('Holds its GPU and runs code.');
     case 'idle':
       return trans.__('Holds its GPU and runs no code.');
+    case 'parking':
+      return trans.__(
+        'It is idle and gives its GPU back; what is on the GPU goes to host memory.'
+      );
+    case 'resuming':
+      return trans.__(
+        'It has a GPU again; what was in host memory is brought back to it.'
+      );
     case 'parked':
       return trans.__(
         'Its GPU was given to others and its variables are kept; the next cell takes a GPU again.'
@@ -85,8 +97,11 @@ export function leaseSummary(
   if (!lease) {
     return trans.__('No GPU');
   }
-  if (lease.state === 'queued') {
+  if (lease.state === 'queued' || lease.position !== null) {
     return trans.__('Waiting: %1', lease.position ?? '?');
+  }
+  if (lease.gpus.length === 0) {
+    return stateWord(lease.state, trans);
   }
   const memory = lease.gpus.length ? lease.gpus[0].memory : 0;
   const what = trans.__(

@@ -4,6 +4,7 @@ import { AdminEvents } from './adminevents';
 import { AdminLeases } from './adminleases';
 import { AdminQuotas } from './adminquotas';
 import { useSnapshot, useView } from './host';
+import { HostMemory } from './parking';
 import { Skeleton } from './parts';
 
 /** Everybody's quotas, leases and events, for those who may. */
@@ -28,6 +29,7 @@ export function AdminView(): JSX.Element {
       </section>
       <section aria-label={trans.__('Leases of everybody')}>
         <h4>{trans.__('Leases of everybody')}</h4>
+        <HostMemory node={status.node} always />
         <AdminLeases status={status} />
       </section>
       <section aria-label={trans.__('Events')}>

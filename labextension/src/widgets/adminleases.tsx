@@ -1,3 +1,4 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, Table } from '@jupyterlab/ui-components';
 import React from 'react';
 
@@ -5,7 +6,8 @@ import type { Lease, Status } from '../api/types';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
 import { measuredMemory } from '../model/derive';
-import { formatBytes, formatDuration } from '../text/format';
+import { formatBytes, formatDuration, type Units } from '../text/format';
+import { abilityText, rungText } from '../text/parking';
 import { gpuNames, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useView } from './host';
 import { IconButton } from './parts';
@@ -45,7 +47,9 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
             <span className="jp-gpushare-state">
               <Icon.react tag="span" aria-hidden="true" />
             </span>
-            {stateWord(lease.state, trans)}
+            <span title={parkingTitle(lease, units, trans)}>
+              {stateWord(lease.state, trans)}
+            </span>
           </span>
         );
       },
@@ -63,13 +67,18 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
       renderCell: lease => {
         const used = measuredMemory(lease);
         const limit = lease.gpus.reduce((sum, gpu) => sum + gpu.memory, 0);
-        return lease.gpus.length
+        return lease.parked_memory
           ? trans.__(
-              '%1 of %2',
-              used === null ? '?' : formatBytes(used, units),
-              formatBytes(limit, units)
+              '%1 in host memory',
+              formatBytes(lease.parked_memory, units)
             )
-          : '–';
+          : lease.gpus.length
+            ? trans.__(
+                '%1 of %2',
+                used === null ? '?' : formatBytes(used, units),
+                formatBytes(limit, units)
+              )
+            : '–';
       },
       sort: (a, b) => (measuredMemory(a) ?? -1) - (measuredMemory(b) ?? -1)
     },
@@ -114,5 +123,17 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
       />
       {leases.length === 0 && <p>{trans.__('Nobody holds a GPU.')}</p>}
     </div>
+  );
+}
+
+/** How a lease was parked, or whether it could be. */
+function parkingTitle(
+  lease: Lease,
+  units: Units,
+  trans: TranslationBundle
+): string | undefined {
+  return (
+    rungText(lease, units, trans) ||
+    (lease.ability ? abilityText(lease.ability, trans) : undefined)
   );
 }

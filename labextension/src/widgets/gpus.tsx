@@ -7,6 +7,7 @@ import { type ISample, SAMPLES_FOR } from '../model/snapshot';
 import { formatBytes, formatShare, type Units } from '../text/format';
 import { stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
+import { HostMemory } from './parking';
 import { Skeleton, Sparkline } from './parts';
 
 /** The GPUs of this node, one card a GPU. */
@@ -41,6 +42,7 @@ export function GpusView(): JSX.Element {
           )}
         </p>
       )}
+      <HostMemory node={status.node} />
       <ul
         className="jp-gpushare-cards"
         aria-label={trans.__('GPUs of this node')}

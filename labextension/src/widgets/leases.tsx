@@ -2,9 +2,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, refreshIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import type { Lease, Waiting } from '../api/types';
+import type { Lease, Status, Waiting } from '../api/types';
 import { CommandIDs } from '../commands';
-import { releaseIcon, stateIcons } from '../icons';
+import { keepIcon, releaseIcon, stateIcons } from '../icons';
 import {
   canRelease,
   Level,
@@ -12,9 +12,19 @@ import {
   myLeases,
   restartHelps
 } from '../model/derive';
+import { canKeep, secondsLeft } from '../model/parking';
 import { formatBytes, formatDuration } from '../text/format';
+import {
+  abilityText,
+  keptUntilText,
+  rungText,
+  warningReason,
+  warningText
+} from '../text/parking';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
+import { keepMenu } from './leasemenu';
+import { KeepButton, WarningsAloud } from './parking';
 import { IconButton, Skeleton, UseBar } from './parts';
 
 /** Code, the same in every language. */
@@ -49,20 +59,25 @@ export function LeasesView(): JSX.Element {
   }
   const waiting = new Map(status.queue.map(entry => [entry.lease, entry]));
   return (
-    <ul className="jp-gpushare-list" aria-label={trans.__('My leases')}>
-      {leases.map(lease => (
-        <LeaseRow
-          key={lease.id}
-          lease={lease}
-          waiting={waiting.get(lease.id) ?? null}
-          simulated={status.node.simulated}
-          since={formatDuration(
-            now - (lease.position !== null ? lease.requested : lease.since),
-            trans
-          )}
-        />
-      ))}
-    </ul>
+    <>
+      <WarningsAloud status={status} />
+      <ul className="jp-gpushare-list" aria-label={trans.__('My leases')}>
+        {leases.map(lease => (
+          <LeaseRow
+            key={lease.id}
+            lease={lease}
+            waiting={waiting.get(lease.id) ?? null}
+            node={status.node}
+            left={secondsLeft(lease, now)}
+            kept={keptUntilText(lease, now, trans)}
+            since={formatDuration(
+              now - (lease.position !== null ? lease.requested : lease.since),
+              trans
+            )}
+          />
+        ))}
+      </ul>
+    </>
   );
 }
 
@@ -76,16 +91,19 @@ function keptText(lease: Lease, trans: TranslationBundle): string | undefined {
 interface ILeaseRow {
   lease: Lease;
   waiting: Waiting | null;
-  /** Nothing is measured on simulated GPUs, and nobody has to wonder why. */
-  simulated: boolean;
+  node: Status['node'];
+  /** Seconds until its GPUs are taken back; `null`: they are not. */
+  left: number | null;
+  /** Until when they are kept, in words. */
+  kept: string | null;
   since: string;
 }
 
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, simulated, since } = props;
-    const { trans, commands } = useView();
+    const { lease, waiting, node, left, kept, since } = props;
+    const { trans, commands, model } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
     const Icon = stateIcons[lease.state];
@@ -138,10 +156,25 @@ const LeaseRow = React.memo(
                   )
                 : trans.__('%1 for %2', stateWord(lease.state, trans), since)}
           </div>
+          {lease.warning && left !== null && (
+            <div className="jp-gpushare-warning">
+              <span
+                className="jp-gpushare-countdown"
+                title={warningReason(lease.warning, trans)}
+              >
+                {warningText(left, trans)}
+              </span>
+              <KeepButton
+                lease={lease}
+                label={trans.__('Keep the GPU of %1', name)}
+              />
+            </div>
+          )}
           {lease.gpus.length > 0 && (
             <>
               <div>
-                {measured === null && simulated
+                {/* Nothing is measured on simulated GPUs, and nobody has to wonder why. */}
+                {measured === null && node.simulated
                   ? trans.__('May use %1', formatBytes(limit, units))
                   : measured === null
                     ? trans.__(
@@ -168,13 +201,30 @@ const LeaseRow = React.memo(
               )}
             </>
           )}
+          {lease.rung && <div>{rungText(lease, units, trans)}</div>}
+          {kept && <div>{kept}</div>}
           {restartHelps(lease.state) && (
             <div className="jp-gpushare-why">
               {stateHint(lease.state, trans)}
             </div>
           )}
+          <LeaseDetails lease={lease} />
         </div>
         <span className="jp-gpushare-actions">
+          {canKeep(lease, node) && (
+            <IconButton
+              icon={keepIcon}
+              label={trans.__('How long %1 keeps its GPU', name)}
+              menu
+              onClick={button => {
+                const box = button.getBoundingClientRect();
+                keepMenu(commands, lease, node, model.now()).open(
+                  box.left,
+                  box.bottom
+                );
+              }}
+            />
+          )}
           {restartHelps(lease.state) && lease.kernel_id && (
             <IconButton
               icon={refreshIcon}
@@ -202,9 +252,41 @@ const LeaseRow = React.memo(
   },
   (before, after) =>
     before.since === after.since &&
+    before.left === after.left &&
+    before.kept === after.kept &&
+    sameNode(before.node, after.node) &&
     sameJson(before.lease, after.lease, 'age') &&
     sameJson(before.waiting, after.waiting, 'waiting')
 );
+
+/** What else is known of a lease, for who asks: whether it could be parked, why it was not. */
+function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
+  const { trans } = useView();
+  const { ability, kept, warning } = props.lease;
+  if (!ability && !kept && !warning) {
+    return null;
+  }
+  return (
+    <details className="jp-gpushare-details">
+      <summary>{trans.__('Parking')}</summary>
+      {warning && (
+        <p>
+          {trans.__(
+            'Its GPU is taken back because %1 Its variables are kept, and the next cell takes a GPU again.',
+            warningReason(warning, trans)
+          )}
+        </p>
+      )}
+      {kept && <p>{keptText(props.lease, trans)}</p>}
+      {ability && <p>{abilityText(ability, trans)}</p>}
+    </details>
+  );
+}
+
+/** Whether what a row shows of the node is the same. */
+function sameNode(a: Status['node'], b: Status['node']): boolean {
+  return a.simulated === b.simulated && a.pin_limit === b.pin_limit;
+}
 
 /** Whether two documents say the same but for one key that changes all the time. */
 function sameJson(a: object | null, b: object | null, but: string): boolean {

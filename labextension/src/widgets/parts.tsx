@@ -38,9 +38,12 @@ export function UseBar(props: {
 export function IconButton(props: {
   icon: LabIcon;
   label: string;
-  onClick: () => void;
+  /** Is given the button itself, for what opens beside it. */
+  onClick: (button: HTMLElement) => void;
   className?: string;
   disabled?: boolean;
+  /** It opens a menu. */
+  menu?: boolean;
 }): JSX.Element {
   return (
     <Button
@@ -50,8 +53,9 @@ export function IconButton(props: {
       className={`jp-gpushare-icon-button ${props.className ?? ''}`}
       title={props.label}
       aria-label={props.label}
+      aria-haspopup={props.menu ? 'menu' : undefined}
       disabled={props.disabled}
-      onClick={props.onClick}
+      onClick={event => props.onClick(event.currentTarget)}
     >
       <props.icon.react tag="span" aria-hidden="true" />
     </Button>

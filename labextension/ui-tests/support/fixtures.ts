@@ -13,12 +13,15 @@ import {
   OpenNotebook,
   writeNotebook
 } from './notebook';
-import { GpuShare, Server } from './servers';
+import { GpuShare, INodeOptions, Server } from './servers';
 
 export { expect };
 export type { GpuShare, OpenNotebook, Server };
 
 interface IForAWorker {
+  /** Set with `test.use` at the top of a file that needs another node manager. */
+  node: INodeOptions;
+
   /** Real servers; started once, calmed after each test. */
   gpushare: GpuShare;
 }
@@ -71,13 +74,15 @@ async function newContext(
 
 /** Galata's test; `page` is alice's JupyterLab in the folder `tmpPath`. */
 export const test = base.extend<IForATest, IForAWorker>({
+  node: [{}, { option: true, scope: 'worker' }],
+
   gpushare: [
-    async ({ playwright }, use, info) => {
+    async ({ playwright, node }, use, info) => {
       const logs = path.join(
         info.project.outputDir,
         `servers-${info.workerIndex}`
       );
-      const gpushare = await GpuShare.start(playwright.request, logs);
+      const gpushare = await GpuShare.start(playwright.request, logs, node);
       await use(gpushare);
       await gpushare.stop();
     },

@@ -24,7 +24,7 @@ interface IPlaces {
 
 /** The parts of the status document that the harness itself looks at. */
 export interface IStatus {
-  node: { simulated: boolean };
+  node: { simulated: boolean; time: number };
   environment: string;
   leases: {
     id: string;
@@ -32,6 +32,7 @@ export interface IStatus {
     mine: boolean;
     name: string | null;
     state: string;
+    pinned_until: number | null;
   }[];
 }
 
@@ -40,6 +41,14 @@ export interface IQuotaWish {
   gpus: number;
   memory?: number | null;
   weight?: number;
+}
+
+/** What the node manager of a test file has that others have not. */
+export interface INodeOptions {
+  /** GPUs, as `jupyter gpushare node --simulate` takes them. */
+  simulate?: string;
+  /** Traits of its Policy. */
+  policy?: Record<string, number>;
 }
 
 /** One Jupyter server of one person. */
@@ -91,10 +100,21 @@ export class GpuShare {
   ) {}
 
   /** Start them; their logs go into `logs`. */
-  static async start(request: APIRequest, logs: string): Promise<GpuShare> {
+  static async start(
+    request: APIRequest,
+    logs: string,
+    node: INodeOptions = {}
+  ): Promise<GpuShare> {
+    const options = ['--logs', logs];
+    if (node.simulate) {
+      options.push('--simulate', node.simulate);
+    }
+    for (const [name, value] of Object.entries(node.policy ?? {})) {
+      options.push('--policy', `${name} = ${value}`);
+    }
     const child = spawn(
       process.env.PYTHON || 'python',
-      [path.join(FOLDER, 'servers.py'), '--logs', logs],
+      [path.join(FOLDER, 'servers.py'), ...options],
       { stdio: ['pipe', 'pipe', 'inherit'] }
     );
     const lines = readline

@@ -60,6 +60,11 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     position: null,
     reason: null,
     kept: null,
+    rung: null,
+    parked_memory: null,
+    warning: null,
+    pinned_until: null,
+    ability: null,
     ...given
   };
 }
@@ -131,7 +136,12 @@ export function aStatus(given: Partial<Status> = {}): Status {
       time: 2000,
       started: 900,
       max_tasks_per_gpu: 4,
-      heartbeat_timeout: 60
+      heartbeat_timeout: 60,
+      parked_memory: 0,
+      parked_memory_limit: null,
+      notify_before: 60,
+      pin_limit: 7200,
+      keep_for: 900
     },
     environment: 'alice',
     admin: false,
