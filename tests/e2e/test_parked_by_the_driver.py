@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,25 @@ class Stage:
         return self.lease(who)
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What a test wants otherwise."""
+
+    gpus: int = 1
+    config: str = ""
+
+
 @pytest.fixture
 def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    cuda_world.add_gpu(memory=24 * GIB)
+    wish = getattr(request, "param", Wish())
+    for _ in range(wish.gpus):
+        cuda_world.add_gpu(memory=24 * GIB)
     tokens = tmp_path / "tokens.json"
     tokens.touch(0o600)
     people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
     people.append({"token": "root", "environment": "root", "admin": True})
     tokens.write_text(json.dumps({"tokens": people}))
-    config = CONFIG + getattr(request, "param", "")
+    config = CONFIG + wish.config
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,
         RunningNode(
@@ -232,7 +243,9 @@ def test_who_cannot_give_keeps_its_gpu_and_says_why(
         bob.finish(wants)
 
 
-@pytest.mark.parametrize("stage", ["c.Policy.parked_memory = 2 * 1024**3\n"], indirect=True)
+@pytest.mark.parametrize(
+    "stage", [Wish(config="c.Policy.parked_memory = 2 * 1024**3\n")], indirect=True
+)
 def test_without_host_memory_for_it_nothing_is_parked(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
@@ -258,3 +271,69 @@ def test_a_parked_kernel_dies_and_leaves_nothing(stage: Stage) -> None:
             "alice's lease is gone",
         )
         assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
+
+
+def test_a_cell_that_begins_meanwhile_waits_until_all_is_settled(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        wants = bob_wants(bob)
+        stage.until_state("alice", "parking")
+        cell = alice.start(READ)
+        until(lambda: stage.world.state_of(alice.pid) == 2, "she is checkpointed all the same")
+        bob.finish(wants)
+        alice.finish(cell)  # bob is idle soon, and has nothing there
+        assert cell.stream().strip() == "read: b'alice was here'"
+
+
+def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        wants = bob_wants(bob)
+        stage.until_state("alice", "parking")
+        cell = alice.start("ran = True")
+        until(lambda: (alice.pump(), cell.messages)[1], "the cell has begun")
+        alice.interrupt()
+        alice.finish(cell)
+        assert "was not run" in cell.error()["evalue"]
+        bob.finish(wants)
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+
+
+@pytest.mark.parametrize("stage", [Wish(gpus=2)], indirect=True)
+def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
+    stage.world.set_version(13000)
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        until(lambda: stage.used("alice"), "her memory is measured")
+        first = stage.lease("alice")["gpus"][0]["uuid"]
+        alice.ok("%gpushare park")
+        stage.until_state("alice", "parked")
+        until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
+        fill(bob)
+        assert stage.lease("bob")["gpus"][0]["uuid"] == first
+        busy = bob.start("import time; time.sleep(60)")
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+        second = stage.lease("alice")["gpus"][0]["uuid"]
+        assert second != first
+        assert set(stage.world.held_by(alice.pid)) == {second}
+        bob.interrupt()
+        bob.finish(busy)
+
+
+def test_the_node_manager_may_be_killed_while_it_is_parked(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        until(lambda: stage.used("alice"), "her memory is measured")
+        alice.ok("%gpushare park")
+        before = stage.until_state("alice", "parked")
+        stage.node.kill9()
+        stage.node.start()
+        with stage.node.client("root") as root:
+            stage.root = root
+            after = stage.until_state("alice", "parked")
+            for known in ("id", "rung", "parked_memory"):
+                assert after[known] == before[known]
+            assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+            until(lambda: stage.lease("alice")["parked_memory"] is None, "all is back")
