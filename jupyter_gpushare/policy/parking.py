@@ -186,7 +186,10 @@ def on_their_way(state: State, at: float) -> Iterator[LeaseId]:
             yield key[0]
     for name in state.idle:
         lease = state.leases[name]
-        if lease.is_asked and lease.asked_at is not None and at - lease.asked_at < ANSWER_WITHIN:
+        # Gigabytes are on the way to host memory: that may take longer than an answer.
+        if lease.planned or (
+            lease.is_asked and lease.asked_at is not None and at - lease.asked_at < ANSWER_WITHIN
+        ):
             yield name
 
 

@@ -21,6 +21,7 @@ from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.broker import Broker, Standing
 from jupyter_gpushare.client.grant import Grant
+from jupyter_gpushare.client.parking.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.parking.steps import MemoryUse
 from jupyter_gpushare.client.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
@@ -355,4 +356,30 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         node.wait_for(Method.PARKED, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "It trains in the background: a step ended 0 s ago" in kept.params.reason
+        broker.close()
+
+
+def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each lease, when CUDA runs and idle kernels are asked for their GPUs at all."""
+    monkeypatch.setattr("jupyter_gpushare.client.broker.cuda_started", lambda: True)
+    too_old = Ability(False, "The driver is too old.")
+    monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome(parks=True)
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ABILITY)
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        for busy in (True, False, True, False):
+            broker.set_activity(busy)
+        node.wait_for(Method.ABILITY, 1)
+        (told,) = node.calls(Method.ABILITY)
+        assert told.params.rung == "none"
+        assert "too old" in told.params.why
         broker.close()

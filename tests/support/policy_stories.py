@@ -358,6 +358,24 @@ def host_memory_is_a_resource_too() -> None:
     assert world.state.parked_memory() == 0, "a process takes its copy along"
 
 
+def who_is_moving_its_memory_is_waited_for() -> None:
+    """A copy of gigabytes takes longer than an answer; nobody else is asked meanwhile."""
+    world = lazy(2)
+    for pid in (1, 2):
+        world.request(f"p{pid}", pid)
+        idle(world, f"L{pid}")
+        world.at += 1
+    world.at += 100
+    world.request("bob", 3)
+    plan(world, "L1", 20 * GIB)
+    world.tick(40)
+    assert asked(world) == ["L1"]
+    given(world, "L1", Rung.DRIVER, 20 * GIB)
+    world.observe()
+    assert phase(world, "L3") == "held"
+    assert asked(world) == ["L1"]
+
+
 def its_people_are_told_first_and_may_keep_it() -> None:
     """A warning, a pin within the limit, others asked instead; then the limit."""
     world = lazy(2, notify_before=20.0, pin_limit=600.0, keep_for=300.0)
@@ -659,6 +677,7 @@ STORIES = (
     nobody_parks_or_resumes_for_another,
     what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed,
     host_memory_is_a_resource_too,
+    who_is_moving_its_memory_is_waited_for,
     its_people_are_told_first_and_may_keep_it,
     a_warning_that_nothing_came_of_is_given_anew,
     a_checkpoint_goes_back_where_it_can,

@@ -73,7 +73,9 @@ class Visitor:
     def notify(self, notice: Notice, params: Mapping[str, Any]) -> None:
         self.send(encode(messages.notification(notice, params)))
 
-    def welcome(self, heartbeat_interval: float = 0.05, gpus: int = 2) -> Call:
+    def welcome(
+        self, heartbeat_interval: float = 0.05, gpus: int = 2, *, parks: bool = False
+    ) -> Call:
         """Answer hello as a good node manager does."""
         call = self.read()
         assert call.method is Method.HELLO
@@ -83,6 +85,7 @@ class Visitor:
                 "protocol": 1,
                 "node": {"name": "scripted", "version": "0", "simulated": True},
                 "environment": "tester",
+                "parks": parks,
                 "admin": False,
                 "quota": {"gpus": gpus, "memory": None, "weight": 1.0},
                 "heartbeat_interval": heartbeat_interval,
