@@ -113,7 +113,7 @@ def test_a_restore_without_room_is_stuck_for_ever(
         assert (outcome.result, outcome.cause) == (Result.STUCK, Cause.OUT_OF_MEMORY)
         assert outcome.driver_error == "CUDA_ERROR_OUT_OF_MEMORY"
     again = driver.resume(None, 10)  # there is room now, but the driver cannot do it any more
-    assert again.result is Result.INTACT
+    assert again.result is Result.STUCK
     assert again.driver_error == "CUDA_ERROR_OPERATING_SYSTEM"
     assert driver.state() is State.CHECKPOINTED
     assert os.path.exists(f"/proc/{program.pid}")

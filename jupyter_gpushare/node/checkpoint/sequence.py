@@ -34,6 +34,7 @@ LOCK_GRACE: Final = 2.0
 #: Seconds between two looks at a state that changes by itself.
 LOOK_AGAIN: Final = 0.2
 
+_SYSTEM_CALL_FAILED: Final = 304
 _BY_CODE: Final = {
     1: Cause.NO_CUDA,  # an invalid value: no process with CUDA in it
     2: Cause.OUT_OF_MEMORY,
@@ -41,7 +42,7 @@ _BY_CODE: Final = {
     46: Cause.GPU_LOST,  # a device that is unavailable
     100: Cause.NO_DRIVER,
     101: Cause.GPU_LOST,
-    304: Cause.NOT_PERMITTED,  # a system call failed; most often ptrace or /proc is forbidden
+    _SYSTEM_CALL_FAILED: Cause.NOT_PERMITTED,  # most often ptrace or /proc is forbidden
     401: Cause.ILLEGAL_STATE,
     600: Cause.GPU_WORK,  # not ready: the lock's timeout
     800: Cause.NOT_PERMITTED,
@@ -277,6 +278,15 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
             " a process after that. Its copy is kept as long as it lives; a retry may help with"
             " a newer driver, else restart the kernel.",
             cause,
+            failure.error,
+        )
+    if cause is Cause.NOT_PERMITTED and failure.code == _SYSTEM_CALL_FAILED:
+        return story.end(
+            Result.STUCK,
+            "The driver says that a system call failed, as it does for ever once a restore has met"
+            " a full GPU. The copy is kept as long as the process lives; restart the kernel if it"
+            " does not help to try again.",
+            Cause.DRIVER,
             failure.error,
         )
     if failure.late:

@@ -1,0 +1,177 @@
+"""What every section of the hardware script has: its orders, its GPU, its report so far."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hardware.targets import Target
+
+from jupyter_gpushare.client.parking.driver import (
+    DriverCheckpoint,
+    Outcome,
+    Result,
+    park_deadline,
+    resume_deadline,
+)
+
+GIB = 2**30
+
+
+class Skipped(Exception):
+    """This section cannot be done here; the text says why."""
+
+
+class Wrong(Exception):
+    """What was seen is not what must be; the text says both."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """``unit``: bytes that stand for a GiB (a MiB in a rehearsal). ``until``: monotonic time."""
+
+    rehearse: bool
+    unit: int
+    sizes: Sequence[int]
+    repeats: int
+    quantum: float
+    until: float
+    result: str
+
+
+@dataclass
+class Bench:
+    """Notes go to the report at once, so that a section that is killed leaves what it had."""
+
+    orders: Orders
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.orders.rehearse else "cuda"
+
+    @property
+    def torch_target(self) -> str:
+        """The kind of target that stands for a torch program: no torch runs on a pretend GPU."""
+        return "bindings" if self.orders.rehearse else "torch"
+
+    def note(self, name: str, value: Any) -> None:
+        self.notes[name] = value
+        scratch = Path(self.orders.result + ".new")
+        scratch.write_text(json.dumps(self.notes), encoding="utf-8")
+        scratch.replace(self.orders.result)
+
+    def append(self, name: str, value: Any) -> None:
+        self.note(name, [*self.notes.get(name, []), value])
+
+    def has_time(self, seconds: float) -> bool:
+        """Whether so many seconds are left; what is left out is noted by the caller."""
+        return self.orders.rehearse or time.monotonic() + seconds < self.orders.until
+
+    def only_on_a_gpu(self) -> None:
+        if self.orders.rehearse:
+            raise Skipped("it needs a framework on a real GPU")
+
+    def gib(self, size: int) -> float:
+        """In units: GiB, but for a rehearsal."""
+        return size / self.orders.unit
+
+    # -- the driver's checkpoints -------------------------------------------------------------
+
+    @contextmanager
+    def helper(self) -> Iterator[Callable[[Target], DriverCheckpoint]]:
+        """Makes drivers that share a helper of this section's own."""
+        with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
+            place = os.path.join(folder, "h.sock")
+            try:
+                yield lambda target: DriverCheckpoint(pid=target.pid, place=place)
+            finally:
+                with suppress(OSError, ValueError):
+                    os.kill(int(Path(place + ".lock").read_text()), signal.SIGTERM)
+
+    def end(self, target: Target, driver: DriverCheckpoint) -> None:
+        """End a target that was restored. Parked first: killing a live one has hung hosts."""
+        driver.park(park_deadline(64 * GIB), 5.0)
+        target.end()
+
+
+def park(driver: DriverCheckpoint, size: int) -> dict[str, Any]:
+    """Its seconds by phase. Raises :class:`Wrong`."""
+    return _done("park", lambda: driver.park(park_deadline(size), 10.0))
+
+
+def resume(driver: DriverCheckpoint, size: int) -> dict[str, Any]:
+    """Its seconds by phase. Raises :class:`Wrong`."""
+    return _done("resume", lambda: driver.resume(None, resume_deadline(size)))
+
+
+def _done(what: str, act: Callable[[], Outcome]) -> dict[str, Any]:
+    began = time.monotonic()
+    outcome = act()
+    seconds = time.monotonic() - began
+    if outcome.result is not Result.DONE:
+        raise Wrong(f"{what}: {told(outcome)}")
+    return {"seconds": seconds, "phases": dict(outcome.seconds)}
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for the report."""
+    whole = asdict(outcome)
+    return {
+        **whole,
+        "result": outcome.result.value,
+        "cause": outcome.cause.value if outcome.cause else None,
+        "state": outcome.state.value if outcome.state else None,
+    }
+
+
+class Nvml:
+    """What NVML says of the first GPU."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._nvml = pynvml
+        pynvml.nvmlInit()
+        self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        self.uuid = _text(pynvml.nvmlDeviceGetUUID(self.handle))
+
+    def used(self) -> int:
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+
+    def of(self, pid: int) -> int | None:
+        """Bytes of one process; 0: it is not listed."""
+        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        for each in listed:
+            if each.pid == pid:
+                return None if each.usedGpuMemory is None else int(each.usedGpuMemory)
+        return 0
+
+    def facts(self) -> dict[str, Any]:
+        nvml, facts = self._nvml, {"uuid": self.uuid}
+        for name, ask in (
+            ("name", lambda: _text(nvml.nvmlDeviceGetName(self.handle))),
+            ("driver", lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+            ("memory", lambda: int(nvml.nvmlDeviceGetMemoryInfo(self.handle).total)),
+            ("persistence", lambda: bool(nvml.nvmlDeviceGetPersistenceMode(self.handle))),
+            ("mig", lambda: bool(nvml.nvmlDeviceGetMigMode(self.handle)[0])),
+            ("pcie_generation", lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(self.handle)),
+            ("pcie_width", lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(self.handle)),
+        ):
+            try:
+                facts[name] = ask()
+            except nvml.NVMLError as error:
+                facts[name] = f"not told: {error}"
+        return facts
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

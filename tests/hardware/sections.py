@@ -1,0 +1,595 @@
+"""What is measured on a GPU, one function a section. ``python sections.py NAME ORDERS`` does one.
+
+A section notes what it finds as it goes. It raises :class:`Skipped` where it
+cannot be done, :class:`Wrong` where what must hold does not; whatever else it
+raises is reported as it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+for folder in (ROOT, ROOT / "tests"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from hardware.bench import (  # noqa: E402 - found by the lines above
+    GIB,
+    Bench,
+    Nvml,
+    Orders,
+    Skipped,
+    Wrong,
+    park,
+    resume,
+    told,
+)
+from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
+
+from jupyter_gpushare.client.parking.driver import helper_environ, resume_deadline  # noqa: E402
+from jupyter_gpushare.protocol.checkpoint import Result  # noqa: E402
+
+NOBODY = 65534
+#: What may be left on the GPU of a process that is parked.
+RESIDUE = 64 * 2**20
+#: The part of the pinned-copy rate that storage parking shall reach.
+STORAGE_AIM = 0.7
+#: What taking turns may cost of the summed throughput.
+TURNS_AIM = 0.05
+
+
+def versions(bench: Bench) -> None:
+    """What this is all measured with."""
+    packages = {}
+    for name in ("torch", "jax", "cupy-cuda13x", "cupy-cuda12x", "nvidia-ml-py", "cuda-bindings"):
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = None
+    bench.note("packages", packages)
+    bench.note("python", sys.version.split()[0])
+    bench.note("kernel", platform.release())
+    bench.note("user", os.getuid())
+    bench.note("cores", os.cpu_count())
+    memory = Path("/proc/meminfo").read_text().split("\n")[0].split()
+    bench.note("host_memory", int(memory[1]) * 1024)
+    for name in ("/proc/sys/kernel/yama/ptrace_scope", "/sys/fs/cgroup/memory.max"):
+        if os.path.exists(name):
+            bench.note(name, Path(name).read_text().strip())
+    bench.note("gpu", Nvml().facts())
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "jupyter_gpushare.node.checkpoint", "--probe"],
+        capture_output=True,
+        env=helper_environ(os.environ),
+        timeout=60,
+        check=False,
+    )
+    bench.note("checkpoint", json.loads(done.stdout)["ability"])
+
+
+def storage(bench: Bench) -> None:
+    """Storage parking of torch (rung 3), beside the rate of a plain pinned copy."""
+    import torch
+
+    allocator = _allocator(bench, torch)
+    from jupyter_gpushare.client.parking.base import ParkRefused
+    from jupyter_gpushare.client.parking.storages import TorchParker
+
+    rates = _pinned_rates(bench, torch)
+    bench.note("pinned_copy_bytes_per_second", rates)
+    nvml = Nvml()
+    for size in bench.orders.sizes:
+        if not bench.has_time(10 + 2 * size):
+            bench.append("left_out", size)
+            continue
+        wanted = size * bench.orders.unit
+        parker = TorchParker(torch, allocator, keep=wanted + 2 * GIB, others=tuple)
+        before = nvml.used()
+        with _users_code(allocator):
+            parameters, optimizer = adamw_state(torch, bench.device, wanted)
+            old_loss = (parameters[0] * parameters[0].detach()).sum()
+        tensors = tensors_of(parameters, optimizer)
+        digest = digest_of(torch, tensors)
+        del tensors
+        for repeat in range(bench.orders.repeats):
+            began = time.monotonic()
+            parked = parker.park(None)
+            away = time.monotonic() - began
+            left = nvml.used() - before
+            began = time.monotonic()
+            parker.resume()
+            back = time.monotonic() - began
+            bench.append(
+                "rounds",
+                {
+                    "gib": size,
+                    "repeat": repeat,
+                    "bytes": parked.bytes,
+                    "park_seconds": away,
+                    "resume_seconds": back,
+                    "park_of_pinned_rate": parked.bytes / away / rates["to_host"],
+                    "resume_of_pinned_rate": parked.bytes / back / rates["to_gpu"],
+                    # The process's own context stays: that is what only the driver can take.
+                    "left_on_gpu": left,
+                },
+            )
+            if digest_of(torch, tensors_of(parameters, optimizer)) != digest:
+                raise Wrong(f"the checksums of {size} GiB differ after parking")
+        old_loss.backward()
+        optimizer.zero_grad(set_to_none=True)
+        train(torch, parameters, optimizer)
+        del parameters, optimizer, old_loss, parker
+    if not bench.orders.rehearse:
+        graph = torch.cuda.CUDAGraph()
+        still = torch.zeros(1024, device="cuda")
+        with torch.cuda.graph(graph):
+            still.add_(1)
+        try:
+            TorchParker(torch, allocator, others=tuple).park(None)
+        except ParkRefused as error:
+            bench.note("with_a_graph", str(error))
+        else:
+            raise Wrong("memory that a CUDA graph uses was parked")
+    rounds = [one for one in bench.notes.get("rounds", []) if one["repeat"] > 0]
+    if rounds:
+        worst = min(min(r["park_of_pinned_rate"], r["resume_of_pinned_rate"]) for r in rounds)
+        bench.note("aim", {"wanted": STORAGE_AIM, "worst": worst, "met": worst >= STORAGE_AIM})
+
+
+def driver(bench: Bench) -> None:
+    """The driver's checkpoint (rung 4) of a torch program with a CUDA graph."""
+    nvml = Nvml()
+    with bench.helper() as drive:
+        for size in bench.orders.sizes:
+            if not bench.has_time(20 + 4 * size):
+                bench.append("left_out", size)
+                continue
+            wanted = size * bench.orders.unit
+            empty = nvml.used()
+            target = Target(bench.torch_target)
+            checkpoints = drive(target)
+            try:
+                target.call("start")
+                target.call("build", wanted)
+                digest = target.call("digest")
+                full = nvml.used()
+                checkpoints.state(30)  # the helper starts, which is not to be measured
+                for repeat in range(bench.orders.repeats):
+                    if not bench.has_time(10 + 2 * size):
+                        bench.append("left_out", f"{size} repeat {repeat}")
+                        break
+                    away = park(checkpoints, wanted)
+                    left, listed = nvml.used() - empty, nvml.of(target.pid)
+                    back = resume(checkpoints, wanted)
+                    copied = full - empty
+                    bench.append(
+                        "rounds",
+                        {
+                            "gib": size,
+                            "repeat": repeat,
+                            "bytes": copied,
+                            "park": away,
+                            "resume": back,
+                            "park_bytes_per_second": copied / away["seconds"],
+                            "resume_bytes_per_second": copied / back["seconds"],
+                            "left_on_gpu": left,
+                            "listed_while_parked": listed,
+                        },
+                    )
+                    if left > RESIDUE:
+                        raise Wrong(f"{left} bytes are left on the GPU after parking")
+                    if (again := target.call("digest")) != digest:
+                        raise Wrong(f"{again} after parking, {digest} before")
+                if bench.torch_target == "torch":
+                    bench.append("step_after", target.call("step"))
+            finally:
+                bench.end(target, checkpoints)
+
+
+def takeover(bench: Bench) -> None:
+    """Another process takes what was freed; when it has gone, the first one goes on."""
+    wanted = 8 * bench.orders.unit
+    with bench.helper() as drive, Target("bindings") as other:
+        target = Target(bench.torch_target)
+        checkpoints = drive(target)
+        try:
+            target.call("start")
+            target.call("build", wanted)
+            digest = target.call("digest")
+            bench.note("park", park(checkpoints, wanted))
+            other.call("start")
+            free, _ = other.call("memory")
+            taken = free - bench.orders.unit
+            other.call("allocate", taken)
+            bench.note("taken_meanwhile", taken)
+            other.end()
+            bench.note("resume", resume(checkpoints, wanted))
+            if (again := target.call("digest")) != digest:
+                raise Wrong(f"{again} afterwards, {digest} before")
+        finally:
+            bench.end(target, checkpoints)
+
+
+def jax_cupy(bench: Bench) -> None:
+    """JAX and CuPy in one process, parked by the driver."""
+    kind = "bindings" if bench.orders.rehearse else "jax_cupy"
+    wanted = 2 * bench.orders.unit
+    nvml = Nvml()
+    with bench.helper() as drive:
+        target = Target(kind)
+        checkpoints = drive(target)
+        try:
+            bench.note("started", target.call("start"))
+            target.call("build", wanted)
+            digest = target.call("digest")
+            for _ in range(bench.orders.repeats):
+                away = park(checkpoints, wanted)
+                listed = nvml.of(target.pid)
+                back = resume(checkpoints, wanted)
+                bench.append("rounds", {"park": away, "resume": back, "listed": listed})
+                if (again := target.call("digest")) != digest:
+                    raise Wrong(f"{again} afterwards, {digest} before")
+        finally:
+            bench.end(target, checkpoints)
+
+
+def roles(bench: Bench) -> None:
+    """Who may checkpoint whom: by relation and by user."""
+    users: list[int | None] = [None]
+    if os.getuid() == 0:
+        users.append(NOBODY)
+    size = bench.orders.unit // 4
+    relations: dict[str, Callable[[Target, Target], Any]] = {
+        "self": lambda target, _: target.call("steps_on_self", within=30),
+        "parent": lambda target, _: target.call("steps_on_child", size, within=30),
+        "child": lambda target, _: target.call("steps_by_child", within=30),
+        "sibling": lambda target, other: other.call("steps_on", target.pid, within=30),
+    }
+    for target_user in users:
+        for caller_user in users:
+            for relation, act in relations.items():
+                if relation != "sibling" and target_user != caller_user:
+                    continue
+                if not bench.has_time(15):
+                    bench.append("left_out", [relation, target_user, caller_user])
+                    continue
+                row = {
+                    "relation": relation,
+                    "target_is_root": (target_user or os.getuid()) == 0,
+                    "caller_is_root": (caller_user or os.getuid()) == 0,
+                }
+                with (
+                    Target("bindings", user=target_user) as target,
+                    Target("bindings", user=caller_user) as other,
+                ):
+                    try:
+                        target.call("start")
+                        target.call("build", size)
+                        row["calls"] = act(target, other)
+                    except Trouble as error:
+                        row["trouble"] = str(error)
+                    bench.append("table", row)
+
+
+def hook(bench: Bench) -> None:
+    """What measuring each training step costs."""
+    import torch
+
+    from jupyter_gpushare.client.parking.steps import StepMeter
+
+    allocator = _allocator(bench, torch, counts=False)
+    parameters = [torch.nn.Parameter(torch.zeros(256, device=bench.device)) for _ in range(20)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    steps = 200 if bench.orders.rehearse else 2000
+
+    def run() -> float:
+        began = time.monotonic()
+        for _ in range(steps):
+            optimizer.step()
+        if bench.device == "cuda":
+            torch.cuda.synchronize()
+        return (time.monotonic() - began) / steps
+
+    run()
+    rounds = []
+    for _ in range(bench.orders.repeats):
+        without = run()
+        meter = StepMeter(torch, allocator)
+        meter.install()
+        try:
+            measured = run()
+        finally:
+            meter.uninstall()
+        rounds.append({"without": without, "with": measured})
+    bench.note("seconds_a_step", rounds)
+    bench.note("cost", statistics.median(one["with"] - one["without"] for one in rounds))
+
+
+def limits(bench: Bench) -> None:
+    """Memory limits in each framework, changed live where that is possible."""
+    bench.only_on_a_gpu()
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def fits(size: int) -> bool:
+        try:
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.empty_cache()
+        return True
+
+    seen = {}
+    for fraction in (0.1, 0.5, 0.1):
+        torch.cuda.set_per_process_memory_fraction(fraction, 0)
+        below, above = fits(int(total * fraction * 0.8)), fits(int(total * fraction * 1.2))
+        seen[f"{len(seen)}: {fraction}"] = {"below_fits": below, "above_fits": above}
+        if not below or above:
+            raise Wrong(f"torch's limit of {fraction} does not hold: {seen}")
+    bench.note("torch", seen)
+    torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    bench.note("cupy", _in_python(_CUPY_LIMIT, {}))
+    bench.note(
+        "jax",
+        _in_python(
+            _JAX_LIMIT,
+            {"XLA_CLIENT_MEM_FRACTION": "0.1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        ),
+    )
+
+
+_CUPY_LIMIT = """
+import json, cupy
+pool = cupy.get_default_memory_pool()
+seen = []
+for limit in (2**30, 4 * 2**30, 2**30):
+    pool.set_limit(size=limit)
+    row = {"limit": limit}
+    for name, size in (("below", limit // 2), ("above", limit + 2**20)):
+        try:
+            cupy.empty(size, dtype="uint8")
+            row[name] = True
+        except cupy.cuda.memory.OutOfMemoryError:
+            row[name] = False
+        pool.free_all_blocks()
+    seen.append(row)
+print(json.dumps(seen))
+"""
+_JAX_LIMIT = """
+import json, jax
+jax.numpy.zeros(8).block_until_ready()
+print(json.dumps(jax.devices()[0].memory_stats()))
+"""
+
+
+def grant(bench: Bench) -> None:
+    """A lease is taken before CUDA starts, and CUDA then sees its GPU only."""
+    from support.scripted_node import SECRET, ScriptedNode, Visitor
+
+    from jupyter_gpushare.protocol.messages import Method
+
+    nvml = Nvml()
+    gpu = {"uuid": nvml.uuid, "index": 0, "name": "GPU", "memory": 8 * GIB, "capacity": 80 * GIB}
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome(1.0)
+        call = visitor.expect(Method.REQUEST)
+        visitor.answer(call, {"lease": "lease-1", "secret": SECRET, "gpus": [gpu], "state": "held"})
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")},
+            "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
+            "JUPYTER_GPUSHARE_ACQUIRE": "import" if bench.orders.rehearse else "first-use",
+            "DEVICE": bench.device,
+            "JUPYTER_GPUSHARE": "on",
+        }
+        seen = _in_python(_GRANT, environ)
+        asked = len(node.calls(Method.REQUEST))
+    bench.note("seen", seen)
+    if seen["visible"] != nvml.uuid or asked != 1:
+        raise Wrong(f"asked {asked} times; {seen}")
+    if not bench.orders.rehearse and (seen["gpu_open_after_import"] or not seen["gpu_open_at_end"]):
+        raise Wrong(f"CUDA started at another moment than at its first use: {seen}")
+
+
+_GRANT = """
+import json, os
+import jupyter_gpushare._boot
+jupyter_gpushare._boot.install()
+
+def gpu_open():
+    names = (f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd"))
+    return any(os.readlink(n).startswith("/dev/nvidia-uvm") for n in names if os.path.islink(n))
+
+import torch
+after_import = gpu_open()
+x = torch.ones(16, device=os.environ["DEVICE"])
+print(json.dumps({
+    "gpu_open_after_import": after_import,
+    "gpu_open_at_end": gpu_open(),
+    "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    "sum": float(x.sum()),
+}))
+"""
+
+
+def turns(bench: Bench) -> None:
+    """Two training jobs: alone, at once, and in turns by the gate at the end of a step."""
+    quantum = bench.orders.quantum
+    alone = _jobs(bench, 1, quantum, 0.0) * 2  # they are the same
+    bench.note("alone_steps_per_second", alone)
+    together = _jobs(bench, 2, 1.5 * quantum, 0.0)
+    in_turns = _jobs(bench, 2, 4 * quantum, quantum)
+    share = {
+        "at_once": sum(rate / base for rate, base in zip(together, alone, strict=True)),
+        "in_turns": sum(rate / base for rate, base in zip(in_turns, alone, strict=True)),
+    }
+    bench.note("at_once_steps_per_second", together)
+    bench.note("in_turns_steps_per_second", in_turns)
+    bench.note("summed_throughput_of_one_alone", share)
+    cost = 1 - share["in_turns"]
+    bench.note("aim", {"most": TURNS_AIM, "cost": cost, "met": cost <= TURNS_AIM})
+
+
+def _jobs(bench: Bench, count: int, seconds: float, quantum: float) -> list[float]:
+    """Steps a second of each job."""
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, str(Path(__file__).with_name("job.py")), folder),
+                    *(str(number), str(count), bench.device, str(seconds), str(quantum)),
+                ],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(count)
+        ]
+        try:
+            outputs = [job.communicate(timeout=seconds + 240)[0] for job in jobs]
+        finally:
+            for job in jobs:
+                job.kill()
+                job.wait()
+    if any(job.returncode for job in jobs):
+        raise Wrong("a training job has failed")
+    return [float(json.loads(output)["rate"]) for output in outputs]
+
+
+def out_of_memory(bench: Bench) -> None:
+    """The hazard: a restore that meets a full GPU. Its process is not to be saved."""
+    wanted = 8 * bench.orders.unit
+    with bench.helper() as drive, Target("bindings") as target, Target("bindings") as other:
+        target.call("start")
+        target.call("build", wanted)
+        digest = target.call("digest")
+        checkpoints = drive(target)
+        park(checkpoints, wanted)
+        other.call("start")
+        free, _ = other.call("memory")
+        other.call("allocate", free - bench.orders.unit)
+        first = checkpoints.resume(None, resume_deadline(wanted))
+        bench.note("restore_without_room", told(first))
+        if first.result is Result.DONE:
+            raise Wrong("it was restored into a GPU that had no room")
+        other.end()
+        second = checkpoints.resume(None, resume_deadline(wanted))
+        bench.note("restore_with_room_again", told(second))
+        if second.result is Result.DONE:
+            bench.note("recovered", target.call("digest") == digest)
+            bench.end(target, checkpoints)
+
+
+# -- helpers ------------------------------------------------------------------------------------
+
+
+def _allocator(bench: Bench, torch: Any, *, counts: bool = True) -> Any:
+    if bench.orders.rehearse:
+        from support.torch_cpu import CpuAllocator
+
+        gc.collect()
+        gc.freeze()  # what there is already need not be walked through each time
+        return CpuAllocator(counts=counts)
+    from jupyter_gpushare.client.parking.allocator import CudaAllocator
+
+    torch.cuda.init()
+    return CudaAllocator(torch)
+
+
+def _users_code(allocator: Any) -> Any:
+    import contextlib
+
+    return allocator.user() if hasattr(allocator, "user") else contextlib.nullcontext()
+
+
+def _pinned_rates(bench: Bench, torch: Any) -> dict[str, float]:
+    """Bytes a second of one large copy between pinned memory and the GPU, the median of five."""
+    size = min(bench.orders.unit, GIB)
+    cuda = bench.device == "cuda"
+    here = torch.ones(size, dtype=torch.uint8, pin_memory=cuda)
+    there = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+
+    def rate(to: Any, source: Any) -> float:
+        seconds = []
+        for _ in range(5):
+            if cuda:
+                torch.cuda.synchronize()
+            began = time.monotonic()
+            to.copy_(source, non_blocking=True)
+            if cuda:
+                torch.cuda.synchronize()
+            seconds.append(time.monotonic() - began)
+        return size / statistics.median(seconds)
+
+    return {"to_gpu": rate(there, here), "to_host": rate(here, there)}
+
+
+def _in_python(code: str, environ: dict[str, str]) -> Any:
+    """The JSON that a new Python prints last."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ, "PYTHONPATH": os.fspath(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    if done.returncode:
+        raise Wrong(f"exit {done.returncode}: {done.stderr[-1000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+#: The sections, the most telling first and the most dangerous last, with the seconds of each.
+SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "versions": (versions, 60),
+    "storage": (storage, 120),
+    "driver": (driver, 190),
+    "takeover": (takeover, 60),
+    "turns": (turns, 130),
+    "jax_cupy": (jax_cupy, 70),
+    "hook": (hook, 40),
+    "limits": (limits, 70),
+    "grant": (grant, 50),
+    "roles": (roles, 100),
+    "out_of_memory": (out_of_memory, 60),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Do one section; its end goes to the result file."""
+    name, orders = arguments
+    bench = Bench(Orders(**json.loads(orders)))
+    try:
+        SECTIONS[name][0](bench)
+    except Skipped as error:
+        bench.note("skipped", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the section's result
+        traceback.print_exc()
+        bench.note("failed", f"{type(error).__name__}: {error}")
+    else:
+        bench.note("done", True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
