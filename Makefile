@@ -11,6 +11,7 @@
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
+#   make bench-peers compare with genv and others, and write docs/comparison.md (6 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
@@ -50,7 +51,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub soak fuzz churn bench-ui pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -182,6 +183,10 @@ bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 
 bench-hub: $(VENV)/.dev
 	$(BIN)/python benchmarks/hub_load.py --json docs/benchmarks-hub.json --markdown docs/benchmarks-hub.md
+
+bench-peers: $(VENV)/.dev
+	$(BIN)/python benchmarks/peers/compare.py --json docs/comparison.json
+	$(BIN)/python benchmarks/peers/page.py
 
 bench: $(VENV)/.lab
 	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md

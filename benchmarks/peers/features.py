@@ -1,0 +1,261 @@
+"""The feature table, with what stands behind each cell.
+
+A source is one of ``test:PATH::NAME`` (a test of ours), ``code:PATH`` (ours), ``run:KEY`` (a
+figure of the comparison's run, ``docs/comparison.json``), ``genv:PATH`` and ``lab:PATH`` (a file of
+the releases that are compared), ``canhazgpu:PATH`` (a file of its repository, read and not run), or
+a URL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TOOLS = (
+    "jupyter_gpushare",
+    "genv, jupyterlab-genv",
+    "canhazgpu (read, not run)",
+    "pick an idle GPU",
+    "a GPU for the session",
+)
+
+K8S_EXTENDED = (
+    "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/"
+    "#extended-resources"
+)
+K8S_PLUGIN = "https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus"
+K8S_DEVICES = (
+    "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/"
+)
+SPAWNER = "https://jupyterhub.readthedocs.io/en/stable/reference/api/spawner.html"
+KUBESPAWNER = "https://jupyterhub-kubespawner.readthedocs.io/en/latest/spawner.html"
+GENV_ENFORCEMENT = "https://github.com/run-ai/genv/blob/main/docs/source/usage/enforcement.rst"
+CULLER = "https://github.com/jupyterhub/jupyterhub-idle-culler#readme"
+POLLING = "code:benchmarks/peers/workers/polling_worker.py"
+PROMISES = "test:tests/node/test_node_promises.py"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one tool does, in few words, and where that is shown."""
+
+    text: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One feature; a cell for each of ``TOOLS``."""
+
+    feature: str
+    cells: tuple[Cell, ...]
+
+
+def row(feature: str, *cells: tuple[str, *tuple[str, ...]]) -> Row:
+    """A row from (text, source, …) for each tool."""
+    return Row(feature, tuple(Cell(cell[0], cell[1:]) for cell in cells))
+
+
+FEATURES = (
+    row(
+        "50 ask at the same instant: one GPU given to two?",
+        ("never", "test:tests/e2e/test_load.py::test_a_small_class_loses_nothing", "run:rush"),
+        ("never", "run:rush", "genv:utils/os_.py"),
+        ("prevented by a lock in Redis", "canhazgpu:internal/types/types.go"),
+        ("yes, nearly always", "run:rush"),
+        ("never", "run:sessions"),
+    ),
+    row(
+        "Nothing free: a queue with an order",
+        (
+            "yes, with place and reason",
+            "test:tests/cli/test_run.py::test_waiting_is_said_and_ends_when_a_gpu_is_free",
+        ),
+        ("no, an error; ask again", "genv:entities/core/devices.py"),
+        ("yes", "canhazgpu:internal/types/types.go"),
+        ("no, whoever looks first", POLLING),
+        ("the server's start waits, then fails", SPAWNER),
+    ),
+    row(
+        "Quotas by user and group",
+        ("yes, live", f"{PROMISES}::test_quotas_of_users_groups_and_admins_follow_live"),
+        (
+            "devices a user, by ending what is over",
+            "genv:enforce/rules/max_devices_per_user.py",
+        ),
+        ("none documented", "canhazgpu:docs/commands.md"),
+        ("no", POLLING),
+        ("GPUs a server, by profile", KUBESPAWNER),
+    ),
+    row(
+        "A part of a GPU's memory",
+        (
+            "yes, the framework's limit follows",
+            "test:tests/client/test_torch_adapter.py::test_the_limit_comes_with_cudas_start",
+        ),
+        ("yes, by its books", "genv:entities/core/devices.py"),
+        ("no, whole GPUs", "canhazgpu:internal/types/types.go"),
+        ("no", POLLING),
+        ("by MIG, MPS or time slices", K8S_PLUGIN),
+    ),
+    row(
+        "Somebody else's status call leaves a notebook's GPU alone",
+        (
+            "yes",
+            f"{PROMISES}::test_another_os_user_sees_and_touches_nothing",
+            "run:another_users_status",
+        ),
+        ("no, it frees it", "run:another_users_status", "genv:utils/poll.py"),
+        ("reservations end by time or heartbeat", "canhazgpu:internal/gpu/heartbeat.go"),
+        ("has no books", POLLING),
+        ("yes, bound to the server", K8S_EXTENDED),
+    ),
+    row(
+        "Who asked through the SDK is no squatter",
+        (
+            "yes",
+            f"{PROMISES}::test_squatters_are_counted_shown_and_dealt_with",
+            "run:sdk_process",
+        ),
+        ("no, it is ended (a shell's is not)", "run:sdk_process", "genv:sdk/env.py"),
+        ("has commands only", "canhazgpu:docs/commands.md"),
+        ("has no books", POLLING),
+        ("has no audit", K8S_EXTENDED),
+    ),
+    row(
+        "A notebook kernel is seen by the memory rule",
+        (
+            "yes",
+            f"{PROMISES}::test_more_than_the_lease_allows_is_found_and_counted",
+            "run:kernel_memory",
+        ),
+        ("no (a shell's process is)", "run:kernel_memory", "lab:genv_provisioner.py"),
+        ("has no memory rule", "canhazgpu:docs/features-validation.md"),
+        ("has no rule", POLLING),
+        ("with MIG, by the device", K8S_PLUGIN),
+    ),
+    row(
+        "`kill -9` of who has the GPU: when is it free?",
+        (
+            "at once, by itself",
+            f"{PROMISES}::test_a_killed_holder_makes_room",
+            "run:crash",
+            "run:untouched",
+        ),
+        ("at the next call of anybody", "run:crash", "run:untouched", "genv:core/envs.py"),
+        ("of `canhazgpu run`: after 5 minutes", "canhazgpu:internal/types/types.go"),
+        ("at once: the driver frees it", POLLING),
+        ("when the Hub looks (every 30 s)", SPAWNER),
+    ),
+    row(
+        "`kill -9` in the middle of a write",
+        (
+            "loses nothing",
+            f"{PROMISES}::test_dying_at_any_instant_keeps_every_acknowledged_grant",
+            "run:torn",
+        ),
+        ("may leave a state that nobody can read", "run:torn", "genv:utils/utils.py"),
+        ("is left to Redis", "canhazgpu:docs/dev-architecture.md"),
+        ("has no state", POLLING),
+        ("is left to the cluster", K8S_EXTENDED),
+    ),
+    row(
+        "Who can change the books",
+        (
+            "the node manager only",
+            f"{PROMISES}::test_another_os_user_sees_and_touches_nothing",
+            "test:tests/node/test_access.py::test_another_user",
+        ),
+        (
+            "every user of the host",
+            "genv:utils/utils.py",
+            GENV_ENFORCEMENT,
+        ),
+        ("whoever reaches Redis", "canhazgpu:docs/admin-setup.md"),
+        ("has none", POLLING),
+        ("the cluster", K8S_DEVICES),
+    ),
+    row(
+        "A GPU for a notebook that runs already",
+        (
+            "at the import, no restart",
+            "test:tests/e2e/test_one_host.py::test_import_gets_a_gpu_death_gives_it_to_the_next",
+        ),
+        (
+            "from a terminal, then restart the kernel",
+            "https://github.com/run-ai/jupyterlab_genv#attach-gpus-to-your-environment",
+        ),
+        ("reserve it by hand", "canhazgpu:README.md"),
+        ("before the import, in the code", POLLING),
+        ("no, with the server", KUBESPAWNER),
+    ),
+    row(
+        "An idle GPU comes back and the variables stay",
+        (
+            "yes",
+            "test:tests/client/test_parking.py::"
+            "test_alice_keeps_her_variables_and_gets_a_gpu_again",
+        ),
+        ("no; detach by hand", "genv:cli/detach.py"),
+        ("no; a reservation ends by time", "canhazgpu:README.md"),
+        ("no", POLLING),
+        ("no; the culler stops the server", CULLER),
+    ),
+    row(
+        "What computes without asking is taken into account",
+        (
+            "counted, shown, acted on",
+            f"{PROMISES}::test_squatters_are_counted_shown_and_dealt_with",
+        ),
+        (
+            "can be ended; grants do not look at it",
+            "genv:enforce/rules/non_env_processes.py",
+            "genv:entities/core/devices.py",
+        ),
+        ("yes, left out of grants", "canhazgpu:docs/features-unreserved.md"),
+        ("it sees nothing else", POLLING),
+        ("no", K8S_DEVICES),
+    ),
+    row(
+        "Several hosts",
+        (
+            "each by itself; one page for all in JupyterHub",
+            "test:tests/hub/test_many_nodes.py::test_one_node_that_is_away_hides_no_other",
+        ),
+        ("**better**: use, watch and enforce from one place", "genv:cli/remote.py"),
+        ("status by SSH", "canhazgpu:internal/types/types.go"),
+        ("no", POLLING),
+        ("**better**: the cluster schedules", K8S_EXTENDED),
+    ),
+    row(
+        "GPUs that are not NVIDIA's",
+        ("no", "code:jupyter_gpushare/node/inventory/nvml.py"),
+        ("no", "genv:utils/nvidia_smi.py"),
+        ("**better**: AMD too", "canhazgpu:internal/gpu/amd_provider.go"),
+        ("no", POLLING),
+        ("**better**: what has a device plugin", K8S_DEVICES),
+    ),
+    row(
+        "Isolation that a program cannot go round",
+        ("no, it is measured and told", "code:docs/security.md"),
+        ("no", GENV_ENFORCEMENT),
+        ("no", "canhazgpu:docs/features-unreserved.md"),
+        ("no", POLLING),
+        ("**better**: a container has its devices only", K8S_DEVICES),
+    ),
+    row(
+        "What must run besides",
+        ("the node manager", "code:docs/admin.md"),
+        ("**better**: nothing", "genv:core/utils.py"),
+        ("Redis", "canhazgpu:docs/installation.md"),
+        ("**better**: nothing", POLLING),
+        ("**better**: nothing more", KUBESPAWNER),
+    ),
+    row(
+        "Calls a second from Python",
+        ("each is a round trip to the node manager", "run:calls"),
+        ("**better**: it reads a file", "run:calls"),
+        ("not measured", "canhazgpu:docs/installation.md"),
+        ("not a service", POLLING),
+        ("not a service", KUBESPAWNER),
+    ),
+)
