@@ -11,7 +11,7 @@
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
-#   make bench-peers compare with genv and others, and write docs/comparison.md (6 min)
+#   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
