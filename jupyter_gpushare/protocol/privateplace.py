@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from .._version import __version__
 from .processes import namespace_of_pids
 
 #: Bytes of a Unix socket's path that Linux takes, the final zero not counted.
@@ -19,14 +21,17 @@ class UnsafePlace(Exception):
     """No directory can be trusted; the text says which were looked at and why not."""
 
 
-def checkpoint_socket(environ: Mapping[str, str]) -> str:
+def checkpoint_socket(environ: Mapping[str, str], python: str) -> str:
     """Where this user's checkpoint helper listens, in a directory of mode 0700, made if needed.
 
     There is one for each pid namespace: a home directory or ``/tmp`` may be
-    shared by containers in which the same pids mean other processes. Raises
+    shared by containers in which the same pids mean other processes. And one
+    for each ``python`` and release of ours: only one of two environments may
+    have cuda-bindings, and an upgrade must not meet yesterday's helper. Raises
     :class:`UnsafePlace`.
     """
-    name = f"checkpoint-{namespace_of_pids()}.sock"
+    which = zlib.crc32(f"{python}\0{__version__}".encode())
+    name = f"checkpoint-{namespace_of_pids()}-{which:08x}.sock"
     reasons = []
     for folder in _candidates(environ):
         path = os.path.join(folder, name)

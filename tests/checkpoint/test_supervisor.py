@@ -25,6 +25,7 @@ from support.cuda import (
 )
 from support.node import until
 
+from jupyter_gpushare.client.parking import driver as driver_module
 from jupyter_gpushare.client.parking.driver import DriverCheckpoint, helper_environ
 from jupyter_gpushare.node.checkpoint.supervisor import listen
 from jupyter_gpushare.protocol.checkpoint import (
@@ -134,6 +135,26 @@ def test_it_is_nobodys_child_and_holds_nothing_of_its_starter(
         told = Path(f"/proc/{pid}/environ").read_text()
         assert "s3cret" not in told
         assert "CUDA_VISIBLE_DEVICES" not in told
+
+
+def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
+    cuda_world: CudaWorld, gpu: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Yama would be told; there may be no Yama in this kernel."""
+    told: list[int] = []
+    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
+    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    driver = DriverCheckpoint(place=str(place), environ=cuda_world.environ())
+    driver.state()
+    assert told == [helper_pid(place), 0]
+
+
+def test_yamas_setting_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "ptrace_scope"
+    assert not driver_module._only_ancestors_trace(str(file))
+    for text, expected in (("0\n", False), ("1\n", True), ("2\n", False)):
+        file.write_text(text)
+        assert driver_module._only_ancestors_trace(str(file)) is expected
 
 
 def test_ctrl_c_and_a_hangup_pass_it_by(program: CudaProgram, drive: Drive, place: Path) -> None:
@@ -365,14 +386,18 @@ def test_a_helper_of_another_user_is_not_talked_to(
 
 def test_the_place_is_private_and_of_this_pid_namespace() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
-        found = Path(checkpoint_socket({"XDG_RUNTIME_DIR": folder}))
+        found = Path(checkpoint_socket({"XDG_RUNTIME_DIR": folder}, sys.executable))
         assert found.parent == Path(folder, "jupyter-gpushare")
         assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
         assert namespace_of_pids() in found.name
 
 
+def test_another_python_has_another_helper() -> None:
+    assert checkpoint_socket({}, "/one/python") != checkpoint_socket({}, "/other/python")
+
+
 def test_without_a_runtime_directory_it_is_in_tmp() -> None:
-    place = Path(checkpoint_socket({}))
+    place = Path(checkpoint_socket({}, sys.executable))
     assert place.parent == Path(f"/tmp/jupyter-gpushare-{os.getuid()}")
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert namespace_of_pids() in place.name
@@ -382,7 +407,7 @@ def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "jupyter-gpushare"
     folder.mkdir()
     folder.chmod(0o755)
-    place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": str(tmp_path)}))
+    place = Path(checkpoint_socket({"XDG_RUNTIME_DIR": str(tmp_path)}, sys.executable))
     assert place.parent != folder  # the one in /tmp it is
     with pytest.raises(UnsafePlace, match="open to other users"):
         make_private(str(folder))
@@ -407,7 +432,7 @@ def test_a_folder_that_another_user_has_prepared_is_not_used(tmp_path: Path) -> 
 
 
 def test_a_long_runtime_directory_is_passed_over() -> None:
-    place = checkpoint_socket({"XDG_RUNTIME_DIR": "/run/" + "x" * 100})
+    place = checkpoint_socket({"XDG_RUNTIME_DIR": "/run/" + "x" * 100}, sys.executable)
     assert place.startswith("/tmp/")
 
 

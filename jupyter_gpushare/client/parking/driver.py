@@ -28,7 +28,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from ...protocol import names
@@ -68,6 +69,7 @@ ANSWER_GRACE: Final = RESCUE_SECONDS + 15.0
 _SLOWEST: Final = 1024**3
 _BASE_SECONDS: Final = 30.0
 _POLL: Final = 0.02
+_PR_SET_PTRACER: Final = 0x59616D61  # linux/prctl.h
 #: How often a question is put again whose helper died.
 _MOST_TRIES: Final = 5
 _NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", names.HUB_TOKEN})
@@ -191,7 +193,8 @@ class DriverCheckpoint:
 
     def _ask(self, request: Request) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
-        with self._connected() as connection:
+        connection, helper = self._connected()
+        with connection, self._traceable_by(helper):
             end = time.monotonic() + request.deadline + ANSWER_GRACE
             try:
                 connection.settimeout(10.0)
@@ -204,18 +207,33 @@ class DriverCheckpoint:
             except ProtocolError as error:
                 raise _Lost(f"The checkpoint helper's answer makes no sense: {error}") from error
 
-    def _connected(self) -> socket.socket:
-        """A connection to the helper, which is started when nobody listens."""
+    @contextmanager
+    def _traceable_by(self, helper: int) -> Iterator[None]:
+        """Let the helper and its worker look into this process meanwhile, where Yama forbids it.
+
+        Ubuntu's default lets only ancestors trace a process, and the helper is none.
+        """
+        if self._pid is not None or not _only_ancestors_trace():
+            yield
+            return
+        _set_tracer(helper)
         try:
-            place = self._place or checkpoint_socket(self._environ)
+            yield
+        finally:
+            _set_tracer(0)
+
+    def _connected(self) -> tuple[socket.socket, int]:
+        """A connection to the helper, which is started when nobody listens, and its pid."""
+        try:
+            place = self._place or checkpoint_socket(self._environ, self._python)
             make_private(os.path.dirname(place))
         except (UnsafePlace, OSError) as error:
             raise _NoHelper(f"No checkpoint helper can be used: {error}") from error
         end = time.monotonic() + self._start_within
         said = ""
         while True:
-            if (connection := _connect(place)) is not None:
-                return connection
+            if (found := _connect(place)) is not None:
+                return found
             if time.monotonic() >= end:
                 raise _NoHelper(f"The checkpoint helper does not start. {said}".strip())
             said = self._start(place, end) or said
@@ -258,8 +276,23 @@ def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return ours
 
 
-def _connect(place: str) -> socket.socket | None:
-    """A connection to our own user's helper; ``None`` when nobody listens there."""
+def _only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> bool:
+    try:
+        with open(file, encoding="ascii") as scope:
+            return scope.read().strip() == "1"
+    except OSError:
+        return False  # no Yama in this kernel
+
+
+def _set_tracer(pid: int) -> None:
+    """Who besides ancestors, with its children, may trace this process; 0: nobody."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+
+
+def _connect(place: str) -> tuple[socket.socket, int] | None:
+    """A connection to our own user's helper and its pid; ``None`` when nobody listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     connection.settimeout(5.0)
     try:
@@ -272,11 +305,11 @@ def _connect(place: str) -> socket.socket | None:
     except OSError as error:
         connection.close()
         raise _NoHelper(f"The checkpoint helper cannot be reached: {error}") from error
-    _, user, _ = struct.unpack("3i", raw)
+    pid, user, _ = struct.unpack("3i", raw)
     if user != os.getuid():
         connection.close()
         raise _NoHelper(f"The process that listens at {place} belongs to user {user}; not used.")
-    return connection
+    return connection, pid
 
 
 def _line(connection: socket.socket, end: float) -> bytes:

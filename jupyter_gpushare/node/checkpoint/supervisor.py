@@ -219,6 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.dup2(null, number)
         os.close(null)
     os.chdir("/")
+    listener.listen(_MOST_CALLERS)  # again: callers are told the pid of who did so last
     os.write(lock, f"{os.getpid()}\n".encode())  # for people who look who that is
     link = WorkerLink()
     supervisor = Supervisor(listener, Operations(link), options.idle)
