@@ -14,6 +14,7 @@ memory, and `resume` can be called (again).
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any
 from ...protocol.sizes import format_size
 from .allocator import Allocator
 from .base import ParkedBytes, ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
-from .checksum import checksum
+from .checksum import Checksums
 from .hostpool import CHUNK, KEEP, HostPool, Piece
 from .others import others_on_gpu
 from .shown import ParkedPrinting
@@ -228,22 +229,23 @@ class TorchParker:
     def _copies_and_sums(
         self, storages: list[Any], sizes: list[int], places: list[list[Piece]]
     ) -> list[tuple[int, ...]]:
-        pending: list[list[Any]] = []
+        checksums = Checksums(self._torch)
+        sums: list[list[Any]] = []
         for storage, size, pieces in zip(storages, sizes, places, strict=True):
             with self._on(storage.device):
-                pending.append(
-                    [
-                        self._sum_and_copy(there, here)
-                        for there, here in _pairs(self._torch, storage, size, pieces)
-                    ]
-                )
+                of_storage = []
+                for there, here in _pairs(self._torch, storage, size, pieces):
+                    here.copy_(there, non_blocking=True)
+                    of_storage.append(checksums.of(there))
+                sums.append(of_storage)
+        return self._numbers(checksums, sums)
+
+    def _numbers(self, checksums: Checksums, sums: list[list[Any]]) -> list[tuple[int, ...]]:
+        """The checksums of each storage; when they are there, all copies are, too."""
         for device in self._allocator.devices():
             self._allocator.synchronize(device)
-        return [tuple(int(one) for one in sums) for sums in pending]
-
-    def _sum_and_copy(self, there: Any, here: Any) -> Any:
-        here.copy_(there, non_blocking=True)
-        return checksum(self._torch, there)
+        numbers = iter(checksums.numbers([one for of_storage in sums for one in of_storage]))
+        return [tuple(itertools.islice(numbers, len(of_storage))) for of_storage in sums]
 
     def _let_go(self, copies: tuple[_Copy, ...]) -> None:
         """Free the storages. Raises `ParkFailed`."""
@@ -269,23 +271,17 @@ class TorchParker:
                 if copy.storage.nbytes() != copy.size:
                     with self._on(copy.storage.device):
                         copy.storage.resize_(copy.size)
-            sums = []
+            checksums = Checksums(self._torch)
+            sums: list[list[Any]] = []
             for copy in copies:
                 with self._on(copy.storage.device):
-                    sums.append([self._put_back(*pair) for pair in self._pairs_of(copy)])
-            for device in self._allocator.devices():
-                self._allocator.synchronize(device)
-            return sum(
-                tuple(int(one) for one in found) != copy.sums
-                for copy, found in zip(copies, sums, strict=True)
-            )
-
-    def _put_back(self, there: Any, here: Any) -> Any:
-        there.copy_(here, non_blocking=True)
-        return checksum(self._torch, there)
-
-    def _pairs_of(self, copy: _Copy) -> Iterator[tuple[Any, Any]]:
-        return _pairs(self._torch, copy.storage, copy.size, copy.pieces)
+                    of_storage = []
+                    for there, here in _pairs(self._torch, copy.storage, copy.size, copy.pieces):
+                        there.copy_(here, non_blocking=True)
+                        of_storage.append(checksums.of(there))
+                    sums.append(of_storage)
+            found = self._numbers(checksums, sums)
+        return sum(numbers != copy.sums for copy, numbers in zip(copies, found, strict=True))
 
     def _free(self, copies: tuple[_Copy, ...]) -> None:
         """After a failed resume: what was had already goes back, so that others have room."""

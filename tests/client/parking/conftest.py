@@ -16,9 +16,14 @@ def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small operations that wait for each other's threads take long
     gc.collect()
     yield
     gc.unfreeze()
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
