@@ -315,8 +315,11 @@ class RefusalLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
 
-    def refused(self, call: str, reason: Reason, environment: str | None, before: int) -> None:
-        """A call's answer is an error; ``before`` of this connection were refused until now."""
+    def refused(self, call: str, reason: Reason, environment: str | None, before: int) -> bool:
+        """A call's answer is an error. Whether that was told above DEBUG.
+
+        ``before`` is how many of this connection were told so until now.
+        """
         grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED)
         level = _WARNING if grave and before < REFUSALS_TOLD else _DEBUG
         say(
@@ -327,3 +330,4 @@ class RefusalLog:
             reason=reason.value,
             environment=environment,
         )
+        return level == _WARNING

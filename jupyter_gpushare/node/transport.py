@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._allowance_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
-        self._refused = 0
+        self._refusals_told = 0
 
     # -- asyncio calls these ----------------------------------------------------
 
@@ -265,8 +265,8 @@ class Connection(asyncio.Protocol):
 
     def _count(self, call_id: CallId | None, reason: Reason) -> None:
         whose = None if self.principal is None else self.principal.environment
-        self._home.note_refusal(call_tag(self.id, call_id), reason, whose, self._refused)
-        self._refused += 1
+        tag = call_tag(self.id, call_id)
+        self._refusals_told += self._home.note_refusal(tag, reason, whose, self._refusals_told)
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
@@ -420,10 +420,10 @@ class Transport:
         """Clients that are connected."""
         return len(self._connections)
 
-    def note_refusal(self, call: str, reason: Reason, environment: str | None, before: int) -> None:
-        """Count and tell a call that is answered with an error."""
+    def note_refusal(self, call: str, reason: Reason, environment: str | None, before: int) -> bool:
+        """Count and tell a call that is answered with an error; see :class:`RefusalLog`."""
         self.refusals[reason] += 1
-        self._refusal_log.refused(call, reason, environment, before)
+        return self._refusal_log.refused(call, reason, environment, before)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
