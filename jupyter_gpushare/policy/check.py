@@ -6,6 +6,7 @@ from collections import Counter
 
 from .lifecycle import InvariantBroken
 from .model import BudgetLevel, ClaimPhase, LeasePhase
+from .sharing import COMPUTING
 from .state import State
 
 
@@ -16,6 +17,7 @@ def check(state: State) -> None:
     _lifts(state)
     _queue(state)
     _budgets(state)
+    _turns(state)
 
 
 def _require(holds: bool, story: str) -> None:
@@ -32,13 +34,49 @@ def _books(state: State) -> None:
         _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
         _require(held.memory > 0, f"reservation {key} is empty")
         reserved[key[1]] += held.memory
+    _shares(state)
     for uuid, books in state.gpus.items():
         _require(books.reserved == reserved[uuid], f"GPU {uuid}: reserved bytes do not add up")
-        _require(books.reserved <= books.gpu.memory, f"GPU {uuid} is promised twice")
+        promises = books.reserved + books.shared
+        _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
         _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
     held_gpus = Counter(environment for environment, _gpu in state.reservations)
     for environment, account in state.accounts.items():
         _require(account.gpus == held_gpus[environment], f"account of {environment} is wrong")
+
+
+def _shares(state: State) -> None:
+    """Who takes turns is promised what it keeps, and all together the largest step."""
+    kept: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    largest: dict[str, int] = {}
+    for (name, gpu), share in state.shares.items():
+        key = (state.leases[name].environment, gpu)
+        kept[key] += share.persistent
+        counts[key] += 1
+        largest[gpu] = max(largest.get(gpu, 0), share.temporary)
+    for key, held in state.reservations.items():
+        by_turns = held.full is not None
+        _require(counts[key] == (held.claims if by_turns else 0), f"shares of {key} are wrong")
+        _require(not by_turns or held.memory == kept[key], f"shares of {key} do not add up")
+        _require(held.full is None or held.memory <= held.full, f"{key} keeps more than is its")
+    for uuid, books in state.gpus.items():
+        region = largest[uuid] + books.offset if uuid in largest else 0
+        _require(books.shared == region, f"GPU {uuid}: the common region does not add up")
+
+
+def _turns(state: State) -> None:
+    computing: Counter[str] = Counter()
+    for name, turn in state.turns.items():
+        _require(name in state.takers, f"{name} has a turn and cannot be gated")
+        _require(state.leases[name].phase is LeasePhase.HELD, f"{name} has a turn and no GPU")
+        if turn.phase in COMPUTING:
+            computing.update(turn.gpus)
+    _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
+    held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
+    _require(set(state.takers) <= held, "a task takes turns that has ended")
+    keys = {*state.figures, *state.measured, *state.left, *state.shares}
+    _require(keys <= set(state.claims), "figures of a claim that is gone")
 
 
 def _leases(state: State) -> None:

@@ -19,6 +19,7 @@ from .model import (
     Rung,
     Task,
 )
+from .sharing import Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,36 @@ class Resume(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportMemory(Command):
+    """What a task says of its memory after ``steps`` steps; ``can_take_turns``: it is gated."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    figures: tuple[Figures, ...]
+    steps: int
+    can_take_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskTurn(Command):
+    """At the end of a step, its temporary memory dropped, a task waits for its next turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn(Command):
+    """A task computes no more for now: its temporary memory is dropped and it asks for no turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
 class Release(Command):
     """The environment gives a lease back, or leaves the queue. ``admin``: may act for any."""
 
@@ -292,6 +323,9 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         ConfirmLimit,
         Keep,
         Resume,
+        ReportMemory,
+        AskTurn,
+        EndTurn,
         Release,
         Revoke,
         EndKernel,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .model import HolderAction, ParkWhen, PriorityClass
+from .sharing import ShareMode
 
 MIB = 1024**2
 
@@ -36,6 +37,12 @@ class PolicyConfig:
     ``burst_memory`` is up to which a lease's limit on a nearly empty GPU is lifted, and
     ``burst_headroom`` what stays free there: up to 1 a share of the GPU, else bytes.
     ``burst_return`` seconds after a task was told to come back its reservation has shrunk.
+
+    ``share_mode`` and ``share_modes`` (by a GPU's UUID or a part of its name) say
+    where tasks take turns. ``quantum`` is one turn, ``turn_bound`` how long a task may
+    go on after it is asked for its turn, ``turn_patience`` how long one waits for
+    memory that another has left in use. ``turn_offset`` is the head-room of S2's rule;
+    ``turn_context`` what CUDA itself takes in each process, which no framework tells.
     """
 
     max_tasks_per_gpu: int = 4
@@ -72,6 +79,13 @@ class PolicyConfig:
     burst_memory: float = 0.0
     burst_headroom: float = 0.1
     burst_return: float = 30.0
+    share_mode: ShareMode = ShareMode.SPACE
+    share_modes: tuple[tuple[str, ShareMode], ...] = ()
+    quantum: float = 10.0
+    turn_bound: float = 60.0
+    turn_patience: float = 60.0
+    turn_offset: int = 100_000_000
+    turn_context: int = 512 * MIB
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

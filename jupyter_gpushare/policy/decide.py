@@ -5,12 +5,13 @@ Pure: the same state, command and configuration always give the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from . import commands as cmd
-from . import elastic, explain, parking
+from . import elastic, explain, memory, parking, turns
 from . import events as ev
 from .config import PolicyConfig
 from .evolve import evolve
@@ -33,6 +34,7 @@ from .model import (
 from .observe import observe, used_by_environment
 from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
 from .queueing import Waiting
+from .sharing import TurnEnd, TurnPhase
 from .state import Lease, State
 
 
@@ -110,6 +112,7 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
     decision = _DECIDE[type(command)](draft, command)
+    _settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
 
 
@@ -126,7 +129,7 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     settle = state.settled_at + config.settle_interval
     seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
     silent = min(seen, default=settle) + config.heartbeat_timeout
-    return min(silent, settle, parking.deadline(state, config))
+    return min(silent, settle, parking.deadline(state, config), turns.deadline(state, config))
 
 
 def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
@@ -135,7 +138,12 @@ def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
 
 
 def _try(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
-    return parking.try_place(draft.state, lease, draft.config)
+    result: Granted | NoRoom | Refused = NoRoom(0, 0)
+    for see in _views(draft, lease.environment):
+        result = parking.try_place(draft.state, lease, draft.config, see=see)
+        if not isinstance(result, NoRoom):
+            break
+    return result
 
 
 def _try_newly(
@@ -143,11 +151,42 @@ def _try_newly(
 ) -> Granted | NoRoom | Refused:
     """As :func:`_try`, of a request that is no lease yet."""
     quota, _source = draft.state.quotas.resolve(environment)
-    room = rooms(draft.state, environment)
-    return place(room, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
+    result: Granted | NoRoom | Refused = NoRoom(0, 0)
+    for see in _views(draft, environment):
+        room = see(rooms(draft.state, environment))
+        result = place(room, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def _views(
+    draft: Draft, environment: EnvironmentName
+) -> Iterator[Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]]:
+    """The GPUs as they are; then as they could be if those who can took turns."""
+    state, config = draft.state, draft.config
+    for squeeze in (False, True) if state.takers or state.shares else (False,):
+        yield partial(memory.rooms, state, config, environment, squeeze=squeeze)
+
+
+def _settle_sharing(draft: Draft) -> None:
+    """What follows for those who share a GPU by turns: their memory, and whose turn it is."""
+    if draft.state.shares:
+        for shared in tuple(memory.settle(draft.state, draft.config, draft.at)):
+            draft.emit(shared)
+    while (event := turns.next_event(draft.state, draft.config, draft.at)) is not None:
+        draft.emit(event)
 
 
 def _grant(draft: Draft, item: Waiting, granted: Granted) -> None:
+    for part in granted.allocations:
+        if not draft.state.takers and not draft.state.shares:
+            break
+        shares = memory.make_room(
+            draft.state, draft.config, part.gpu, item.environment, part.memory
+        )
+        if shares is not None:
+            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, shares))
     parked = draft.state.leases[item.lease].parked
     # Where CUDA had not started there is nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:
@@ -636,6 +675,56 @@ def _keep(draft: Draft, command: cmd.Keep) -> Decision:
     return Done(lease.id)
 
 
+def _report_memory(draft: Draft, command: cmd.ReportMemory) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    state, grain = draft.state, draft.config.measure_granularity
+    told = tuple(memory.bounded(state, lease.id, command.figures))
+    known = state.steps.get(lease.id)
+    newly_known = (known or 0) < memory.KNOWN_AFTER <= command.steps
+    if told and (
+        newly_known
+        or known is None
+        or any(
+            memory.has_changed(state.figures.get((lease.id, one.gpu)), one, grain) for one in told
+        )
+    ):
+        draft.emit(ev.MemoryReported(draft.at, lease.id, told, command.steps))
+    _join_turns(draft, lease, command.can_take_turns)
+    if len(draft.events) > 1 and draft.state.queue.waiting:
+        serve(draft)
+    return Done(lease.id)
+
+
+def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
+    in_time = any(memory.in_time(draft.state, draft.config, part.gpu) for part in lease.allocations)
+    if can and in_time and lease.phase is LeasePhase.HELD and lease.id not in draft.state.takers:
+        draft.emit(ev.TurnsJoined(draft.at, lease.id))
+
+
+def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    _join_turns(draft, lease, can=True)
+    _settle_sharing(draft)
+    turn = draft.state.turns.get(lease.id)
+    if turn is not None and turn.phase in (TurnPhase.REST, TurnPhase.YIELDS):
+        draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
+    return Done(lease.id)
+
+
+def _end_turn(draft: Draft, command: cmd.EndTurn) -> Decision:
+    lease = _own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    turn = draft.state.turns.get(lease.id)
+    if turn is not None and turn.phase is not TurnPhase.REST:
+        draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
+    return Done(lease.id)
+
+
 def _resume(draft: Draft, command: cmd.Resume) -> Decision:
     lease = _own_task(draft, command.lease, command.environment, command.process)
     if lease is None:
@@ -851,6 +940,9 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.ConfirmLimit: _confirm_limit,
     cmd.Keep: _keep,
     cmd.Resume: _resume,
+    cmd.ReportMemory: _report_memory,
+    cmd.AskTurn: _ask_turn,
+    cmd.EndTurn: _end_turn,
     cmd.Release: _release,
     cmd.Revoke: _revoke,
     cmd.EndKernel: _end_kernel,

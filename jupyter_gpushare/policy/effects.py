@@ -17,6 +17,7 @@ from .model import (
     ParkReason,
     ProcessId,
 )
+from .sharing import TurnEnd
 from .state import State
 
 
@@ -104,6 +105,13 @@ class TellStopped:
     lease: LeaseId
 
 
+@dataclass(frozen=True, slots=True)
+class TellTurn:
+    """Tell a task how it stands with its turn: it may compute, must ask, or is left alone."""
+
+    lease: LeaseId
+
+
 Effect = (
     WatchProcess
     | Measure
@@ -116,6 +124,7 @@ Effect = (
     | WarnOfParking
     | TellLimit
     | TellStopped
+    | TellTurn
 )
 
 
@@ -144,6 +153,21 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield Signal(lease.task.process, config.unparkable_action)
         case ev.LeaseParked():
             yield Measure()
+        case ev.TurnGiven():
+            yield TellTurn(event.lease)
+        case ev.TurnOverran():
+            yield TellTurn(event.lease)
+            yield Measure()
+        case ev.GpuShared():
+            for name in sorted(state.takers):
+                if (name, event.gpu) in state.claims:
+                    yield TellTurn(name)
+        case ev.TurnMoved():
+            # Who asked, or said that it is done, knows.
+            if event.reason is not TurnEnd.DONE:
+                yield TellTurn(event.lease)
+            if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
+                yield Measure()
         case ev.ResumeCancelled():
             yield TellStopped(event.lease)
         case ev.MemberLeft():

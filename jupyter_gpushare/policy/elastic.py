@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final
 
 from . import events as ev
-from . import parking
+from . import memory, parking
 from .config import MIB, PolicyConfig
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
@@ -113,6 +113,8 @@ def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
 
 def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
     """Bytes by which each lease on a GPU could be lifted at most."""
+    if memory.in_time(state, config, gpu):
+        return  # what is free there is for others' turns
     ceiling = most(config, state.gpus[gpu].gpu)
     for name, uuid in state.claims:
         if uuid != gpu:

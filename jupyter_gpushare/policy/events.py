@@ -32,6 +32,7 @@ from .model import (
     Rung,
     Task,
 )
+from .sharing import Figures, Share, TurnEnd, TurnPhase
 
 VERSION: Final = 1
 
@@ -391,6 +392,80 @@ class ClaimMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryReported(Event):
+    """A task said what it keeps across its steps and what a step needs, on each of its GPUs."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    figures: tuple[Figures, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMeasured(Event):
+    """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    gpu: GpuUuid
+    memory: Bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShared(Event):
+    """Who shares a GPU by turns, and with how much; nobody: all have plain reservations again.
+
+    ``offset`` is the head-room in bytes.
+    """
+
+    gpu: GpuUuid
+    offset: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsJoined(Event):
+    """A task on a GPU that is used by turns can be gated between two steps."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGiven(Event):
+    """A task may compute on its GPUs that are shared by turns, and nobody else there."""
+
+    lease: LeaseId
+    gpus: tuple[GpuUuid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMoved(Event):
+    """A task's turn is asked for, asked back or over; ``phase`` ``None``: it needs none."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    phase: TurnPhase | None
+    reason: TurnEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOverran(Event):
+    """A task was asked for its turn and went on for too long: it lost the turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class LeftGone(Event):
+    """What a task had not cleared after its turn is measured as gone."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessFlagged(Event):
     """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
 
@@ -503,6 +578,14 @@ EVENTS: Final[dict[str, type[Event]]] = {
         ResumeCancelled,
         LeaseEnded,
         ClaimMoved,
+        MemoryReported,
+        ClaimMeasured,
+        GpuShared,
+        TurnsJoined,
+        TurnGiven,
+        TurnMoved,
+        TurnOverran,
+        LeftGone,
         ProcessFlagged,
         FlagActed,
         FlagCleared,

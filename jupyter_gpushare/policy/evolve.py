@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from immutables import Map
 
-from . import elastic
+from . import elastic, memory
 from . import events as ev
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (
@@ -26,6 +26,7 @@ from .model import (
     ProcessId,
 )
 from .queueing import Account, Waiting
+from .sharing import COMPUTING, TURN_MOVES, Turn, TurnEnd, TurnPhase
 from .state import Budget, Claim, Flag, GpuState, Lease, Reservation, State
 
 K = TypeVar("K")
@@ -298,6 +299,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         **_UNWARNED,
     )
     state = _put_lease(state, before, lease)
+    state = _no_turn(_leave_behind(state, lease.id, event.at), lease.id)
     if event.rung.stays:
         for part in lease.allocations:
             state = elastic.forget(state, lease.id, part.gpu)
@@ -525,6 +527,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stalled=_drop(state.stalled, lease.id),
         queue=state.queue.remove(lease.id),
     )
+    state = _no_turn(_leave_behind(state, lease.id, event.at), lease.id)
+    state = replace(state, takers=_drop(state.takers, lease.id))
     if not lease.allocations:  # it waited, or was parked and all is given back
         return _forget(state, lease)
     for part in lease.allocations:
@@ -537,7 +541,12 @@ def _forget(state: State, lease: Lease) -> State:
     by_process = state.by_process
     for process in lease.members:
         by_process = _without_id(by_process, process, lease.id)
-    return replace(state, leases=state.leases.delete(lease.id), by_process=by_process)
+    return replace(
+        state,
+        leases=state.leases.delete(lease.id),
+        by_process=by_process,
+        steps=_drop(state.steps, lease.id),
+    )
 
 
 def _claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, at: float) -> State:
@@ -579,12 +588,100 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
         state = replace(state, reservations=state.reservations.delete(key))
         state = elastic.forget_reservation(state, key)
         state = _charge(state, lease.environment, event.at, -1)
+    state = memory.forget(state, lease.id, event.gpu)
     if lease.phase is LeasePhase.PARKED:
         left = tuple(part for part in lease.allocations if part.gpu != event.gpu)
         return _in_line(_changed(state, lease.id, allocations=left), lease.id)
     if not any((lease.id, part.gpu) in state.claims for part in lease.allocations):
         state = _forget(state, lease)
     return state
+
+
+def _memory_reported(state: State, event: ev.MemoryReported) -> State:
+    figures = state.figures.mutate()
+    for told in event.figures:
+        figures[(event.lease, told.gpu)] = told
+    steps = state.steps.set(event.lease, event.steps)
+    return replace(state, figures=figures.finish(), steps=steps)
+
+
+def _claim_measured(state: State, event: ev.ClaimMeasured) -> State:
+    key = (event.lease, event.gpu)
+    if event.memory is None:
+        return replace(state, measured=_drop(state.measured, key))
+    return replace(state, measured=state.measured.set(key, event.memory))
+
+
+def _turns_joined(state: State, event: ev.TurnsJoined) -> State:
+    return replace(state, takers=state.takers.set(_lease(state, event.lease).id, False))
+
+
+def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:
+    known = state.turns.get(lease)
+    if known is not None:
+        move(TURN_MOVES, known.phase, phase, f"turn of {lease}")
+    order, asks = (known.order if known else 0), state.asks
+    if phase is TurnPhase.WAITS:
+        order, asks = asks, asks + 1
+    gpus = known.gpus if known and phase in COMPUTING else ()
+    return replace(state, turns=state.turns.set(lease, Turn(phase, at, order, gpus)), asks=asks)
+
+
+def _no_turn(state: State, lease: LeaseId) -> State:
+    return replace(state, turns=_drop(state.turns, lease))
+
+
+def _leave_behind(state: State, lease: LeaseId, at: float) -> State:
+    """Its turn is over without its word: temporary memory may still be there."""
+    if lease not in state.takers:
+        return state
+    left = state.left.mutate()
+    for part in _lease(state, lease).allocations:
+        left[(lease, part.gpu)] = at
+    return replace(state, left=left.finish())
+
+
+def _turn_given(state: State, event: ev.TurnGiven) -> State:
+    # The ledger keeps none of the moves between two turns: who has it now ended the others'.
+    for other, turn in tuple(state.turns.items()):
+        if turn.phase in COMPUTING and set(turn.gpus) & set(event.gpus):
+            state = _no_turn(state, other)
+    known = state.turns.get(event.lease)
+    if known is not None:
+        move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
+    order = known.order if known else state.asks
+    turn = Turn(TurnPhase.HOLDS, event.at, order, event.gpus)
+    return replace(state, turns=state.turns.set(event.lease, turn))
+
+
+def _turn_moved(state: State, event: ev.TurnMoved) -> State:
+    if event.phase is None:
+        return _no_turn(state, event.lease)
+    if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
+        left = state.left.mutate()
+        for part in _lease(state, event.lease).allocations:
+            left.pop((event.lease, part.gpu), None)
+        state = replace(state, left=left.finish())
+    elif event.phase is TurnPhase.REST and _computed(state, event.lease):
+        state = _leave_behind(state, event.lease, event.at)
+    return _turn_phase(state, event.lease, event.phase, event.at)
+
+
+def _computed(state: State, lease: LeaseId) -> bool:
+    turn = state.turns.get(lease)
+    return turn is None or turn.phase in COMPUTING
+
+
+def _turn_overran(state: State, event: ev.TurnOverran) -> State:
+    state = replace(state, takers=state.takers.set(event.lease, True))
+    if event.lease not in state.turns:  # the ledger tells
+        return state
+    state = _leave_behind(state, event.lease, event.at)
+    return _turn_phase(state, event.lease, TurnPhase.REST, event.at)
+
+
+def _left_gone(state: State, event: ev.LeftGone) -> State:
+    return replace(state, left=_drop(state.left, (event.lease, event.gpu)))
 
 
 def _flag_key(
@@ -624,11 +721,11 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
         settled_at=event.settled_at,
         accounts=Map(accounts),
     )
-    for environment, gpu, memory in event.reservations:
+    for environment, gpu, size in event.reservations:
         held = state.reservations[(environment, gpu)]
         books = _gpu(state, gpu)
-        state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + memory))
-        resized = replace(held, memory=memory)
+        state = _put_gpu(state, replace(books, reserved=books.reserved - held.memory + size))
+        resized = replace(held, memory=size)
         state = replace(state, reservations=state.reservations.set((environment, gpu), resized))
     bursts = {(environment, gpu): burst for environment, gpu, burst in event.bursts}
     state = replace(state, bursts=Map(bursts))
@@ -676,6 +773,14 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.ResumeCancelled: _resume_cancelled,
     ev.LeaseEnded: _lease_ended,
     ev.ClaimMoved: _claim_moved,
+    ev.MemoryReported: _memory_reported,
+    ev.ClaimMeasured: _claim_measured,
+    ev.GpuShared: memory.arrange,
+    ev.TurnsJoined: _turns_joined,
+    ev.TurnGiven: _turn_given,
+    ev.TurnMoved: _turn_moved,
+    ev.TurnOverran: _turn_overran,
+    ev.LeftGone: _left_gone,
     ev.ProcessFlagged: _process_flagged,
     ev.FlagActed: _flag_acted,
     ev.FlagCleared: _flag_cleared,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from . import events as ev
+from . import memory
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -35,11 +36,11 @@ class _Sorted:
 
     present: set[LeaseId] = field(default_factory=set)
     by_environment: dict[EnvironmentName, int] = field(default_factory=dict)
+    by_lease: dict[LeaseId, int | None] = field(default_factory=dict)
     unknown: set[EnvironmentName] = field(default_factory=set)
     largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
     foreign: int = 0
     strangers: list[ProcessReading] = field(default_factory=list)
-    by_lease: dict[LeaseId, int | None] = field(default_factory=dict)
     worked: set[LeaseId] = field(default_factory=set)
     opaque: bool = False
 
@@ -64,11 +65,12 @@ def observe(
         parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)
-        for key, memory in _offenders(state, reading.uuid, parts, config):
-            current[key] = memory
+        for key, size in _offenders(state, reading.uuid, parts, config):
+            current[key] = size
     yield from _claims(state, seen, at)
     yield from _left_behind(state, seen, at, config)
     yield from _work(state, seen, at)
+    yield from _takers(state, seen, at, config)
     yield from _flags(state, seen, current, at, config)
 
 
@@ -132,8 +134,7 @@ def used_by_environment(
 
 
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
-    held = state.reservations.get((environment, gpu))
-    return held.memory if held else 0
+    return memory.entitled(state, environment, gpu)
 
 
 def _unleased(
@@ -145,10 +146,7 @@ def _unleased(
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
     """Bytes used without a lease, beyond a lease, or by nobody we can name."""
-    excess = sum(
-        max(0, used - _reserved(state, environment, reading.uuid))
-        for environment, used in parts.by_environment.items()
-    )
+    excess = memory.excess(state, reading.uuid, parts.by_environment)
     nameless = 0
     if reading.used is not None:
         accounted = parts.foreign + sum(parts.by_environment.values())
@@ -215,14 +213,41 @@ def _left_behind(
         for part in lease.allocations:
             parts = seen.get(part.gpu)
             held = state.reservations[(lease.environment, part.gpu)]
-            if parts is None or parts.opaque or held.claims > 1:
-                continue  # others of its environment share the reservation
+            if parts is None or parts.opaque or held.claims > 1 or held.full is not None:
+                continue  # others of its environment share the reservation, or it takes turns
             left = parts.by_lease.get(name, 0)
             if left is None:
                 continue
             keeps = -(-(left + config.residue_margin) // grain) * grain
             if 0 < keeps < held.memory:
                 yield ev.ReservationResized(at, lease.environment, part.gpu, Bytes(keeps))
+
+
+def _takers(
+    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """What tasks that take turns really use, and whether they cleared what they had to."""
+    for name in sorted(state.takers):
+        for part in state.leases[name].allocations:
+            if part.gpu not in seen or not memory.in_time(state, config, part.gpu):
+                continue
+            parts, key = seen[part.gpu], (name, part.gpu)
+            if state.claims[key].phase is ClaimPhase.DRAINING:
+                continue
+            used = parts.by_lease.get(name)
+            known = state.measured.get(key)
+            grain = config.measure_granularity
+            if used is None or known is None:
+                changed = used is not known
+            else:
+                changed = abs(used - known) >= grain
+            if changed:
+                yield ev.ClaimMeasured(at, name, part.gpu, None if used is None else Bytes(used))
+            share = state.shares.get(key)
+            is_there = name in parts.present or parts.opaque
+            cleared = share is not None and used is not None and used <= share.persistent
+            if state.left.get(key, at) < at and (cleared or not is_there):
+                yield ev.LeftGone(at, name, part.gpu)
 
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
@@ -239,11 +264,11 @@ def _flags(
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
-    for key, memory in sorted(current.items(), key=lambda entry: repr(entry[0])):
+    for key, size in sorted(current.items(), key=lambda entry: repr(entry[0])):
         gpu, process, kind = key
         flag = state.flags.get(key)
         if flag is None:
-            yield ev.ProcessFlagged(at, gpu, process, kind, memory)
+            yield ev.ProcessFlagged(at, gpu, process, kind, size)
         elif (
             not flag.acted
             and config.audit_action is not HolderAction.WAIT

@@ -17,6 +17,7 @@ from .model import (
     Rung,
 )
 from .queueing import Waiting
+from .sharing import COMPUTING
 from .state import Lease, State
 
 
@@ -43,7 +44,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
         for name, account in sorted(state.accounts.items())
     )
     reservations = tuple(
-        (environment, gpu, held.memory)
+        (environment, gpu, held.memory if held.full is None else held.full)
         for (environment, gpu), held in sorted(state.reservations.items())
     )
     bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
@@ -51,6 +52,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
         at, state.grants, state.arrivals, state.settled_at, accounts, reservations, bursts
     )
     yield from _lifts(state)
+    yield from _sharing(state)
     # After the number of grants is known: what is held up counts from it.
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
@@ -80,6 +82,21 @@ def _lifts(state: State) -> Iterator[ev.Event]:
         at = max((lift.confirmed_at or 0.0 for lift in has.values()), default=lease.changed_at)
         gpus = tuple(Allocation(gpu, lift.memory) for gpu, lift in has.items())
         yield ev.LimitConfirmed(at, name, lease.environment, gpus, lease.live_limits)
+
+
+def _sharing(state: State) -> Iterator[ev.Event]:
+    """Who shares a GPU by turns, and whose turn it is."""
+    at = state.settled_at
+    for uuid in sorted({gpu for _lease, gpu in state.shares}):
+        shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)
+        yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, shares)
+    for name, overran in sorted(state.takers.items()):
+        yield ev.TurnsJoined(at, name)
+        if overran:
+            yield ev.TurnOverran(at, name, state.leases[name].environment)
+    for name, turn in sorted(state.turns.items()):
+        if turn.phase in COMPUTING:
+            yield ev.TurnGiven(turn.since, name, turn.gpus)
 
 
 def _urgent_at(state: State, item: Waiting) -> int:

@@ -32,6 +32,7 @@ from .model import (
 )
 from .queueing import Account, Queue
 from .quotas import QuotaBook
+from .sharing import Figures, Share, Turn
 
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
@@ -43,7 +44,8 @@ class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
     ``tasks`` counts the leases with a claim here, but for parked ones that only left
-    something behind.
+    something behind. ``shared`` is the region that tasks use by turns, its head-room
+    ``offset`` included; 0 where nobody does.
     """
 
     gpu: Gpu
@@ -51,11 +53,13 @@ class GpuState:
     reserved: int = 0
     unleased: int = 0
     tasks: int = 0
+    shared: int = 0
+    offset: int = 0
 
     @property
     def free(self) -> int:
         """Bytes that may still be promised; negative when squatters took more than was left."""
-        return self.gpu.memory - self.reserved - self.unleased
+        return self.gpu.memory - self.reserved - self.shared - self.unleased
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """An environment's bytes on one GPU, shared by its ``claims`` there."""
+    """An environment's bytes on one GPU, shared by its ``claims`` there.
+
+    ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across
+    their steps, and ``full`` the plain reservation that it has otherwise.
+    """
 
     memory: Bytes
     claims: int
+    full: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,9 @@ class Budget:
 class State:
     """Everything. Leases that ended are kept only while a claim of theirs drains.
 
-    While ``problem`` is set nothing is granted.
+    While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks
+    say of their memory. ``takers`` are those that can take turns, and whether each has
+    overrun one; ``left`` says since when one may keep temporary memory beyond its turn.
     """
 
     boot_id: str = ""
@@ -209,6 +220,14 @@ class State:
     started_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
+    figures: Map[ClaimKey, Figures] = Map()
+    steps: Map[LeaseId, int] = Map()
+    measured: Map[ClaimKey, Bytes] = Map()
+    shares: Map[ClaimKey, Share] = Map()
+    takers: Map[LeaseId, bool] = Map()
+    turns: Map[LeaseId, Turn] = Map()
+    left: Map[ClaimKey, float] = Map()
+    asks: int = 0
 
     def parked_memory(self, environment: EnvironmentName | None = None) -> int:
         """Bytes of host memory that parked tasks have, or are promised; of one environment, or all.

@@ -86,6 +86,7 @@ class World:
         result = core.step(before, command, self.config)
         replayed = before
         for event in result.events:
+            self.before_event(replayed, event)
             if isinstance(event, ev.ParkAsked):
                 self.idle_long_enough(replayed, event)
             if isinstance(event, ev.ClaimMoved) and event.phase is ClaimPhase.GONE:
@@ -123,6 +124,9 @@ class World:
         self.commands.append(command)
         return result.decision
 
+    def before_event(self, before: State, event: ev.Event) -> None:
+        """For worlds that know more: what must hold when ``event`` happens."""
+
     @staticmethod
     def within_capacity(before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1: a grant that takes memory leaves reserved + unleased <= capacity."""
@@ -142,8 +146,9 @@ class World:
                 owned = any((owner, gpu) in after.claims for owner in owners)
                 if gpu == part.gpu and not owned:
                     left += min(size, self.entitled.get((pid, gpu), 0))
-            grew = after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved
-            taken = after.gpus[part.gpu].reserved + left
+            books = after.gpus[part.gpu]
+            grew = books.reserved > before.gpus[part.gpu].reserved
+            taken = books.reserved + books.shared + left
             capacity = after.gpus[part.gpu].gpu.memory
             assert not grew or taken <= capacity, "memory that is still in use was given away"
             pid = after.leases[event.lease].task.process.pid

@@ -1,0 +1,87 @@
+"""The words for sharing one GPU in time: what a task keeps, what it needs for a step, its turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from .model import Bytes, GpuUuid, LeaseId
+
+
+class ShareMode(Enum):
+    """How the tasks of a GPU share it: each in its own part, or by turns in one common part."""
+
+    SPACE = "space"
+    TIME = "time"
+
+
+class TurnPhase(Enum):
+    """How a task stands with its turn; a task that is left alone has none."""
+
+    REST = "rest"
+    WAITS = "waits"
+    HOLDS = "holds"
+    YIELDS = "yields"
+
+
+class TurnEnd(Enum):
+    """Why a turn ended, or was not even begun."""
+
+    DONE = "done"
+    IDLE = "idle"
+    STALLED = "stalled"
+    OVERRUN = "overrun"
+    NEWCOMER = "newcomer"
+    ALONE = "alone"
+
+
+#: The only table of allowed moves of a turn. Who is left alone leaves it from anywhere.
+TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
+    TurnPhase.REST: frozenset({TurnPhase.WAITS}),
+    TurnPhase.WAITS: frozenset({TurnPhase.HOLDS, TurnPhase.REST}),
+    TurnPhase.HOLDS: frozenset({TurnPhase.YIELDS, TurnPhase.WAITS, TurnPhase.REST}),
+    TurnPhase.YIELDS: frozenset({TurnPhase.WAITS, TurnPhase.REST}),
+}
+
+COMPUTING: Final = (TurnPhase.HOLDS, TurnPhase.YIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a task says of its memory on one GPU, in bytes.
+
+    ``persistent`` lives across steps (parameters, optimizer state); ``temporary`` is
+    the most that a step needs beyond it; ``cache`` is what the framework keeps unused.
+    """
+
+    gpu: GpuUuid
+    persistent: Bytes
+    temporary: Bytes
+    cache: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a task is promised on a GPU that it uses by turns, in bytes.
+
+    ``persistent`` is its own; ``temporary`` is its part of the common region, in its turn.
+    """
+
+    lease: LeaseId
+    persistent: Bytes
+    temporary: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One task's turn. ``since`` is when this phase began (boot time).
+
+    ``order`` counts the asks: who asked first is served first. ``gpus`` are those on
+    which nobody else may compute while it does.
+    """
+
+    phase: TurnPhase
+    since: float
+    order: int = 0
+    gpus: tuple[GpuUuid, ...] = ()

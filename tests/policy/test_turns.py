@@ -1,0 +1,116 @@
+"""Turns on one GPU: one at a time, no starvation, no deadlock; and memory that is really there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+from support.policy_turns import NobodyStarves, TakingTurns
+
+from jupyter_gpushare.policy import evolve, memory, turns
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.sharing import Share, ShareMode, TurnPhase
+
+pytestmark = pytest.mark.timeout(900)
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+TestTakingTurns = TakingTurns.TestCase
+TestTakingTurns.settings = QUICK
+TestNobodyStarves = NobodyStarves.TestCase
+TestNobodyStarves.settings = settings(QUICK, max_examples=40)
+
+sizes = st.integers(0, 2**40)
+shares = st.lists(
+    st.builds(Share, st.text(max_size=3).map(LeaseId), sizes.map(Bytes), sizes.map(Bytes)),
+    max_size=6,
+)
+
+
+@given(shares, sizes)
+def test_one_at_a_time_fits_whoever_computes(tasks: list[Share], offset: int) -> None:
+    """S2's rule: with what it promises, each may take its step while all others keep theirs."""
+    total = memory.promised(tasks, offset)
+    kept = sum(task.persistent for task in tasks)
+    for task in tasks:
+        assert kept + task.temporary + offset <= total
+    if tasks:
+        assert any(kept + task.temporary + offset == total for task in tasks), "and no more"
+        assert memory.fits(tasks, (), offset, total)
+        assert not memory.fits(tasks, (1,), offset, total)
+    else:
+        assert total == 0
+
+
+@given(shares, sizes, sizes)
+def test_turns_never_need_more_than_everybody_at_once(tasks: list[Share], a: int, b: int) -> None:
+    at_once = sum(task.persistent + task.temporary for task in tasks)
+    assert memory.promised(tasks, 0) <= at_once
+    assert memory.promised(tasks, max(a, b)) >= memory.promised(tasks, min(a, b))
+
+
+def test_modes_by_gpu_name_and_uuid() -> None:
+    config = PolicyConfig(
+        share_mode=ShareMode.SPACE,
+        share_modes=(("h200", ShareMode.TIME), ("GPU-1", ShareMode.SPACE)),
+    )
+
+    def mode(uuid: str, name: str) -> ShareMode:
+        return memory.mode(config, Gpu(GpuUuid(uuid), 0, name, Bytes(1)))
+
+    assert mode("GPU-0", "NVIDIA H200") is ShareMode.TIME
+    assert mode("GPU-1", "NVIDIA H200") is ShareMode.SPACE, "the UUID goes first"
+    assert mode("GPU-2", "NVIDIA A100") is ShareMode.SPACE
+
+
+def _two_at_once(monkeypatch: Any) -> None:
+    """Who has the turn is not looked at."""
+    monkeypatch.setattr(turns, "holders", lambda state, shared: {})
+
+
+def _forget_what_was_left(monkeypatch: Any) -> None:
+    """A turn that was taken away left nothing behind."""
+    monkeypatch.setattr(evolve, "_leave_behind", lambda state, lease, at: state)
+
+
+def _count_the_smallest_step(monkeypatch: Any) -> None:
+    """The common region has room for anybody's step but the largest."""
+
+    def promised(tasks: Any, offset: int) -> int:
+        tasks = tuple(tasks)
+        smallest = min((task.temporary for task in tasks), default=0)
+        return sum(task.persistent for task in tasks) + smallest if tasks else 0
+
+    monkeypatch.setattr(memory, "promised", promised)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [_two_at_once, _forget_what_was_left, _count_the_smallest_step],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    quick = settings(
+        QUICK, max_examples=100, derandomize=True, database=None, phases=[Phase.generate]
+    )
+    with pytest.raises((AssertionError, evolve.InvariantBroken)):
+        run_state_machine_as_test(TakingTurns, settings=quick)
+
+
+def test_no_turn_is_moved_outside_the_table() -> None:
+    """Everything that may follow a phase is in the one table."""
+    from jupyter_gpushare.policy.sharing import TURN_MOVES
+
+    assert set(TURN_MOVES) == set(TurnPhase)
+    assert TurnPhase.HOLDS not in TURN_MOVES[TurnPhase.REST], "a turn is asked for"
+    assert all(phase not in targets for phase, targets in TURN_MOVES.items())

@@ -1,0 +1,455 @@
+"""Random histories of tasks that take turns on GPUs: honest, slow, stopped, dying, forgetful.
+
+The world knows what every task really has on a GPU and who really computes. The
+policy learns only what tasks say, what is measured, and who dies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core, memory, turns
+from jupyter_gpushare.policy import events as ev
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.effects import TellTurn
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.sharing import COMPUTING, Figures, ShareMode, TurnPhase
+from jupyter_gpushare.policy.state import State
+from support.policy_world import BOOT, GIB, World, gpu, process
+
+FOR_EVER = 1e12
+CONFIG = PolicyConfig(
+    max_tasks_per_gpu=4,
+    measure_granularity=1,
+    share_mode=ShareMode.TIME,
+    quantum=10.0,
+    turn_bound=20.0,
+    turn_patience=FOR_EVER,
+    turn_offset=GIB // 10,
+    turn_context=0,
+    heartbeat_timeout=15.0,
+    max_waiting_per_environment=8,
+)
+
+
+@dataclass
+class Actor:
+    """A task that trains, as a client with a gate behaves. Sizes in bytes, on each GPU."""
+
+    pid: int
+    who: str
+    lease: LeaseId
+    persistent: int
+    temporary: int
+    gated: bool
+    steps: int = 0
+    closed: bool = False
+    waiting: bool = False
+    in_step: bool = False
+    stopped: bool = False
+    idle: bool = False
+    #: What it was told while it was stopped.
+    unread: list[bool] = field(default_factory=list)
+
+
+class TurnWorld(World):
+    """A world that passes on what tasks are told of their turns."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.actors: dict[LeaseId, Actor] = {}
+
+    def run(self, command: cmd.Command) -> core.Decision:
+        before = len(self.history)
+        decision = super().run(command)
+        for event in self.history[before:]:
+            for effect in core.effects(event, self.state, self.config):
+                if isinstance(effect, TellTurn):
+                    self.tell(effect.lease)
+        return decision
+
+    def before_event(self, before: State, event: ev.Event) -> None:
+        """A turn is given where nobody has it."""
+        if isinstance(event, ev.TurnGiven):
+            for name, turn in before.turns.items():
+                if name != event.lease and turn.phase in COMPUTING:
+                    assert not set(turn.gpus) & set(event.gpus), "two tasks have one turn"
+
+    def tell(self, name: LeaseId) -> None:
+        actor, turn = self.actors.get(name), self.state.turns.get(name)
+        if actor is None or (turn is not None and turn.phase is TurnPhase.WAITS):
+            return
+        closed = turn is not None and turn.phase is not TurnPhase.HOLDS
+        actor.unread.append(closed)
+        if not actor.stopped:
+            self.read(actor)
+
+    def read(self, actor: Actor) -> None:
+        for closed in actor.unread:
+            actor.closed = closed
+            actor.waiting = actor.waiting and closed
+        actor.unread.clear()
+
+    def who(self, actor: Actor) -> tuple[Any, ...]:
+        return (actor.lease, EnvironmentName(actor.who), process(actor.pid))
+
+    def uuids(self, actor: Actor) -> list[GpuUuid]:
+        lease = self.state.leases.get(actor.lease)
+        return [] if lease is None else [part.gpu for part in lease.allocations]
+
+    def have(self, actor: Actor, size: int, limited: bool) -> None:
+        limits = dict(memory.limits(self.state, actor.lease)) if limited else {}
+        for uuid in self.uuids(actor):
+            own = min(size, limits.get(uuid, size))
+            share = self.state.shares.get((actor.lease, uuid))
+            if not limited and share is not None:
+                own = min(own, share.persistent)
+            if share is None:  # an honest person's tasks keep within their reservation together
+                held = self.state.reservations[(EnvironmentName(actor.who), uuid)]
+                own = min(own, held.memory - self.others(actor, uuid))
+            if own > 0:
+                self.memory[(actor.pid, uuid)] = own
+            else:
+                self.memory.pop((actor.pid, uuid), None)
+
+    def others(self, actor: Actor, uuid: GpuUuid) -> int:
+        mine = {
+            other.pid
+            for other in self.actors.values()
+            if other.who == actor.who and other.pid != actor.pid
+        }
+        return sum(s for (pid, where), s in self.memory.items() if where == uuid and pid in mine)
+
+    def report(self, actor: Actor) -> None:
+        figures = tuple(
+            Figures(uuid, Bytes(actor.persistent), Bytes(actor.temporary), Bytes(0))
+            for uuid in self.uuids(actor)
+        )
+        self.run(cmd.ReportMemory(self.at, *self.who(actor), figures, actor.steps, actor.gated))
+
+    def begin_step(self, actor: Actor) -> None:
+        """A step begins if the gate lets it; else the turn is asked for."""
+        actor.idle = False
+        if self.state.leases[actor.lease].activity is Activity.IDLE:
+            self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.BUSY))
+        if actor.closed and actor.gated:
+            self.ask(actor)
+        if not actor.waiting:
+            actor.in_step = True
+            self.have(actor, actor.persistent + actor.temporary, limited=True)
+
+    def holds(self, actor: Actor) -> bool:
+        lease = self.state.leases.get(actor.lease)
+        return lease is not None and lease.phase is LeasePhase.HELD
+
+    def train(self, actor: Actor, steps: int) -> None:
+        for _ in range(steps):
+            if actor.waiting:
+                return
+            if not actor.in_step:
+                self.begin_step(actor)
+            if actor.in_step:
+                self.end_step(actor)
+
+    def second(self) -> None:
+        """The shell's timer is never later than this."""
+        self.at += 1.0
+        self.beat()
+        self.run(cmd.Tick(self.at, self.at))
+
+    def end_step(self, actor: Actor) -> None:
+        actor.in_step = False
+        actor.steps += 1
+        self.report(actor)
+        if actor.closed and actor.gated:
+            self.ask(actor)
+
+    def ask(self, actor: Actor) -> None:
+        self.have(actor, actor.persistent, limited=False)
+        actor.waiting = True
+        self.run(cmd.AskTurn(self.at, *self.who(actor)))
+        turn = self.state.turns.get(actor.lease)
+        if turn is None or turn.phase is TurnPhase.HOLDS:  # the answer says so
+            actor.closed = actor.waiting = False
+
+    def beat(self) -> None:
+        for actor in list(self.actors.values()):
+            if not actor.stopped and actor.lease in self.state.leases:
+                self.run(cmd.Heartbeat(self.at, *self.who(actor)))
+
+
+class TakingTurns(RuleBasedStateMachine):
+    """One to three GPUs; tasks of several people on one or two of them."""
+
+    config = CONFIG
+
+    @initialize(
+        gpus=st.lists(st.integers(16, 24), min_size=1, max_size=2),
+        crowd=st.lists(st.integers(6, 14), min_size=2, max_size=6),
+        data=st.data(),
+    )
+    def begin(self, gpus: list[int], crowd: list[int], data: st.DataObject) -> None:
+        world = TurnWorld(self.config)
+        world.start([gpu(i, size) for i, size in enumerate(gpus)], Quota(2, None))
+        self.world = world
+        self.next_pid = 1
+        for gib in crowd:
+            both = data.draw(st.integers(0, 3)) == 0
+            self.come("abcde"[self.next_pid % 5], 2 if both else 1, gib, 8, 30, 9)
+            self.everybody(25)
+
+    def _pick(self, data: st.DataObject, *, stopped: bool | None = False) -> Actor | None:
+        found = [
+            actor
+            for actor in self.world.actors.values()
+            if (stopped is None or actor.stopped is stopped)
+            and actor.lease in self.world.state.leases
+            and self.world.state.leases[actor.lease].phase is LeasePhase.HELD
+        ]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(
+        who=st.sampled_from("abcde"),
+        gpus=st.integers(1, 2),
+        gib=st.integers(2, 14),
+        kept=st.integers(0, 40),
+        step=st.integers(0, 50),
+        gated=st.integers(0, 9),
+    )
+    def come(self, who: str, gpus: int, gib: int, kept: int, step: int, gated: int) -> None:
+        """Somebody comes, gets GPUs or not, and takes a few steps."""
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        request = Request(gpus, Bytes(gib * GIB))
+        decision = self.world.request(who, pid, request, wait=False)
+        if isinstance(decision, core.Grant):
+            persistent = gib * GIB * kept // 100
+            temporary = (gib * GIB - persistent) * step // 100
+            actor = Actor(pid, who, decision.lease, persistent, temporary, gated > 0)
+            self.world.actors[decision.lease] = actor
+            self.world.train(actor, 3)
+
+    @precondition(lambda self: self.world.actors)
+    @rule(rounds=st.integers(1, 40))
+    def everybody_trains(self, rounds: int) -> None:
+        """A step a second of everybody who may."""
+        self.everybody(rounds)
+
+    def everybody(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for actor in list(self.world.actors.values()):
+                if not actor.stopped and not actor.idle and self.world.holds(actor):
+                    self.world.train(actor, 1)
+            self.world.second()
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data())
+    def be_in_a_step(self, data: st.DataObject) -> None:
+        actor = self._pick(data)
+        if actor is not None and not actor.in_step and not actor.waiting:
+            self.world.begin_step(actor)
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), kept=st.integers(0, 100))
+    def grow(self, data: st.DataObject, kept: int) -> None:
+        """Another model, or another batch size: told before it is used."""
+        actor = self._pick(data)
+        if actor is not None and not actor.in_step and not actor.waiting:
+            full = min(p.memory for p in self.world.state.leases[actor.lease].allocations)
+            actor.persistent = full * kept // 100
+            actor.temporary = full - actor.persistent
+            self.world.report(actor)
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), drops=st.booleans())
+    def rest(self, data: st.DataObject, drops: bool) -> None:
+        """A cell ends; what it had stays there, or is dropped."""
+        actor = self._pick(data)
+        if actor is None or actor.in_step or actor.waiting or actor.idle:
+            return
+        actor.idle = True
+        if drops:
+            self.world.have(actor, actor.persistent, limited=False)
+            self.world.run(cmd.EndTurn(self.world.at, *self.world.who(actor)))
+            actor.closed = actor.closed or actor.lease in self.world.state.turns
+        self.world.run(cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE))
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data())
+    def give_up_waiting(self, data: st.DataObject) -> None:
+        """Ctrl-C."""
+        actor = self._pick(data)
+        if actor is not None and actor.waiting:
+            actor.waiting = False
+            self.world.run(cmd.EndTurn(self.world.at, *self.world.who(actor)))
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), go_on=st.booleans())
+    def stop_or_go_on(self, data: st.DataObject, go_on: bool) -> None:
+        """SIGSTOP, SIGCONT."""
+        actor = self._pick(data, stopped=go_on)
+        if actor is not None:
+            actor.stopped = not go_on
+            if go_on:
+                self.world.run(cmd.Heartbeat(self.world.at, *self.world.who(actor)))
+                self.world.read(actor)
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), how=st.sampled_from(["dies", "releases", "joined"]))
+    def leave(self, data: st.DataObject, how: str) -> None:
+        actor = self._pick(data, stopped=None)
+        if actor is None:
+            return
+        if how == "joined":
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+            who = EnvironmentName(actor.who)
+            self.world.run(cmd.Attach(self.world.at, actor.lease, who, process(pid)))
+            self.world.die(pid)
+            return
+        del self.world.actors[actor.lease]
+        if how == "releases":
+            self.world.release(actor.lease, actor.who)
+        self.world.die(actor.pid)
+
+    @rule()
+    def observe(self) -> None:
+        self.world.observe()
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 11.0, 21.0]), measured=st.booleans())
+    def time_passes(self, seconds: float, measured: bool) -> None:
+        for _ in range(int(seconds)):
+            self.world.second()
+        if measured:
+            self.world.observe()
+
+    @rule()
+    def restart(self) -> None:
+        before = self.world.state
+        state = State()
+        for event in core.summarise(before):
+            assert event.DURABLE
+            state = core.evolve(state, event)
+        core.check(state)
+        assert state.shares == before.shares
+        assert state.reservations == before.reservations
+        assert state.takers == before.takers
+        computing = {n: t.gpus for n, t in before.turns.items() if t.phase in COMPUTING}
+        assert {n: t.gpus for n, t in state.turns.items()} == computing
+        self.world.state = dataclasses.replace(
+            state,
+            quotas=dataclasses.replace(
+                before.quotas, overrides=state.quotas.overrides, groups_of=state.quotas.groups_of
+            ),
+        )
+        gpus = tuple(books.gpu for books in before.gpus.values())
+        self.world.run(cmd.Start(self.world.at, BOOT, gpus))
+        for actor in list(self.world.actors.values()):
+            who = self.world.who(actor)
+            if not actor.stopped and actor.lease in self.world.state.leases:
+                self.world.run(cmd.Attach(self.world.at, *who))
+                self.world.report(actor)
+                if actor.waiting:
+                    self.world.ask(actor)
+                self.world.tell(actor.lease)
+
+    @invariant()
+    def one_turn_a_gpu(self) -> None:
+        """At every instant one task computes on a GPU that is shared by turns, never two."""
+        if not hasattr(self, "world"):
+            return
+        state = self.world.state
+        for uuid in state.gpus:
+            names = [
+                name
+                for name, turn in state.turns.items()
+                if turn.phase in COMPUTING and (name, uuid) in state.claims
+            ]
+            assert len(names) <= 1
+        assert turns.next_event(state, self.config, self.world.at) is None, (
+            "something was forgotten"
+        )
+
+    @invariant()
+    def memory_is_there(self) -> None:
+        """Promise 1 against the truth: what honest tasks have on a GPU is never beyond it."""
+        if not hasattr(self, "world"):
+            return
+        for uuid, books in self.world.state.gpus.items():
+            used = sum(s for (_pid, where), s in self.world.memory.items() if where == uuid)
+            assert used <= books.gpu.memory, "a step has not the memory it was promised"
+
+    @invariant()
+    def who_computes_alone_is_left_alone(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        state = self.world.state
+        for name in state.turns:
+            others = [
+                other
+                for other in state.takers
+                if other != name
+                and any(
+                    (other, part.gpu) in state.claims for part in state.leases[name].allocations
+                )
+            ]
+            assert others, "a task alone has a turn"
+
+
+class NobodyStarves(TakingTurns):
+    """The same with patience that ends: who waits computes within the stated bound."""
+
+    config = dataclasses.replace(CONFIG, turn_patience=30.0)
+
+    @invariant()
+    def nobody_waits_for_longer_than_the_bound(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world, config = self.world, self.config
+        n = len(world.state.takers)
+        # The timer comes once a second, three times for each turn.
+        bound = config.turn_patience + (n + 1) * (config.quantum + config.turn_bound + 3.0)
+        for turn in world.state.turns.values():
+            if turn.phase is TurnPhase.WAITS:
+                assert world.at - turn.since <= bound, "somebody waits for ever"
+
+    @precondition(lambda self: self.world.state.turns)
+    @rule()
+    def wait_until_all_had_a_turn(self) -> None:
+        waiting = {n for n, t in self.world.state.turns.items() if t.phase is TurnPhase.WAITS}
+        n, config = len(self.world.state.takers), self.config
+        bound = config.turn_patience + (n + 1) * (config.quantum + config.turn_bound + 3.0)
+        for _ in range(int(bound) + 1):
+            for actor in list(self.world.actors.values()):
+                turn = self.world.state.turns.get(actor.lease)
+                if turn is not None and turn.phase is TurnPhase.HOLDS:
+                    waiting.discard(actor.lease)
+            waiting = {
+                n
+                for n in waiting
+                if n in self.world.state.turns
+                and self.world.state.turns[n].phase is TurnPhase.WAITS
+            }
+            if not waiting:
+                return
+            self.world.second()
+        raise AssertionError(f"{waiting} never had a turn")
