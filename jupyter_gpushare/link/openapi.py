@@ -175,6 +175,23 @@ def _schemas() -> Json:
                 "tasks": _COUNT,
                 "health": {"enum": ["ok", "lost"]},
                 "problem": _or_null("string"),
+                "share_mode": {
+                    "enum": ["space", "time"],
+                    "description": "whether its tasks have a part each, or take turns",
+                },
+                "shared": {
+                    **_BYTES,
+                    "description": "bytes that tasks use by turns, with the head-room",
+                },
+                "persistent": {
+                    **_BYTES,
+                    "description": "bytes that its tasks keep across their steps, as they say",
+                },
+                "temporary": {
+                    **_BYTES,
+                    "description": "the most that a step of one of them needs beyond, in bytes",
+                },
+                "in_turns": {**_FLAG, "description": "whether a task computes there in its turn"},
                 "squatters": _array(
                     _object(
                         {
@@ -225,6 +242,16 @@ def _schemas() -> Json:
                             "measured": _or_null(
                                 "integer", description="bytes it uses; null is unknown"
                             ),
+                            "persistent": _or_null(
+                                "integer",
+                                description="bytes it keeps across its steps; null: unknown",
+                            ),
+                            "temporary": _or_null(
+                                "integer", description="bytes that a step needs beyond those"
+                            ),
+                            "cache": _or_null(
+                                "integer", description="bytes that its framework keeps unused"
+                            ),
                         }
                     )
                 ),
@@ -258,6 +285,14 @@ def _schemas() -> Json:
                         ),
                         {"type": "null"},
                     ],
+                },
+                "turn": {
+                    "enum": ["rest", "waits", "holds", "yields", None],
+                    "description": "how it stands with its turn; null: it needs none",
+                },
+                "overran": {
+                    **_FLAG,
+                    "description": "whether it has once not given its turn back in time",
                 },
                 "pinned_until": _or_null(
                     "number", description="until when its people keep its GPUs: Unix time, seconds"

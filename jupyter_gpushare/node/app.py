@@ -36,6 +36,7 @@ from ..policy.model import (
     ParkWhen,
     ProcessId,
 )
+from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol.address import embedded_socket
 from ..protocol.sizes import parse_size
@@ -340,6 +341,44 @@ class Policy(Configurable):
         where no other time-out is set.""",
     ).tag(config=True)
 
+    share_mode = Enum(
+        ("space", "time"),
+        "space",
+        help="""How the tasks of a GPU share it: each in its own part, or by turns. Then those
+        that can be gated between two steps share the memory that only a step needs.""",
+    ).tag(config=True)
+    share_modes = Dict(
+        value_trait=Enum(("space", "time")),
+        key_trait=Unicode(),
+        help="""The same by GPU: its UUID, or a part of its name, like {"H200": "time"}.""",
+    ).tag(config=True)
+    quantum = Float(
+        10.0, min=0.01, help="Seconds of one turn; it ends with the step that runs then."
+    ).tag(config=True)
+    turn_bound = Float(
+        60.0,
+        min=0.01,
+        help="""Seconds in which a task must end its step after its turn is over. One that does
+        not has overrun: it loses the turn and is not put into turns again.""",
+    ).tag(config=True)
+    turn_patience = Float(
+        60.0,
+        min=0.0,
+        help="""Seconds for which a task waits for memory that another did not clear after its
+        turn; then it computes with what is left.""",
+    ).tag(config=True)
+    turn_offset = Integer(
+        100_000_000,
+        min=0,
+        help="Bytes of head-room on a GPU whose tasks take turns.",
+    ).tag(config=True)
+    turn_context = Integer(
+        512 * 1024**2,
+        min=0,
+        help="""Bytes that CUDA itself takes in each process and no framework tells; counted with
+        what a task keeps across its steps.""",
+    ).tag(config=True)
+
     def frozen(self) -> PolicyConfig:
         """These traits as the policy takes them."""
         return PolicyConfig(
@@ -374,6 +413,15 @@ class Policy(Configurable):
             burst_memory=_part("Policy.burst_memory", self.burst_memory),
             burst_headroom=_part("Policy.burst_headroom", self.burst_headroom),
             burst_return=self.burst_return,
+            share_mode=ShareMode(self.share_mode),
+            share_modes=tuple(
+                (part, ShareMode(how)) for part, how in sorted(self.share_modes.items())
+            ),
+            quantum=self.quantum,
+            turn_bound=self.turn_bound,
+            turn_patience=self.turn_patience,
+            turn_offset=self.turn_offset,
+            turn_context=self.turn_context,
         )
 
 

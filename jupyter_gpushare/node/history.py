@@ -57,6 +57,11 @@ def _budget(data: Mapping[str, Any]) -> str:
     return "GPU-hours are not limited any more" if budget is None else f"there is budget: {used}"
 
 
+def gpus_tasks(count: int) -> str:
+    """How many tasks do something."""
+    return "1 task computes" if count == 1 else f"{count} tasks compute"
+
+
 def _ended(data: Mapping[str, Any]) -> str:
     by = f" by {data['by']}" if data.get("by") else ""
     return f"ended: {data['reason']}{by}" + (f", {data['detail']}" if data["detail"] else "")
@@ -89,6 +94,13 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "ResumeCancelled": lambda d: "stopped waiting and stays parked",
     "LeaseEnded": _ended,
     "ClaimMoved": lambda d: f"memory on {d['gpu']} is {d['phase']}",
+    "GpuShared": lambda d: (
+        f"{gpus_tasks(len(d['shares']))} by turns on {d['gpu']}"
+        if d["shares"]
+        else f"{d['gpu']} is not used by turns any more"
+    ),
+    "TurnsJoined": lambda d: "can take turns",
+    "TurnOverran": lambda d: "did not give its turn back in time",
     "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
     "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
     "BudgetChanged": _budget,

@@ -19,6 +19,7 @@ from ..policy.effects import (
     TellEnded,
     TellGranted,
     TellStopped,
+    TellTurn,
     WarnOfParking,
 )
 from ..policy.events import (
@@ -468,6 +469,8 @@ class Service:
                 if call.method is Method.PIN and lease is not None:
                     result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
                 conn.reply(call.id, result)
+            if call.method is Method.TURN_ASK and decision.lease is not None:
+                self._tell_turn(decision.lease, state)  # it may have had its turn, or need none
         else:
             self._lease_answer(guest, call, decision.lease)
 
@@ -482,6 +485,7 @@ class Service:
         if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
+            self._tell_turn(name, self._manager.state)  # one that came back missed it
             return
         attached = call.method is Method.ATTACH
         if attached:
@@ -521,6 +525,8 @@ class Service:
                 self._ask_back(effect, state)
             elif isinstance(effect, WarnOfParking):
                 self._warn_of_parking(effect, state)
+            elif isinstance(effect, TellTurn):
+                self._tell_turn(effect.lease, state)
             elif isinstance(effect, TellStopped):
                 self._stopped(effect.lease)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
@@ -587,6 +593,17 @@ class Service:
             concerned = effect.lease in guest.leases or guest.watching
             if concerned and guest.who.viewer.is_mine(lease.environment):
                 guest.conn.notify(Notice.PARK_WARNING.value, notice)
+
+    def _tell_turn(self, name: LeaseId, state: State) -> None:
+        """Only the task itself computes between two gates; its children are not gated."""
+        lease = state.leases.get(name)
+        if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
+            return
+        notice = translate.turn_notice(state, lease, self._manager.config)
+        for conn_id in self._holders.get(name, ()):
+            guest = self._guests.get(conn_id)
+            if notice is not None and guest and guest.who.process == lease.task.process:
+                guest.conn.notify(notice[0].value, notice[1])
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):

@@ -27,6 +27,7 @@ from ..policy.model import (
     Quota,
 )
 from ..policy.state import Lease, State
+from . import sharing_status
 
 
 class DisplayState(Enum):
@@ -153,13 +154,17 @@ def status_document(
         "admin": viewer.admin,
         "quota": quota_document(state, viewer.environment, config),
         "gpus": [
-            _gpu(state, uuid, viewer, readings)
+            {
+                **_gpu(state, uuid, viewer, readings),
+                **sharing_status.of_gpu(state, uuid, config),
+            }
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
         ],
         "leases": [
             {
                 **_lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured),
                 **_parking(lease, viewer, offset, config),
+                **sharing_status.of_lease(state, lease),
             }
             for lease in leases
         ],
@@ -304,6 +309,7 @@ def _lease(
                 "index": state.gpus[part.gpu].gpu.index,
                 "memory": part.memory,
                 "measured": measured.get((lease.id, part.gpu)),
+                **sharing_status.of_claim(state, lease, part.gpu),
             }
             for part in lease.allocations
             if part.gpu in state.gpus

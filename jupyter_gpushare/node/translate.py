@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..policy import commands as cmd
-from ..policy import core
+from ..policy import core, memory
 from ..policy.config import PolicyConfig
 from ..policy.effects import AskBack, TellBudget, WarnOfParking
 from ..policy.explain import ask_back_text, budget_notice_text, park_warning_text
@@ -30,6 +30,7 @@ from ..policy.model import (
     Task,
     TaskKind,
 )
+from ..policy.sharing import Figures, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
@@ -97,6 +98,11 @@ def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
     )
 
 
+def _figures(part: msg.GpuMemory) -> Figures:
+    sizes = (part.persistent, part.temporary, part.cache)
+    return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
+
+
 _Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
 
 COMMANDS: Final[dict[msg.Method, _Maker]] = {
@@ -133,6 +139,21 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     ),
     msg.Method.RESUME: lambda at, who, p, _: cmd.Resume(
         at, LeaseId(p.lease), who.environment, who.process, p.wait
+    ),
+    msg.Method.MEMORY: lambda at, who, p, _: cmd.ReportMemory(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        tuple(_figures(part) for part in p.gpus),
+        p.steps,
+        p.can_take_turns,
+    ),
+    msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.TURN_DONE: lambda at, who, p, _: cmd.EndTurn(
+        at, LeaseId(p.lease), who.environment, who.process
     ),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at, LeaseId(p.lease or ""), who.environment, who.admin
@@ -225,6 +246,29 @@ def park_warning(effect: WarnOfParking) -> dict[str, Any]:
         "seconds": effect.seconds,
         "message": park_warning_text(effect.reason, effect.seconds),
     }
+
+
+def turn_notice(
+    state: State, lease: Lease, config: PolicyConfig
+) -> tuple[msg.Notice, dict[str, Any]] | None:
+    """How a task stands with its turn: it may compute, or must ask; ``None``: it has asked.
+
+    ``memory`` is what it may use on each GPU meanwhile; without a ``quantum`` (seconds) it
+    is alone and need not ask.
+    """
+    turn = state.turns.get(lease.id)
+    if turn is not None and turn.phase is TurnPhase.WAITS:
+        return None
+    limits = memory.limits(state, lease.id)
+    gpus = [
+        {"uuid": gpu, "index": state.gpus[gpu].gpu.index, "memory": size}
+        for gpu, size in limits
+        if gpu in state.gpus
+    ]
+    if turn is None or turn.phase is TurnPhase.HOLDS:
+        quantum = None if turn is None else config.quantum
+        return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
+    return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}
 
 
 def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ newer side can say more; wrong types are refused with a sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -23,6 +23,7 @@ from .errors import (
 from .framing import decode
 
 PROTOCOL: Final = 1
+_MOST_GPUS: Final = 1024
 NAME, PATH, IDENTIFIER, TEXT, TOKEN = 256, 4096, 128, 1024, 8192
 
 
@@ -41,6 +42,9 @@ class Method(Enum):
     PIN = "pin"
     ABILITY = "ability"
     RESUME = "resume"
+    MEMORY = "memory"
+    TURN_ASK = "turn.ask"
+    TURN_DONE = "turn.done"
     RELEASE = "release"
     STATUS = "status"
     WATCH = "watch"
@@ -65,6 +69,8 @@ class Notice(Enum):
     BUDGET = "budget"
     PARK = "park"
     PARK_WARNING = "park_warning"
+    TURN = "turn"
+    YIELD = "yield"
 
 
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
@@ -202,6 +208,26 @@ class ResumeParams:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """What a task says of its memory on one GPU, in bytes."""
+
+    uuid: str
+    persistent: int
+    temporary: int
+    cache: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParams:
+    """A task's memory after ``steps`` optimizer steps; ``can_take_turns``: a gate is in place."""
+
+    lease: str
+    gpus: tuple[GpuMemory, ...]
+    steps: int
+    can_take_turns: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UsageParams:
     """``since``: seconds back from now."""
 
@@ -286,6 +312,7 @@ Params = (
     | AbilityParams
     | KeptParams
     | ResumeParams
+    | MemoryParams
     | UsageParams
     | DailyUsageParams
     | ReadingsParams
@@ -392,6 +419,15 @@ class _Reader:
             raise self._bad(name, "one of " + ", ".join(words))
         return str(value)
 
+    def parts(self, name: str, most: int) -> Iterator[_Reader]:
+        value = self._data.get(name)
+        if not isinstance(value, list) or len(value) > most:
+            raise self._bad(name, f"a list of at most {most} objects")
+        for item in value:
+            if not isinstance(item, dict):
+                raise self._bad(name, f"a list of at most {most} objects")
+            yield _Reader(item, f"{self._where}: {name}")
+
     def part(self, name: str) -> _Reader:
         value = self._data.get(name)
         if not isinstance(value, dict):
@@ -490,6 +526,23 @@ def _resume(read: _Reader) -> ResumeParams:
     return ResumeParams(read.text("lease", IDENTIFIER), read.flag("wait", True))
 
 
+def _memory(read: _Reader) -> MemoryParams:
+    return MemoryParams(
+        lease=read.text("lease", IDENTIFIER),
+        gpus=tuple(
+            GpuMemory(
+                uuid=part.text("uuid", IDENTIFIER),
+                persistent=part.whole("persistent", 0),
+                temporary=part.whole("temporary", 0),
+                cache=part.whole_or_none("cache", 0) or 0,
+            )
+            for part in read.parts("gpus", _MOST_GPUS)
+        ),
+        steps=read.whole("steps", 0),
+        can_take_turns=read.flag("can_take_turns", False),
+    )
+
+
 def _usage(read: _Reader) -> UsageParams:
     week, century = 7 * 86400.0, 100 * 366 * 86400.0
     return UsageParams(
@@ -550,6 +603,9 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.ABILITY: _ability,
     Method.KEPT: _kept,
     Method.RESUME: _resume,
+    Method.MEMORY: _memory,
+    Method.TURN_ASK: _lease,
+    Method.TURN_DONE: _lease,
     Method.RELEASE: _release,
     Method.STATUS: _none,
     Method.WATCH: _none,

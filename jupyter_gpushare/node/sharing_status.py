@@ -1,0 +1,46 @@
+"""What the status tells of persistent and temporary memory, and of turns. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..policy import memory
+from ..policy.config import PolicyConfig
+from ..policy.model import GpuUuid
+from ..policy.sharing import COMPUTING
+from ..policy.state import Lease, State
+
+
+def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
+    """How a GPU is shared: the sum of what its tasks keep, and the most that one's step needs.
+
+    ``shared`` are the bytes that tasks use by turns, with the head-room.
+    """
+    here = [told for (_lease, gpu), told in state.figures.items() if gpu == uuid]
+    computing = any(turn.phase in COMPUTING and uuid in turn.gpus for turn in state.turns.values())
+    return {
+        "share_mode": memory.mode(config, state.gpus[uuid].gpu).value,
+        "shared": state.gpus[uuid].shared,
+        "persistent": sum(told.persistent for told in here),
+        "temporary": max((told.temporary for told in here), default=0),
+        "in_turns": computing,
+    }
+
+
+def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
+    """What a task says of its memory on one GPU, in bytes; ``None``: it does not say."""
+    told = state.figures.get((lease.id, uuid))
+    return {
+        "persistent": None if told is None else told.persistent,
+        "temporary": None if told is None else told.temporary,
+        "cache": None if told is None else told.cache,
+    }
+
+
+def of_lease(state: State, lease: Lease) -> dict[str, Any]:
+    """How a task stands with its turn; ``None``: it needs none."""
+    turn = state.turns.get(lease.id)
+    return {
+        "turn": None if turn is None else turn.phase.value,
+        "overran": bool(state.takers.get(lease.id, False)),
+    }
