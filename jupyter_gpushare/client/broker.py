@@ -26,6 +26,7 @@ from .parking.rungs import Given, Need, NotBroughtBack, Rung, read_needs
 from .session import Link, NobodyThere, Session
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .task import describe_task
+from .turns import Turns, before_first_use_of_torch
 from .visible import Visible, cuda_started
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class Broker:
         self._visible = Visible(environ)
         self._session: Session | None = None
         self._adapters: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
+        self.turns = Turns(
+            lambda: self._session,
+            lambda: self.grant if self.standing is Standing.HELD else None,
+            say=say,
+        )
         self._lock = threading.RLock()  # held while waiting in the queue
         self._session_lock = threading.Lock()  # never held for longer than a hello
         self._found: Found | None = find_socket(environ)
@@ -287,6 +293,8 @@ class Broker:
         """Tell what the task does. Never waits, never raises."""
         with self._between_cells:
             self._busy = busy
+        if not busy and self.turns.is_gated:
+            self.turns.rest()
         grant, session = self.grant, self._session
         if grant is not None and session is not None and self.standing is Standing.HELD:
             session.set_activity(grant.lease, busy)
@@ -302,6 +310,8 @@ class Broker:
         may need lies in host memory, bars it (`barred` says why).
         """
         self.barred = None
+        if self.turns.is_gated:
+            self.turns.before_cell()
         if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._holds:
             return
         interrupted = self._until_parked()
@@ -795,6 +805,29 @@ class Broker:
                 adapter.after(loaded, self.grant)
             except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
                 self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
+            self._gate_steps(adapter, loaded)
+
+    def _gate_steps(self, adapter: registry.Adapter, loaded: ModuleType) -> None:
+        """Where steps are measured, they are told of and may have to wait for their turn."""
+        from .parking.base import meter_of, parker_of
+
+        meter, turns = meter_of(adapter), self.turns
+        if meter is None or meter.gate is not None or self.standing is not Standing.HELD:
+            return
+
+        def drop() -> None:
+            parker = parker_of(adapter, loaded)
+            if parker is not None:
+                parker.drop_temporary()
+
+        def trim() -> None:
+            parker = parker_of(adapter, loaded)
+            if parker is not None:
+                parker.trim()
+
+        turns.drop, turns.trim = drop, trim
+        turns.watch_first_use = before_first_use_of_torch(loaded)
+        meter.on_step, meter.gate = turns.report, turns.gate
 
     def _remember_cuda(self) -> None:
         if self.grant is not None and cuda_started():
@@ -830,6 +863,8 @@ class Broker:
         """Called on the session's thread."""
         if message.notice is Notice.BUDGET:
             self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
+        elif message.notice in (Notice.TURN, Notice.YIELD):
+            self.turns.noticed(message)
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
             self._asked_back(str(message.params.get("lease")), said, read_needs(message.params))

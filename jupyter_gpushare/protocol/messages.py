@@ -536,7 +536,7 @@ def _memory(read: _Reader) -> MemoryParams:
                 temporary=part.whole("temporary", 0),
                 cache=part.whole_or_none("cache", 0) or 0,
             )
-            for part in read.parts("gpus", _MOST_GPUS)
+            for part in read.parts("figures", _MOST_GPUS)
         ),
         steps=read.whole("steps", 0),
         can_take_turns=read.flag("can_take_turns", False),

@@ -101,6 +101,8 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "reason": "r",
         "memory": 1,
         "rung": "driver",
+        "figures": [],
+        "steps": 2,
     }
     ends = Ends()
     call_id, line = ends.client.call(method, **from_test)

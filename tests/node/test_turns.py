@@ -1,0 +1,178 @@
+"""Real processes take turns on a simulated GPU of a real node manager.
+
+What is asserted of turns is what the processes themselves wrote down, on one clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import RunningNode, until
+from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
+
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 2.0\n"
+    "c.Policy.turn_patience = 2.0\nc.Policy.turn_context = 0\n"
+    "c.Policy.heartbeat_interval = 0.3\nc.Policy.heartbeat_timeout = 4.0\n"
+    "c.Policy.restart_grace = 5.0\n"
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    arguments = [f"--token-file={tokens}"]
+    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=arguments) as running:
+        yield running
+
+
+def leases(node: RunningNode) -> dict[str, dict[str, Any]]:
+    with node.client("root") as root:
+        status = root.call(Method.STATUS)
+    return {one["environment"]: one for one in status["leases"]}
+
+
+def turn_of(node: RunningNode, who: str) -> str | None:
+    found = leases(node).get(who)
+    return None if found is None else found["turn"]
+
+
+def both(node: RunningNode, alice: Trainer, bob: Trainer) -> float:
+    """Wait until both take turns; the time from which their steps may not overlap."""
+    bob.trains(3)
+    until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns")
+    # A step that ran when the turns began may still have ended beside another's.
+    until(lambda: bob.lines("dropped"), "bob came to the end of a step")
+    since = now()
+    dropped = [len(one.lines("dropped")) for one in (alice, bob)]
+    for before, one in zip(dropped, (alice, bob), strict=True):
+        until(lambda b=before, o=one: len(o.lines("dropped")) >= b + 2, f"{one.who} has turns")
+    return since
+
+
+def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path: Path) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        assert turn_of(node, "alice") is None, "alone, it is left alone"
+        assert not alice.lines("dropped")
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            since = both(node, alice, bob)
+            assert overlaps(alice.steps, bob.steps, since) == []
+            with node.client("root") as root:
+                (gpu,) = root.call(Method.STATUS)["gpus"]
+            assert gpu["share_mode"] == "time"
+            assert gpu["in_turns"]
+            assert (gpu["persistent"], gpu["temporary"]) == (4 * 2**30, 4 * 2**30)
+            assert gpu["reserved"] + gpu["shared"] <= gpu["memory"]
+            granted = sum(one["gpus"][0]["memory"] for one in leases(node).values())
+            assert granted > gpu["memory"], "beyond the plain sum"
+        until(lambda: turn_of(node, "alice") is None, "alone again")
+        dropped = len(alice.lines("dropped"))
+        alice.trains(20)
+        assert len(alice.lines("dropped")) <= dropped + 1, "nobody stops it"
+
+
+def test_who_cannot_be_gated_waits_for_room_of_its_own(node: RunningNode, tmp_path: Path) -> None:
+    with node.client("alice") as alice, node.client("bob") as bob:
+        lease = alice.request(memory=16 * 2**30)["lease"]
+        uuid = leases(node)["alice"]["gpus"][0]["uuid"]
+        figures = [{"uuid": uuid, "persistent": 2**30, "temporary": 2**30}]
+        alice.call(Method.MEMORY, lease=lease, figures=figures, steps=3)
+        waiting = bob.ask(memory=16 * 2**30)
+        assert leases(node)["alice"]["gpus"][0]["persistent"] == 2**30
+        assert not bob.answered(waiting)
+        alice.call(Method.MEMORY, lease=lease, figures=figures, steps=4, can_take_turns=True)
+        bob.wait(waiting)
+
+
+def test_the_holder_dies_and_the_other_goes_on(node: RunningNode, tmp_path: Path) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            both(node, alice, bob)
+            until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
+            alice.close()  # kill -9
+            bob.trains(10)
+            until(lambda: turn_of(node, "bob") is None, "bob is alone")
+
+
+def test_a_stopped_holder_loses_its_turn_and_takes_turns_again(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            both(node, alice, bob)
+            until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
+            alice.signal(STOP)
+            until(lambda: turn_of(node, "bob") == "holds", "bob's turn in spite of that")
+            bob.trains(10)
+            alice.signal(GO_ON)
+            since = both(node, alice, bob)
+            assert overlaps(alice.steps, bob.steps, since) == []
+
+
+def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_path: Path) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            since = both(node, alice, bob)
+            node.restart()
+            both(node, alice, bob)
+            assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
+            assert "overran" in leases(node)["alice"]
+
+
+def test_interrupting_the_wait_ends_it_and_gives_the_place_up(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            both(node, alice, bob)
+            until(lambda: turn_of(node, "bob") == "waits", "bob waits")
+            bob.signal(INTERRUPT)
+            assert bob.process.wait(30) == 0
+            assert bob.lines("interrupted")
+            alice.trains(10)
+
+
+def test_without_a_node_manager_nobody_waits_for_ever(node: RunningNode, tmp_path: Path) -> None:
+    with Trainer(tmp_path, node.socket, "alice", unreachable=1.0) as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob", unreachable=1.0) as bob:
+            both(node, alice, bob)
+            node.kill9()
+            alice.trains(10)
+            bob.trains(10)
+            said = alice.stderr.read_text() + bob.stderr.read_text()
+            assert "goes on without waiting for its turn" in said
+
+
+def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:
+    with node.client("alice") as alice, node.client("bob") as bob:
+        lease = alice.request(memory=16 * 2**30)["lease"]
+        uuid = leases(node)["alice"]["gpus"][0]["uuid"]
+        huge = [{"uuid": uuid, "persistent": 2**53, "temporary": 2**53, "cache": 2**53}]
+        alice.call(Method.MEMORY, lease=lease, figures=huge, steps=9, can_take_turns=True)
+        row = leases(node)["alice"]["gpus"][0]
+        assert row["persistent"] + row["temporary"] <= 24 * 2**30
+        elsewhere = [{"uuid": "GPU-nowhere", "persistent": 1, "temporary": 1}]
+        alice.call(Method.MEMORY, lease=lease, figures=elsewhere, steps=9)
+        with pytest.raises(Exception, match="no such lease, or it is not yours"):
+            bob.call(Method.MEMORY, lease=lease, figures=huge, steps=9)
+        with pytest.raises(Exception, match="no such lease, or it is not yours"):
+            bob.call(Method.TURN_DONE, lease=lease)

@@ -1,0 +1,183 @@
+"""A real process that trains a small torch model under a lease and takes turns.
+
+It writes down, on the clock that all processes of the host share, when each of
+its steps began and ended: what the tests know of turns they know from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from support.node import until
+
+GIB = 2**30
+WITHIN = 90.0  # seconds; importing torch takes long on a busy machine
+
+_PROGRAM = """
+import json, os, signal, sys, time
+from types import SimpleNamespace
+told = json.loads(sys.argv[1])
+import torch
+from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.settings import Ask
+
+torch.set_num_threads(1)
+log = open(told["log"], "a", buffering=1)
+broker = Broker({"JUPYTER_GPUSHARE_SOCKET": told["socket"], "JUPYTER_GPUSHARE_TOKEN": told["who"],
+                 "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "5"})
+grant = broker.request(Ask(gpus=told["gpus"], memory=told["memory"]))
+broker.turns._unreachable = told["unreachable"]
+log.write(f"granted {time.monotonic()}\\n")
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+steps = 0
+devices = [SimpleNamespace(device=f"cuda:{i}", persistent=told["persistent"],
+           temporary=told["temporary"], cache=0) for i in range(len(grant.gpus))]
+
+dropped = 0
+def drop():
+    global dropped
+    dropped += 1
+    log.write(f"dropped {time.monotonic()}\\n")
+broker.turns.drop = drop
+
+def after(optimizer, arguments, named):
+    global steps
+    steps += 1
+    log.write(f"step {began} {time.monotonic()}\\n")
+    broker.turns.report(SimpleNamespace(steps=steps, devices=devices))
+    if told["gated"]:
+        broker.turns.gate()
+
+sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after)
+while True:
+    try:
+        began = time.monotonic()
+        model(torch.ones(8, 64)).sum().backward()
+        time.sleep(told["seconds"])  # the pretend GPU computes
+        optimizer.step()
+        optimizer.zero_grad()
+    except KeyboardInterrupt:
+        log.write(f"interrupted {time.monotonic()}\\n")
+        if told["ends"]:
+            break
+"""
+
+
+class Trainer:
+    """One training process; sizes in GiB, ``seconds`` a step. A context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        socket: Path,
+        who: str,
+        *,
+        gpus: int = 1,
+        memory: float = 16,
+        persistent: float = 2,
+        temporary: float = 4,
+        seconds: float = 0.02,
+        gated: bool = True,
+        unreachable: float = 15.0,
+        ends: bool = True,
+    ) -> None:
+        self.who = who
+        self.log = directory / f"{who}.log"
+        self.log.touch()
+        told: dict[str, Any] = {
+            "log": str(self.log),
+            "socket": str(socket),
+            "who": who,
+            "gpus": gpus,
+            "memory": int(memory * GIB),
+            "persistent": int(persistent * GIB),
+            "temporary": int(temporary * GIB),
+            "seconds": seconds,
+            "gated": gated,
+            "unreachable": unreachable,
+            "ends": ends,
+        }
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("JUPYTER", "CUDA_"))
+        }
+        self.stderr = directory / f"{who}.err"
+        with self.stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(told)],
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environ,
+            )
+
+    def lines(self, kind: str) -> list[list[float]]:
+        """The times of everything of one kind so far."""
+        found = []
+        for line in self.log.read_text().splitlines():
+            word, *times = line.split()
+            if word == kind and times:
+                found.append([float(one) for one in times])
+        return found
+
+    @property
+    def steps(self) -> list[list[float]]:
+        """When each step began and ended (monotonic seconds)."""
+        return self.lines("step")
+
+    def trains(self, more: int = 3) -> None:
+        """Wait for that many more steps."""
+        before = len(self.steps)
+        enough = before + more
+        until(lambda: len(self.steps) >= enough or self._died(), f"{self.who} trains", WITHIN)
+
+    def _died(self) -> bool:
+        assert self.process.poll() is None, self.stderr.read_text()
+        return False
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def now() -> float:
+    """The clock on which trainers write (monotonic seconds)."""
+    return time.monotonic()
+
+
+def overlaps(one: list[list[float]], other: list[list[float]], since: float) -> list[Any]:
+    """Pairs of steps that ran at the same time, of those that began after ``since``."""
+    return [
+        (a, b)
+        for a in one
+        for b in other
+        if a[0] >= since and b[0] >= since and a[0] < b[1] and b[0] < a[1]
+    ]
+
+
+STOP, GO_ON, INTERRUPT = signal.SIGSTOP, signal.SIGCONT, signal.SIGINT
