@@ -260,15 +260,26 @@ export interface components {
             free: number;
             /** @enum {unknown} */
             health: "ok" | "lost";
+            /** @description whether a task computes there in its turn */
+            in_turns: boolean;
             index: number;
             /** @description bytes */
             memory: number;
             /** @description bytes */
             mine: number;
             name: string;
+            /** @description bytes that its tasks keep across their steps, as they say */
+            persistent: number;
             problem: string | null;
             /** @description bytes */
             reserved: number;
+            /**
+             * @description whether its tasks have a part each, or take turns
+             * @enum {unknown}
+             */
+            share_mode: "space" | "time";
+            /** @description bytes that tasks use by turns, with the head-room */
+            shared: number;
             squatters: {
                 /** @enum {unknown} */
                 kind: "squatter" | "over_limit";
@@ -277,6 +288,8 @@ export interface components {
                 pid: number | null;
             }[];
             tasks: number;
+            /** @description the most that a step of one of them needs beyond, in bytes */
+            temporary: number;
             /** @description bytes */
             unleased: number;
             /** @description bytes; null is unknown */
@@ -327,11 +340,17 @@ export interface components {
             };
             environment: string | null;
             gpus: {
+                /** @description bytes that its framework keeps unused */
+                cache: number | null;
                 index: number;
                 /** @description bytes it uses; null is unknown */
                 measured: number | null;
                 /** @description bytes this lease may use */
                 memory: number;
+                /** @description bytes it keeps across its steps; null: unknown */
+                persistent: number | null;
+                /** @description bytes that a step needs beyond those */
+                temporary: number | null;
                 uuid: string;
             }[];
             granted: number | null;
@@ -344,6 +363,8 @@ export interface components {
             kind: "kernel" | "process";
             mine: boolean;
             name: string | null;
+            /** @description whether it has once not given its turn back in time */
+            overran: boolean;
             /** @description bytes of its GPUs' memory in the host's */
             parked_memory: number | null;
             /** @description Of the notebook or script, as the task itself says it; nobody checks it. It begins with '/' when it is absolute on the node's file system: a script's always, a notebook's where its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to the root of its Jupyter server. Of a console it names no file. To open it, look for the session whose kernel is kernel_id: its path is what the contents API takes. Else use this path, less the server's root. null: unknown, or another environment's. */
@@ -369,6 +390,11 @@ export interface components {
             since: number;
             /** @enum {unknown} */
             state: "queued" | "active" | "idle" | "stalled" | "draining" | "parking" | "parked" | "resuming" | "over_limit" | "ended";
+            /**
+             * @description how it stands with its turn; null: it needs none
+             * @enum {unknown}
+             */
+            turn: "rest" | "waits" | "holds" | "yields" | null;
             /** @description its GPUs will be asked back; null: not, or not yours to know */
             warning: {
                 /** @description when: Unix time, seconds */

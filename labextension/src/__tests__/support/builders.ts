@@ -26,6 +26,11 @@ export function aGpu(index: number, given: Partial<Gpu> = {}): Gpu {
     health: 'ok',
     problem: null,
     squatters: [],
+    share_mode: 'space',
+    shared: 0,
+    persistent: 0,
+    temporary: 0,
+    in_turns: false,
     ...given
   };
 }
@@ -48,7 +53,10 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
         uuid: 'GPU-00000000',
         index: 0,
         memory: 8 * GIB,
-        measured: GIB
+        measured: GIB,
+        persistent: null,
+        temporary: null,
+        cache: null
       }
     ],
     asked: { gpus: 1, memory: null },
@@ -60,6 +68,8 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     position: null,
     reason: null,
     kept: null,
+    turn: null,
+    overran: false,
     rung: null,
     parked_memory: null,
     warning: null,
