@@ -69,7 +69,7 @@ class Parker(Protocol):
     def trim(self) -> int:
         """Collect garbage and empty the framework's caches; bytes the GPU has more (rung 1).
 
-        Raises nothing for want of a GPU; the framework's own errors pass.
+        Raises nothing: a driver that fails is logged.
         """
 
     def drop_temporary(self) -> int:

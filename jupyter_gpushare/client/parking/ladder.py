@@ -140,9 +140,12 @@ class Ladder:
                 return False
             plan(amount)
             for parker in parkers:
-                parked = parker.park(None)
+                try:
+                    parked = parker.park(None)
+                finally:
+                    if parker.is_parked:  # also one that broke off and could not go back
+                        self._moved.append(parker)
                 self._memory += parked.bytes
-                self._moved.append(parker)
         except GpuShareError as error:
             why.append(str(error))
             self._move_back()

@@ -7,10 +7,13 @@ they have no parker at all: of them only the whole process can be parked.
 from __future__ import annotations
 
 import gc
+import logging
 from typing import Any, Final
 
 from .base import ParkedBytes, ParkRefused
 from .survey import Survey, obstacles
+
+_log = logging.getLogger("jupyter_gpushare")
 
 _NO_MEANS: Final = "a CuPy array cannot be moved away and back under its owner's hands."
 
@@ -25,12 +28,16 @@ class CuPyParker:
 
     def trim(self) -> int:
         """Empty the default pools; bytes that the current GPU has more."""
-        pool = self._cupy.get_default_memory_pool()
-        before = int(pool.total_bytes())
-        gc.collect()
-        pool.free_all_blocks()
-        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
-        return max(0, before - int(pool.total_bytes()))
+        try:
+            pool = self._cupy.get_default_memory_pool()
+            before = int(pool.total_bytes())
+            gc.collect()
+            pool.free_all_blocks()
+            self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+            return max(0, before - int(pool.total_bytes()))
+        except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed, nothing harmed
+            _log.warning("CuPy's pools could not be emptied: %s", error)
+            return 0
 
     def drop_temporary(self) -> int:
         """CuPy knows no steps: the same as `trim`."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ from .shown import ParkedPrinting
 from .steps import StepMeter
 from .survey import DeviceSurvey, Survey, obstacles, rounded
 from .walk import Findings, walk
+
+_log = logging.getLogger("jupyter_gpushare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,13 @@ class TorchParker:
 
     def trim(self) -> int:
         """Collect garbage and empty the cache; bytes that the allocator holds less."""
+        try:
+            return self._trim()
+        except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed, nothing harmed
+            _log.warning("PyTorch's cache could not be emptied: %s", error)
+            return 0
+
+    def _trim(self) -> int:
         before = self._reserved()
         gc.collect()
         self._allocator.clear_workspaces()
@@ -86,13 +96,11 @@ class TorchParker:
         Gradients are dropped only of an optimizer whose step has just ended:
         nothing was allocated since, so no backward pass has added to them.
         """
-        before = self._reserved()
         for optimizer in self._meter.at_boundary() if self._meter is not None else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
-        self.trim()
-        return max(0, before - self._reserved())
+        return self.trim()
 
     # -- rung 3 -------------------------------------------------------------------------
 
@@ -108,10 +116,15 @@ class TorchParker:
         """Move all storages to the host; see `base.Parker.park`."""
         if self._parked:
             raise ParkRefused("The GPU memory of this process is parked already.")
-        before = self._reserved()
-        self.trim()
-        findings = self._walk()
-        survey = self._survey(findings)
+        try:
+            before = self._reserved()
+            self._trim()
+            findings = self._walk()
+            survey = self._survey(findings)
+        except Exception as error:
+            raise ParkFailed(
+                f"The GPU memory was not parked, and nothing has changed: {_first_line(error)}"
+            ) from error
         if refusals := obstacles(survey):
             raise ParkRefused.because(refusals)
         if budget_bytes is not None and survey.bytes_to_park > budget_bytes:
@@ -124,8 +137,11 @@ class TorchParker:
         copies = self._copy_out(storages)
         if copies:
             self._let_go(copies)
-        self._allocator.empty_cache()
-        return ParkedBytes(survey.bytes_to_park, max(0, before - self._reserved()), len(copies))
+        freed = 0
+        with suppress(Exception):  # parked it is, whatever the driver says now
+            self._allocator.empty_cache()
+            freed = max(0, before - self._reserved())
+        return ParkedBytes(survey.bytes_to_park, freed, len(copies))
 
     def resume(self) -> None:
         """Move everything back; see `base.Parker.resume`."""
@@ -134,7 +150,8 @@ class TorchParker:
         try:
             damaged = self._copy_back(self._parked)
         except Exception as error:  # the framework's or the driver's, whatever it is
-            self._free(self._parked)
+            with suppress(Exception):  # it is tried so that others have room, and no more
+                self._free(self._parked)
             raise ResumeFailed(
                 f"{format_size(sum(rounded(copy.size) for copy in self._parked))} could not be "
                 f"put back on the GPU: {_first_line(error)} They are kept in host memory, "

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.client.parking.base import (
     ParkedBytes,
+    ParkFailed,
     ParkRefused,
     ResumeFailed,
 )
@@ -180,6 +181,25 @@ def test_one_framework_that_refuses_brings_back_the_other() -> None:
         up.give(need(5 * GIB, CONTEXT), no_plan)
     assert first.log == ["trim", "park", "resume"]
     assert not up.holds
+
+
+def test_what_broke_off_half_way_comes_back_before_the_next_cell() -> None:
+    """A parking that fails and cannot be undone: the tensors are in host memory."""
+
+    class BreaksOff(Tensors):
+        def park(self, budget_bytes: int | None) -> ParkedBytes:
+            super().park(budget_bytes)
+            raise ParkFailed("Parking was broken off.")
+
+    one = BreaksOff(live=GIB, is_full=True)
+    up = ladder(one)
+    with pytest.raises(CannotGive, match="broken off"):
+        up.give(need(2 * GIB, GIB), no_plan)
+    assert up.holds
+    one.is_full = False
+    up.bring_back({})
+    assert not up.holds
+    assert not one.is_parked
 
 
 def test_without_host_memory_nothing_moves() -> None:

@@ -589,6 +589,25 @@ def test_no_host_memory_changes_nothing(parker: Make) -> None:
     assert kept.is_whole()
 
 
+def test_a_broken_driver_changes_nothing(
+    parker: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    kept = Kept(allocator)
+
+    def broken() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more")
+
+    monkeypatch.setattr(allocator, "empty_cache", broken)
+    assert parking.trim() == 0
+    assert "illegal memory access" in caplog.text
+    with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: an illegal memory ac"):
+        parking.park(None)
+    assert not parking.is_parked
+    assert kept.is_whole()
+
+
 def test_a_damaged_copy_is_told(parker: Make) -> None:
     allocator = CpuAllocator()
     parking = parker(allocator)
