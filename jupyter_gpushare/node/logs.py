@@ -262,30 +262,31 @@ class EventLog:
 
     def heard(self, outcome: Outcome, state: State) -> None:
         """Tell one outcome."""
+        call, in_detail = outcome.call, self._log.isEnabledFor(_DEBUG)
         for event in outcome.events:
             self._event(event, outcome)
         for effect in outcome.effects:
             if isinstance(effect, Signal):
                 pid, action = effect.process.pid, effect.action.value
-                say(self._log, _WARNING, "process.signalled", pid=pid, action=action)
-            else:
+                say(self._log, _WARNING, "process.signalled", call=call, pid=pid, action=action)
+            elif in_detail:
                 lease = getattr(effect, "lease", None)
                 kind = type(effect).__name__
-                say(self._log, _DEBUG, "effect", call=outcome.call, kind=kind, lease=lease)
-        if outcome.call:
+                say(self._log, _DEBUG, "effect", call=call, kind=kind, lease=lease)
+        if call and in_detail:
             decided, seconds = _decided(outcome.decision), outcome.seconds
-            say(self._log, _DEBUG, "decided", call=outcome.call, decision=decided, seconds=seconds)
+            say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
 
     def _event(self, event: ev.Event, outcome: Outcome) -> None:
         line = _LINES.get(type(event))
+        if line is None:
+            return
         lease = getattr(event, "lease", None)
         if isinstance(event, (ev.LeaseQueued, ev.ResumeQueued)) and outcome.call:
             self._asked_by[event.lease] = outcome.call
         request = None if lease is None else self._asked_by.get(lease)
         if isinstance(event, ev.LeaseEnded):
             self._asked_by.pop(event.lease, None)
-        if line is None:
-            return
         level, name, fields = line
         if isinstance(event, ev.LeaseQueued) and not isinstance(outcome.decision, Wait):
             level = _DEBUG  # it never waited: the line of its grant says all
