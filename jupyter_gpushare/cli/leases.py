@@ -44,12 +44,12 @@ class LeasesApp(Verb):
         if self.json:
             self.print_json({"leases": leases})
         else:
-            print(lease_table(leases))
+            print(lease_table(leases, status["node"]["time"]))
         return 0
 
 
-def lease_table(leases: list[dict[str, Any]]) -> str:
-    """Leases as a table, the waiting ones last."""
+def lease_table(leases: list[dict[str, Any]], now: float) -> str:
+    """Leases as a table, the waiting ones last. ``now``: the node's time, Unix seconds."""
     if not leases:
         return "No leases."
     ordered = sorted(leases, key=lambda lease: (lease["position"] or 0, lease["requested"]))
@@ -60,7 +60,7 @@ def lease_table(leases: list[dict[str, Any]]) -> str:
                 short(lease["id"]),
                 who(lease),
                 lease["name"] and clipped(lease["name"]),
-                state(lease),
+                state(lease, now),
                 gpus(lease),
                 memory(lease),
                 lease["priority_class"],
@@ -90,11 +90,13 @@ def who(row: Mapping[str, Any]) -> str:
     return f"{name} (you)" if row["mine"] else str(name)
 
 
-def state(lease: Mapping[str, Any]) -> str:
-    """The state, with the place in the queue."""
-    if lease["position"] is None:
-        return str(lease["state"])
-    return f"{lease['state']} ({lease['position']})"
+def state(lease: Mapping[str, Any], now: float) -> str:
+    """The state, with the place in the queue and what is told of parking."""
+    from ..client.render import parking_words
+
+    place = None if lease["position"] is None else str(lease["position"])
+    more = ", ".join(part for part in (place, parking_words(lease, now)) if part)
+    return f"{lease['state']} ({more})" if more else str(lease["state"])
 
 
 def gpus(lease: Mapping[str, Any]) -> str:

@@ -35,7 +35,8 @@ def as_text(status: dict[str, Any]) -> str:
     """The status document for a terminal."""
     parts = [heading(status), gpu_table(status["gpus"])]
     parts += squatters(status["gpus"])
-    parts.append(lease_table([lease for lease in status["leases"] if lease["position"] is None]))
+    held = [lease for lease in status["leases"] if lease["position"] is None]
+    parts.append(lease_table(held, status["node"]["time"]))
     if status["queue"]:
         parts.append(queue_table(status["queue"]))
     return "\n\n".join(parts)
@@ -43,6 +44,8 @@ def as_text(status: dict[str, Any]) -> str:
 
 def heading(status: dict[str, Any]) -> str:
     """Whose node, whose eyes, what quota, and what is wrong."""
+    from ..client.render import host_memory_line
+
     node, quota = status["node"], status["quota"]
     kind = " (simulated GPUs)" if node["simulated"] else ""
     role = ", administrator" if status["admin"] else ""
@@ -53,6 +56,8 @@ def heading(status: dict[str, Any]) -> str:
         f"You are {status['environment']}{role}. Quota: {quota['gpus']} GPUs{each}"
         f" ({quota['source']}), {quota['used_gpus']} held.",
     ]
+    if memory := host_memory_line(node):
+        lines.append(memory)
     if node["problem"]:
         lines.append(f"PROBLEM: {node['problem']}")
     return "\n".join(lines)

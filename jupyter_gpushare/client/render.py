@@ -44,7 +44,9 @@ STATES: Final = {
     "idle": _State("○", "held, idle", _MUTED),
     "stalled": _State("▲", "stalled: no sign of life", _BAD),
     "draining": _State("◐", "ended, memory still in use", _WARN),
+    "parking": _State("▽", "parking: gives its GPU back", _WARN),
     "parked": _State("■", "parked", _MUTED),
+    "resuming": _State("△", "resuming: its memory comes back", _INFO),
     "over_limit": _State("▲", "over its memory limit", _BAD),
     "ended": _State("✕", "ended", _MUTED),
 }
@@ -123,6 +125,47 @@ def _hours(seconds: object) -> float:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
         return 0.0
     return seconds / 3600
+
+
+#: How a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
+_RUNGS: Final = {
+    "release": "nothing was on the GPU",
+    "trim": "caches emptied",
+    "temporary": "gradients and caches dropped",
+    "storage": "tensors in host memory: {}",
+    "driver": "all in host memory, by the driver: {}",
+}
+
+
+def parking_words(lease: Document, now: object) -> str:
+    """What is told of a lease's parking: ``taken back in 25 s``; empty where there is nothing.
+
+    ``now`` is the node's time, Unix seconds.
+    """
+    parts, warning = [], lease.get("warning")
+    if isinstance(warning, Mapping):
+        parts.append(f"taken back in {_until(warning.get('at'), now)}")
+    until = lease.get("pinned_until")
+    if isinstance(until, int | float) and isinstance(now, int | float) and until > now:
+        parts.append(f"kept for {_until(until, now)} more")
+    if lease.get("rung") in _RUNGS:
+        parts.append(_RUNGS[lease["rung"]].format(size(lease.get("parked_memory"))))
+    return ", ".join(parts)
+
+
+def _until(at: object, now: object) -> str:
+    if not isinstance(at, int | float) or not isinstance(now, int | float):
+        return "?"
+    return duration(max(0.0, at - now))
+
+
+def host_memory_line(node: Document) -> str | None:
+    """How much of the host's memory parked tasks take; ``None`` where none does."""
+    used, most = node.get("parked_memory"), node.get("parked_memory_limit")
+    if not used:
+        return None
+    of = "" if most is None else f" of {size(most)}"
+    return f"Parked tasks take {size(used)}{of} of host memory."
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -215,7 +258,7 @@ def status_text(status: Document, here: str | None = None) -> str:
             _who(lease, status),
             _what(lease, here),
             _shares(lease) or "-",
-            _as_text(_state(lease)),
+            _with_parking(_as_text(_state(lease)), lease, status),
             duration(lease.get("age")),
             _short(lease.get("id")),
         )
@@ -252,7 +295,7 @@ def status_html(status: Document, here: str | None = None) -> str:
             escape(_who(lease, status)),
             escape(_what(lease, here)),
             escape(_shares(lease) or "-"),
-            _marked(_state(lease)),
+            _with_parking(_marked(_state(lease)), lease, status),
             escape(duration(lease.get("age"))),
             f"<code>{escape(_short(lease.get('id')))}</code>",
         )
@@ -264,6 +307,12 @@ def status_html(status: Document, here: str | None = None) -> str:
     return page_html(*parts)
 
 
+def _with_parking(shown: str, lease: Document, status: Document) -> str:
+    """A lease's state, and what there is to say of its parking; none of it needs escaping."""
+    more = parking_words(lease, status["node"].get("time"))
+    return f"{shown} ({more})" if more else shown
+
+
 def _heading(status: Document) -> list[str]:
     node = status["node"]
     lines = [f"GPUs of {plain(node.get('name'), 80)}"]
@@ -273,6 +322,8 @@ def _heading(status: Document) -> list[str]:
             "These GPUs are simulated: quotas, queue and leases are real, the devices are not; "
             "frameworks compute on the CPU."
         )
+    if memory := host_memory_line(node):
+        lines.append(memory)
     role = ", administrator" if status.get("admin") else ""
     lines.append(
         f"You are {plain(status.get('environment'), 80)}{role}. {quota_line(status.get('quota'))}"
@@ -578,7 +629,8 @@ HELP: Final = (
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (
         "%gpushare pin 30m",
-        "keep the GPU for so long though nothing runs, within the rule here; off: no more",
+        "keep the GPU for so long (15m, 1h, …) though nothing runs, within the rule here; off: no "
+        "more",
     ),
     (
         "%gpushare park",

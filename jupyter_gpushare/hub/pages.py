@@ -259,6 +259,26 @@ class ReleaseHandler(PageHandler):
         self.leave("", note)
 
 
+class KeepHandler(PageHandler):
+    """Keep an idle lease of one's own for the usual time, or no longer (``seconds`` is 0)."""
+
+    async def post(self) -> None:
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            lease = wishes.checked_lease(self.typed("lease"))
+            seconds = wishes.number("seconds", self.typed("seconds") or None, 0, openapi.MOST_PIN)
+        more = {} if seconds is None else {"seconds": seconds}
+        try:
+            kept = (await self.ask(node, Method.PIN, lease=lease, **more)).get("seconds")
+            text = (
+                f"The GPU is kept for {duration(kept)}." if kept else "The GPU is kept no longer."
+            )
+            note = Note(text)
+        except NodeProblem as problem:
+            note = Note(f"Not kept: {problem.message}", good=False)
+        self.leave("", note)
+
+
 class UsageCsvHandler(PageHandler):
     """One's own GPU-hours by day, for a spreadsheet."""
 
@@ -348,7 +368,15 @@ class AdminHandler(AdminPage):
             problem="",
             node_problem=node["problem"] or "",
             simulated=node["simulated"],
-            facts=f"version {node['version']}, runs for {duration(node['time'] - node['started'])}",
+            facts=", ".join(
+                part
+                for part in (
+                    f"version {node['version']}",
+                    f"runs for {duration(node['time'] - node['started'])}",
+                    views.host_memory_text(node),
+                )
+                if part
+            ),
             gpus=views.gpu_views(status),
             environments=views.environment_views(quotas, usage, status, find),
             leases=views.lease_views(status, everybody=True, find=find),
@@ -542,6 +570,7 @@ class NothingHandler(PageHandler):
 ROUTES: tuple[tuple[str, type[PageHandler]], ...] = (
     (r"", UserHandler),
     (r"release", ReleaseHandler),
+    (r"keep", KeepHandler),
     (r"usage\.csv", UsageCsvHandler),
     (r"admin", AdminHandler),
     (r"admin/quota", QuotaFormHandler),

@@ -7,6 +7,7 @@ where it can be tested without a Hub.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,6 +155,10 @@ class LeaseView:
     can_cancel: bool
     can_revoke: bool
     use: Bar | None = None
+    warning: str = ""
+    parking: str = ""
+    can_keep: bool = False
+    is_kept: bool = False
 
 
 def lease_views(status: Json, *, everybody: bool = False, find: str = "") -> list[LeaseView]:
@@ -222,7 +227,49 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         can_cancel=known and lease["mine"] and queued,
         can_revoke=known and state not in ("draining", "ended"),
         use=use,
+        warning=_warning_text(lease, status["node"]["time"]),
+        parking=_parking_text(lease, status["node"]["time"]),
+        can_keep=_can_keep(lease, status["node"]),
+        is_kept=_kept_for(lease, status["node"]["time"]) > 0,
     )
+
+
+def _can_keep(lease: Json, node: Json) -> bool:
+    """Whether the viewer may keep a notebook's GPU although it is idle."""
+    ours = lease["mine"] and lease["id"] is not None and lease["kind"] == "kernel"
+    return ours and lease["phase"] == "held" and node["pin_limit"] > 0
+
+
+def _kept_for(lease: Json, now: float) -> float:
+    return max(0.0, (lease["pinned_until"] or now) - now)
+
+
+def _warning_text(lease: Json, now: float) -> str:
+    """That an idle GPU is about to be taken back; true however long ago it was written."""
+    warning = lease["warning"]
+    if warning is None:
+        return ""
+    left = max(1.0, math.ceil(warning["at"] - now))
+    why = words.WARNINGS.get(warning["reason"], warning["reason"])
+    return f"The GPU is taken back in at most {words.duration(left)}: {why}. Variables are kept."
+
+
+def _parking_text(lease: Json, now: float) -> str:
+    """How a task was parked, or for how long its GPU is kept."""
+    kept = _kept_for(lease, now)
+    parts = [words.rung_text(lease["rung"], lease["parked_memory"])]
+    if kept:
+        parts.append(f"Kept for {words.duration(kept)} more.")
+    return " ".join(part for part in parts if part)
+
+
+def host_memory_text(node: Json) -> str:
+    """How much of the host's memory parked tasks take."""
+    used, most = node["parked_memory"], node["parked_memory_limit"]
+    if not used:
+        return ""
+    of = "" if most is None else f" of {words.size(most)}"
+    return f"parked tasks take {words.size(used)}{of} of host memory"
 
 
 def task_title(lease: Json) -> str:

@@ -11,6 +11,14 @@ STATES: Final[dict[str, tuple[str, str]]] = {
     "queued": ("Queued", "Waits for a GPU; the code goes on when it is granted."),
     "active": ("Active", "Holds its GPU and runs code."),
     "idle": ("Idle", "Holds its GPU and runs no code."),
+    "parking": (
+        "Parking",
+        "It is idle and gives its GPU back; what is on the GPU goes to host memory.",
+    ),
+    "resuming": (
+        "Resuming",
+        "It has a GPU again; what was in host memory is brought back to it.",
+    ),
     "parked": (
         "Parked",
         "Its GPU was given to others and its variables are kept; the next cell takes a GPU again.",
@@ -29,6 +37,20 @@ STATES: Final[dict[str, tuple[str, str]]] = {
 }
 #: States in which restarting the kernel is what helps.
 RESTART_HELPS: Final = frozenset({"stalled", "draining", "over_limit"})
+#: How a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
+RUNGS: Final = {
+    "release": "Released: nothing was on the GPU.",
+    "trim": "Caches emptied; what the code uses stayed on the GPU.",
+    "temporary": "Gradients and caches dropped; the rest stayed on the GPU.",
+    "storage": "Tensors moved to host memory: {}.",
+    "driver": "Moved to host memory by the driver: {}.",
+}
+#: Why an idle GPU is about to be taken back.
+WARNINGS: Final = {
+    "contended": "it is idle and others wait",
+    "idle": "it has been idle for long",
+    "budget_spent": "it is idle and the GPU-hours are spent",
+}
 SOURCES: Final = {
     "default": "default",
     "group": "group",
@@ -44,6 +66,11 @@ def state_word(state: str) -> str:
 
 def state_hint(state: str) -> str:
     return STATES[state][1] if state in STATES else ""
+
+
+def rung_text(rung: str | None, memory: int | None) -> str:
+    """How a task was parked; empty for one that was not."""
+    return RUNGS.get(rung or "", "").format(size(memory or 0))
 
 
 def source_word(source: str) -> str:

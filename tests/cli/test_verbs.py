@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.livenode import CLI, LiveNode, until
 
 from jupyter_gpushare import __version__
+from jupyter_gpushare.cli import leases
 from jupyter_gpushare.cli.app import GpuShareApp
 from jupyter_gpushare.cli.table import clean, duration, table
 
@@ -250,3 +252,17 @@ def test_tables_line_up_and_cannot_move_the_cursor() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "idle"),
+        ({"position": 2}, "idle (2)"),
+        ({"warning": {"reason": "contended", "at": 1025.0}}, "idle (taken back in 25 s)"),
+        ({"position": 1, "rung": "release"}, "idle (1, nothing was on the GPU)"),
+    ],
+)
+def test_a_leases_state_tells_of_queue_and_parking(more: dict[str, Any], said: str) -> None:
+    lease = {"state": "idle", "position": None, "warning": None, "pinned_until": None, **more}
+    assert leases.state(lease, 1000.0) == said

@@ -260,6 +260,42 @@ def test_every_state_of_the_node_manager_is_known() -> None:
     assert {state.value for state in DisplayState} == set(render.STATES)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"warning": {"reason": "contended", "at": 1025.0}}, "taken back in 25 s"),
+        ({"warning": {"reason": "contended", "at": 10.0}}, "taken back in 0 s"),
+        ({"warning": {}}, "taken back in ?"),
+        ({"pinned_until": 1600.0}, "kept for 10 min 00 s more"),
+        ({"pinned_until": 1000.0}, ""),
+        ({"rung": "release", "parked_memory": 0}, "nothing was on the GPU"),
+        ({"rung": "storage", "parked_memory": 2**31}, "tensors in host memory: 2 GiB"),
+        ({"rung": "driver", "parked_memory": 2**31}, "all in host memory, by the driver: 2 GiB"),
+        ({"rung": "<b>new"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_is_told_of_parking(more: dict[str, Any], said: str) -> None:
+    assert render.parking_words(more, 1000.0) == said
+    document = status(node={"time": 1000.0}, leases=[lease(state="idle", **more)])
+    shown = f"held, idle ({said})" if said else "held, idle "
+    assert shown in render.status_text(document)
+    assert f"held, idle ({said})" in check_html(render.status_html(document)).text or not said
+
+
+def test_host_memory_of_parked_tasks() -> None:
+    full = {"parked_memory": 3 * 2**30, "parked_memory_limit": 2**32}
+    for shown in (
+        render.status_text(status(node=full)),
+        Page(render.status_html(status(node=full))).text,
+    ):
+        assert "Parked tasks take 3 GiB of 4 GiB of host memory." in shown
+    assert render.host_memory_line({"parked_memory": 0, "parked_memory_limit": 1}) is None
+    assert render.host_memory_line({"parked_memory": 2**30}) == (
+        "Parked tasks take 1 GiB of host memory."
+    )
+
+
 def test_simulated_gpus_are_said_to_be_simulated() -> None:
     document = status(node={"simulated": True})
 

@@ -119,7 +119,7 @@ def test_health_needs_no_login_and_says_nothing(hub: RunningHub) -> None:
 
 GETS = ("", "admin", "admin/quota?environment=alice", "admin/revoke?lease=x", "usage.csv")
 ADMIN_GETS = (*GETS[1:4], "admin/usage.csv")
-POSTS = ("release", "admin/quota", "admin/revoke")
+POSTS = ("release", "keep", "admin/quota", "admin/revoke")
 
 
 @pytest.mark.parametrize("path", [*GETS, "admin/usage.csv", "nowhere"])
@@ -296,6 +296,30 @@ def test_release_by_the_form_and_by_nothing_else(
         assert "The GPU is released." in alice.get(PREFIX).text
         assert "The GPU is released." not in alice.get(PREFIX).text
         assert leases(hub, tokens["alice"]) == []
+
+
+def test_a_gpu_is_kept_by_the_form_and_let_go(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    alice, bob = browsers["alice"], browsers["bob"]
+    with held(hub, tokens["alice"], "lunch.ipynb", memory=GIB, kernel_id="k") as (_client, lease):
+        page = alice.get(PREFIX)
+        wanted = {"node": field(page, "node"), "lease": lease}
+        xsrf = field(page, "_xsrf")
+        assert post(alice, "keep", **wanted).status_code == 403
+        assert post(bob, "keep", **wanted, _xsrf=field_of(bob)).status_code == 303
+        assert "Not kept" in bob.get(PREFIX).text
+        done = post(alice, "keep", **wanted, _xsrf=xsrf)
+        assert (done.status_code, done.headers["location"]) == (303, PREFIX)
+        kept = alice.get(PREFIX).text
+        assert "The GPU is kept for 1" in kept  # 15 min, or nearly
+        assert "Keep no longer" in kept
+        assert post(alice, "keep", **wanted, _xsrf=xsrf, seconds="0").status_code == 303
+        let_go = alice.get(PREFIX).text
+        assert "The GPU is kept no longer." in let_go
+        assert "Keep no longer" not in let_go
+        nonsense = post(alice, "keep", **wanted, _xsrf=xsrf, seconds="soon")
+        assert nonsense.status_code == 400
 
 
 def test_a_quota_is_edited_and_given_back(

@@ -34,9 +34,73 @@ def lease(**more: Any) -> dict[str, Any]:
         **{"path": "course/a.ipynb", "pid": 1, "gpus": [part]},
         **{"asked": {"gpus": 1, "memory": None}, "priority_class": "interactive"},
         **{"requested": 100.0, "granted": 101.0, "since": 940.0, "age": 899.0},
-        **{"position": None, "reason": None},
+        **{"position": None, "reason": None, "kept": None, "rung": None, "parked_memory": None},
+        **{"warning": None, "pinned_until": None, "ability": None},
         **more,
     }
+
+
+def shown_lease(**more: Any) -> views.LeaseView:
+    (one,) = views.lease_views(status(leases=[lease(**more)]))
+    return one
+
+
+@pytest.mark.parametrize("reason", sorted(words.WARNINGS))
+def test_a_warning_says_when_and_why(reason: str) -> None:
+    shown = shown_lease(state="idle", warning={"reason": reason, "at": 1024.3})
+    assert shown.warning.startswith("The GPU is taken back in at most 25 s: it ")
+    assert shown.warning.endswith(". Variables are kept.")
+    assert shown.can_keep
+    assert not shown.is_kept
+    assert "at most 1 s" in shown_lease(warning={"reason": reason, "at": 900.0}).warning
+    assert shown_lease().warning == ""
+
+
+def test_until_when_a_gpu_is_kept() -> None:
+    assert shown_lease(pinned_until=1600.0).parking == "Kept for 10 min more."
+    assert shown_lease(pinned_until=1600.0).is_kept
+    over = shown_lease(pinned_until=1000.0)
+    assert (over.parking, over.is_kept) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"kind": "process"}, {"mine": False, "id": None}, {"phase": "parked"}, {"phase": "queued"}],
+)
+def test_only_what_a_notebook_of_ones_own_holds_can_be_kept(more: dict[str, Any]) -> None:
+    (one,) = views.lease_views(status(leases=[lease(**more)]), everybody=True)
+    assert not one.can_keep
+
+
+@pytest.mark.parametrize(
+    ("rung", "said"),
+    [
+        ("release", "Released: nothing was on the GPU."),
+        ("trim", "Caches emptied"),
+        ("temporary", "Gradients"),
+        ("storage", "Tensors moved to host memory: 2 GiB."),
+        ("driver", "Moved to host memory by the driver: 2 GiB."),
+    ],
+)
+def test_how_a_lease_was_parked(rung: str, said: str) -> None:
+    parked = {"state": "parked", "phase": "parked", "gpus": []}
+    shown = shown_lease(rung=rung, parked_memory=2 * GIB, **parked)
+    assert said in shown.parking
+    assert (shown.word, shown.can_release) == ("Parked", True)
+
+
+def test_host_memory_of_parked_tasks() -> None:
+    node = {"parked_memory": 3 * GIB, "parked_memory_limit": 4 * GIB}
+    assert views.host_memory_text(node) == "parked tasks take 3 GiB of 4 GiB of host memory"
+    node = {"parked_memory": 3 * GIB, "parked_memory_limit": None}
+    assert views.host_memory_text(node) == "parked tasks take 3 GiB of host memory"
+    assert views.host_memory_text({**node, "parked_memory": 0}) == ""
+
+
+def test_every_state_has_words() -> None:
+    from jupyter_gpushare.node.status import DisplayState
+
+    assert {state.value for state in DisplayState} == set(words.STATES)
 
 
 def waiting(**more: Any) -> dict[str, Any]:
@@ -54,6 +118,8 @@ def status(**more: Any) -> dict[str, Any]:
         "node": {
             **{"name": "n", "version": "1", "simulated": False, "problem": None, "time": 1000.0},
             **{"started": 0.0, "max_tasks_per_gpu": 4, "heartbeat_timeout": 15.0},
+            **{"parked_memory": 0, "parked_memory_limit": None, "notify_before": 30.0},
+            **{"pin_limit": 7200.0, "keep_for": 900.0},
         },
         **{"environment": "alice", "admin": False},
         "quota": {
