@@ -17,6 +17,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
@@ -84,14 +85,19 @@ def fuzz(target: Target, inputs: int, seed: int, patience: float) -> dict[str, A
     }
 
 
-def by_coverage(target: Target, inputs: int) -> None:
-    """Let atheris find the inputs."""
+def by_coverage(name: str, inputs: int) -> None:
+    """Let atheris find the inputs, beginning with the seeds."""
     import atheris
 
-    def run(data: bytes) -> None:
-        target.run(data)
-
-    atheris.Setup([sys.argv[0], f"-runs={inputs}", "-max_len=4096"], atheris.instrument_func(run))
+    for loaded in [module for module in sys.modules if module.startswith(("support", "jupyter_"))]:
+        del sys.modules[loaded]
+    with atheris.instrument_imports(include=["jupyter_gpushare"]):
+        from support.fuzz import targets
+    target = next(target for target in targets.all_targets() if name in target.name)
+    corpus = Path(tempfile.mkdtemp(prefix="gpushare-corpus-"))
+    for number, seed in enumerate(target.seeds):
+        (corpus / f"{number}").write_bytes(seed)
+    atheris.Setup([sys.argv[0], f"-runs={inputs}", "-max_len=4096", str(corpus)], target.run)
     atheris.Fuzz()
 
 
@@ -104,15 +110,14 @@ def main() -> int:
     parser.add_argument("--atheris", default=None, metavar="TARGET")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
-    targets = all_targets()
     if options.atheris is not None:
-        by_coverage(next(t for t in targets if options.atheris in t.name), options.inputs)
+        by_coverage(options.atheris, options.inputs)
         return 0
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     signal.signal(signal.SIGALRM, _alarm)
     results = []
-    for target in targets:
+    for target in all_targets():
         count = max(20, round(options.inputs * target.share))
         results.append(fuzz(target, count, seed, options.patience))
         print(json.dumps(results[-1]), flush=True)

@@ -32,8 +32,8 @@ def test_nothing_is_lost_in_a_storm(tmp_path: Path, nvml_stub: Path, faults_shim
     plan = Plan(SEED, seconds=12.0, rate=6.0, clients=8, kernels=1)
     report = storm(tmp_path, plan, nvml_stub, faults_shim)
     # A storm in which nothing happened proves nothing.
-    assert report.faults.total() > 40
-    assert report.verdict.looked_at["grants"] > 10
+    assert report.faults.total() > 20
+    assert report.verdict.looked_at["grants"] > 3
     assert report.verdict.looked_at["probes"] == 1
 
 

@@ -22,6 +22,18 @@ Line = bytes
 REQUESTS = 3  # that one of them may have waiting at once
 
 
+_ON_A_LEASE: tuple[tuple[str, dict[str, str]], ...] = (
+    ("release", {}),
+    ("attach", {"secret": "0" * 64}),
+    ("parked", {}),
+    ("heartbeat", {}),
+    ("activity", {"state": "idle"}),
+    ("kept", {"reason": "mine"}),
+    ("resume", {}),
+    ("lease.revoke", {"reason": "mine"}),
+)
+
+
 def _line(number: int, method: str, **params: Any) -> Line:
     message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
     return json.dumps(message).encode() + b"\n"
@@ -46,6 +58,7 @@ class Mallory:
             self.garbage,
             self.not_read,
             self.steal,
+            self.steal,
             self.too_long,
         ]
 
@@ -67,11 +80,22 @@ class Mallory:
             number, "request", request_id=f"m{self.rng.randrange(REQUESTS)}", task=task, wait=True
         )
 
+    def _greet(self, wire: socket.socket) -> None:
+        """What is said before hello's answer is only refused."""
+        wire.sendall(self.hello)
+        self._drink_lines(wire, 1)
+
     def _drink(self, wire: socket.socket, most: float = 0.2) -> bytes:
         wire.settimeout(most)
         with contextlib.suppress(TimeoutError):
             return wire.recv(65536)
         return b""
+
+    def _drink_lines(self, wire: socket.socket, lines: int) -> None:
+        """Wait for so many answers, a second at most: a call may be lost with its connection."""
+        end = time.monotonic() + 1.0
+        while lines > 0 and time.monotonic() < end:
+            lines -= self._drink(wire).count(b"\n")
 
     def _release_all(self, wire: socket.socket) -> None:
         for number in range(REQUESTS):
@@ -79,12 +103,15 @@ class Mallory:
         self._drink(wire)
 
     def cut_in_mid_line(self, wire: socket.socket) -> None:
-        text = self.hello + self._ask(2) + _line(3, "status")
+        if self.rng.random() < 0.7:
+            self._greet(wire)
+        text = self._ask(2) + _line(3, "status") + self.hello
         wire.sendall(text[: self.rng.randrange(1, len(text))])
 
     def duplicate(self, wire: socket.socket) -> None:
         ask = self._ask(2)
-        wire.sendall(self.hello + self.hello + ask * self.rng.randrange(2, 9) + self.hello)
+        self._greet(wire)
+        wire.sendall(ask * self.rng.randrange(2, 9) + self.hello * 2 + ask)
         self._drink(wire)
         self._release_all(wire)
 
@@ -100,24 +127,29 @@ class Mallory:
         self.rng.shuffle(lines)
         wire.sendall(b"".join(lines))
         self._drink(wire)
-        wire.sendall(self.hello)
+        self._greet(wire)
+        self.rng.shuffle(lines)
+        wire.sendall(b"".join(lines))
         self._release_all(wire)
 
     def garbage(self, wire: socket.socket) -> None:
-        first = self.hello if self.rng.random() < 0.7 else b""
-        wire.sendall(first + self.rng.randbytes(self.rng.randrange(1, 5000)) + b"\n")
+        if self.rng.random() < 0.7:
+            self._greet(wire)
+        wire.sendall(self.rng.randbytes(self.rng.randrange(1, 5000)) + b"\n")
         nested = b"[" * 20000 + b"\n"
         wire.sendall(nested + b'{"jsonrpc":"2.0","id":NaN}\n' + _line(7, "status"))
         self._drink(wire)
 
     def too_long(self, wire: socket.socket) -> None:
-        wire.sendall(self.hello + b'{"jsonrpc": "' + b"x" * 70000)
+        self._greet(wire)
+        wire.sendall(b'{"jsonrpc": "' + b"x" * 70000)
         self._drink(wire)
 
     def not_read(self, wire: socket.socket) -> None:
         """Ask for every change and read none; the connection stays."""
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        wire.sendall(self.hello + _line(2, "watch") + _line(3, "status") * 50)
+        self._greet(wire)
+        wire.sendall(_line(2, "watch") + _line(3, "status") * 50)
         self.silent.append(wire.dup())
         while len(self.silent) > 5:
             self.silent.pop(0).close()
@@ -125,22 +157,11 @@ class Mallory:
     def steal(self, wire: socket.socket) -> None:
         """Act on others' leases by every call that names one."""
         leases = self.others.read_text(encoding="ascii").split() or ["none"]
-        lease = self.rng.choice(leases)
-        wire.sendall(self.hello)
-        for number, (method, more) in enumerate(
-            [
-                ("release", {}),
-                ("attach", {"secret": "0" * 64}),
-                ("parked", {}),
-                ("heartbeat", {}),
-                ("activity", {"state": "idle"}),
-                ("kept", {"reason": "mine"}),
-                ("resume", {}),
-                ("lease.revoke", {"reason": "mine"}),
-            ]
-        ):
-            wire.sendall(_line(10 + number, method, lease=lease, **more))
-        self._drink(wire)
+        self._greet(wire)
+        for lease in self.rng.sample(leases, min(3, len(leases))):
+            for number, (method, more) in enumerate(_ON_A_LEASE):
+                wire.sendall(_line(10 + number, method, lease=lease, **more))
+        self._drink_lines(wire, 3 * len(_ON_A_LEASE))
 
 
 def main(spec: dict[str, Any]) -> None:
