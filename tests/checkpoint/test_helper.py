@@ -268,6 +268,7 @@ def test_a_process_without_cuda_is_refused(cuda_world: CudaWorld, gpu: str, driv
 # -- deadlines -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.LOCK, Call.CHECKPOINT])
 def test_a_park_that_hangs_costs_a_worker_only(
@@ -277,7 +278,7 @@ def test_a_park_that_hangs_costs_a_worker_only(
     driver.state()
     (worker,) = children_of(helper_pid(place) or 0)
     cuda_world.hang(call, after=after)
-    outcome = driver.park(0.5, 0.1)
+    outcome = driver.park(1.5, 0.1)
     assert outcome.replaced
     assert has_ended(worker)
     if call is Call.CHECKPOINT and after:
@@ -289,20 +290,20 @@ def test_a_park_that_hangs_costs_a_worker_only(
     well(driver.park(10, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.RESTORE, Call.UNLOCK])
 def test_a_resume_that_hangs_can_be_repeated(
     cuda_world: CudaWorld,
     program: CudaProgram,
     drive: Drive,
-    monkeypatch: pytest.MonkeyPatch,
     call: Call,
     after: bool,
 ) -> None:
     driver = drive(program)
     well(driver.park(10, 1))
     cuda_world.hang(call, after=after)
-    outcome = driver.resume(None, 0.5)
+    outcome = driver.resume(None, 1.5)
     assert outcome.replaced
     if after:
         assert outcome.result is Result.DONE
@@ -352,6 +353,7 @@ def test_slow_calls_within_the_deadline_are_waited_for(
 # -- the helper's death ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.STATE, Call.LOCK, Call.CHECKPOINT])
 def test_the_helper_is_killed_in_park(
@@ -364,6 +366,7 @@ def test_the_helper_is_killed_in_park(
     program.info()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.STATE, Call.RESTORE, Call.UNLOCK])
 def test_the_helper_is_killed_in_resume(

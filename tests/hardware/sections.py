@@ -159,15 +159,17 @@ def driver(bench: Bench) -> None:
                 bench.append("left_out", size)
                 continue
             wanted = size * bench.orders.unit
-            empty = nvml.used()
+            before = nvml.used()
             target = Target(bench.torch_target)
             checkpoints = drive(target)
             try:
+                checkpoints.state(30)  # the helper starts, which is not to be measured
+                empty = nvml.used()
+                bench.note("helper_bytes", empty - before)
                 target.call("start")
                 target.call("build", wanted)
                 digest = target.call("digest")
                 full = nvml.used()
-                checkpoints.state(30)  # the helper starts, which is not to be measured
                 for repeat in range(bench.orders.repeats):
                     if not bench.has_time(10 + 2 * size):
                         bench.append("left_out", f"{size} repeat {repeat}")

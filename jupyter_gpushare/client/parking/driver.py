@@ -123,7 +123,10 @@ class DriverCheckpoint:
         """Whether this process can be checkpointed here, as far as the driver can tell."""
         request = Request(Action.PROBE, self._target(), deadline_s)
         try:
-            answer = self._ask(request)
+            try:
+                answer = self._ask(request)
+            except _Lost:  # it may have been about to end; another one is asked
+                answer = self._ask(request)
         except (_NoHelper, _Lost) as error:
             return Ability(False, str(error), Cause.NO_HELPER)
         if isinstance(answer, Ability):
