@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from support.livenode import CLI, LiveNode
 from support.node import Puppet, RunningNode, until
 
-from jupyter_gpushare.cli.redact import Redactor, is_secret_name, mark, python_settings, settings
+from jupyter_gpushare.cli.redact import (
+    Redactor,
+    is_secret_name,
+    mark,
+    own_history,
+    own_status,
+    python_settings,
+    settings,
+)
 from jupyter_gpushare.protocol.messages import Method
 
 ALICE, BOB = "alices-own-token", "bobs-own-token"
@@ -233,3 +241,42 @@ def test_a_configuration_is_read_and_never_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["api_token", "cookie_secret", "PASSWORD", "aws_key", "auth"])
 def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret_name(name)
+
+
+def test_an_administrators_history_has_others_without_names_and_texts() -> None:
+    def event(who: str | None, kind: str, text: str) -> dict[str, object]:
+        return {"environment": who, "kind": kind, "text": text, "lease": "l", "detail": "d"}
+
+    events = [
+        event("bobby", "LeaseGranted", "got 1 GPU"),
+        event("alice", "LeaseQueued", "love.ipynb asked for 1 GPU"),
+        event("alice", "LeaseGranted", "got 1 GPU"),
+        event(None, "BootSeen", "the node manager started"),
+    ]
+    told = own_history({"events": events}, "alice")["events"]
+    assert [row["text"] for row in told] == [
+        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "the node manager started")
+    ]
+    assert [row["environment"] for row in told] == [mark("bobby"), "alice", "alice", None]
+    assert [row["lease"] for row in told] == [None, "l", "l", "l"]
+    assert {row["detail"] for row in told} == {None}
+
+
+def test_an_administrators_status_has_nobodys_notebooks(node: LiveNode) -> None:
+    """Every field of a lease that tells who, or what they do, is blank; the test knows which."""
+    holder = node.spawn("run", "--", "sleep", "60")
+    try:
+        rows = until(lambda: node.json("status")["leases"], "a lease")
+        status = node.json("status")
+        (mine,) = own_status(status)["leases"]
+        assert (mine["name"], mine["path"], mine["kernel_id"]) == (None, None, None)
+        theirs = {**status, "leases": [{**rows[0], "mine": False}]}
+        (row,) = own_status(theirs)["leases"]
+    finally:
+        holder.terminate()
+        holder.communicate(timeout=30)
+        until(lambda: not node.json("leases")["leases"], "it is given back")
+    harmless = {"mine", "state", "phase", "activity", "kind", "gpus", "asked", "priority_class"}
+    harmless |= {"requested", "granted", "since", "age", "position", "reason", "rung"}
+    harmless |= {"parked_memory", "overran"}
+    assert {name for name, value in row.items() if value is not None} <= harmless
