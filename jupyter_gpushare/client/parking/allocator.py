@@ -119,7 +119,8 @@ class CudaAllocator:
         return bool(self._torch.cuda.is_current_stream_capturing())
 
     def host_buffer(self, size: int) -> Any:
-        return self._torch.empty(size, dtype=self._torch.uint8, pin_memory=True)
+        torch = self._torch  # the device is said, for users set default ones
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def forget_host_buffers(self) -> None:
         # Without this torch keeps pinned memory for ever.

@@ -120,14 +120,8 @@ class _Walk:
         base = self._torch._C.TensorBase
         for part in parts(self._torch, tensor):
             self._visit(part)
-        # Reading `grad` of any other tensor warns.
-        if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
-            grad = base.grad.__get__(tensor)
-            if grad is not None:
-                self._visit(grad)
-        node = base.grad_fn.__get__(tensor) if base.requires_grad.__get__(tensor) else None
-        if node is not None:
-            self._visit(node)
+        for part in _graph(base, tensor):
+            self._visit(part)
         layout = base.layout.__get__(tensor)
         if layout is not self._torch.strided:
             return  # its parts have the storages
@@ -159,6 +153,21 @@ class _Walk:
             packed = getattr(saved, "data", None)
             if packed is not None and self._kind(type(packed)) is _Kind.TENSOR:
                 self._visit(packed)
+
+
+def _graph(base: Any, tensor: Any) -> Iterator[Any]:
+    """The tensor's gradient and its node in a graph, where it has any."""
+    try:
+        # Reading `grad` of any other tensor warns.
+        if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
+            grad = base.grad.__get__(tensor)
+            if grad is not None:
+                yield grad
+        node = base.grad_fn.__get__(tensor) if base.requires_grad.__get__(tensor) else None
+    except RuntimeError:
+        return  # a view that was changed in a forbidden way: it cannot be in any graph
+    if node is not None:
+        yield node
 
 
 def _saved(node: Any) -> Iterator[Any]:

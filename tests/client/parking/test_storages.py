@@ -185,6 +185,9 @@ def holders() -> dict[str, Any]:
     hooked.retain_grad()
     hooked.sum().backward()
     closed_over = torch.full((7,), 2.0)
+    changed = leaf.view(10, 10).clone()
+    forbidden = changed.unbind()  # reading their grad_fn raises from now on
+    changed.add_(1)
     return {
         "custom": Double.apply(leaf),
         "joined": torch.cat([leaf.exp(), leaf.sin()]).prod(),
@@ -192,6 +195,7 @@ def holders() -> dict[str, Any]:
         "stacked": [one.cos() for one in leaf.unbind()[:3]],
         "closure": lambda: closed_over.sum().item(),
         "storage": torch.randn(11).untyped_storage(),
+        "forbidden": (changed, forbidden),
         "inference": inference,
         "subclass": torch.randn(17).as_subclass(Untouchable),
         "sparse": torch.eye(19).to_sparse(),
@@ -223,6 +227,8 @@ def test_every_kind_of_holder_is_found(parker: Make) -> None:
     assert sums() == before
     for name in ("custom", "joined", "moved", "again"):
         kept[name].sum().backward()
+    with pytest.raises(RuntimeError, match="is a view and its base"):
+        kept["forbidden"][1][0].grad_fn  # noqa: B018 - it is asked for to see it raise
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept["in place"].backward()  # as it would have without us
 
