@@ -22,6 +22,7 @@ from . import display
 from .adapters import registry
 from .errors import GpuShareError, LeaseLost, NodeUnavailable
 from .grant import Grant, read_grant
+from .limits import Limits, read_limits
 from .parking.rungs import Given, Need, NotBroughtBack, Rung, read_needs
 from .session import Link, NobodyThere, Session
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
@@ -87,6 +88,7 @@ class Broker:
         self._said: set[str] = set()
         self._asked = Ask()
         self._visible = Visible(environ)
+        self._limits = Limits(self._set_limits, self._answer_limits)
         self._session: Session | None = None
         self._adapters: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         self.turns = Turns(
@@ -161,7 +163,7 @@ class Broker:
         if self._late(adapter):
             adapter.first_use(loaded, lambda: self.ensure(f"first use of {module}"), self.expected)
         else:
-            adapter.after(loaded, self.grant)
+            adapter.after(loaded, self._grant_for(adapter))
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is taken later, when CUDA starts."""
@@ -743,6 +745,7 @@ class Broker:
 
     def _adopt(self, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
+        self._limits.forget()
         self.grant, self.standing, self.lost = grant, Standing.HELD, None
         self._parked = None
         self._environ[names.LEASE] = grant.lease
@@ -802,7 +805,7 @@ class Broker:
             if loaded is None:
                 continue
             try:
-                adapter.after(loaded, self.grant)
+                adapter.after(loaded, self._grant_for(adapter))
             except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
                 self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
             self._gate_steps(adapter, loaded)
@@ -832,6 +835,43 @@ class Broker:
     def _remember_cuda(self) -> None:
         if self.grant is not None and cuda_started():
             self._cuda_had = tuple(gpu.uuid for gpu in self.grant.gpus)
+
+    def _grant_for(self, adapter: registry.Adapter) -> Grant | None:
+        """What a framework may use: more than granted only where it can be lowered again."""
+        live = getattr(adapter, "live_limits", False)
+        return self._limits.of(self.grant) if live else self.grant
+
+    def _set_limits(self, grant: Grant) -> bool:
+        """Tell the frameworks whose limits can change; whether there is any."""
+        live = False
+        for module, (adapter, loaded) in tuple(self._adapters.items()):
+            if loaded is None or not getattr(adapter, "live_limits", False):
+                continue
+            try:
+                adapter.after(loaded, grant)
+                live = True
+            except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
+                self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
+        return live
+
+    def _empty_caches(self) -> None:
+        """Give back what frameworks keep for later; on a thread of its own, for it may take long.
+
+        Nothing else: a cell may run meanwhile.
+        """
+        for module, (adapter, loaded) in tuple(self._adapters.items()):
+            empty = getattr(adapter, "empty_cache", None)
+            if loaded is None or empty is None:
+                continue
+            try:
+                empty(loaded)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not empty its caches: {error!r}")
+
+    def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
+        if self._session is not None:
+            gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
+            self._session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
 
     def _forget(self) -> None:
         self.grant, self.standing = None, Standing.FREE
@@ -868,6 +908,15 @@ class Broker:
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
             self._asked_back(str(message.params.get("lease")), said, read_needs(message.params))
+        elif message.notice is Notice.LIMIT:
+            grant = self.grant
+            if grant is not None and message.params.get("lease") == grant.lease:
+                self._limits.changed(grant, read_limits(message.params))
+        elif message.notice is Notice.OVER_LIMIT and message.params.get("lease") == self.lease:
+            if message.params.get("stage") == "trim":
+                threading.Thread(target=self._empty_caches, daemon=True).start()
+            else:
+                self._say(str(message.params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING and message.params.get("lease") == self.lease:
             self._say(str(message.params.get("message", "This kernel is idle.")))
 

@@ -171,6 +171,10 @@ def _schemas() -> Json:
                 "free": _BYTES,
                 "used": _or_null("integer", description="bytes; null is unknown"),
                 "mine": _BYTES,
+                "lifted": {
+                    **_BYTES,
+                    "description": "bytes of reserved above what people are entitled to",
+                },
                 "utilisation": _or_null("number", description="0 to 1"),
                 "tasks": _COUNT,
                 "health": {"enum": ["ok", "lost"]},
@@ -238,7 +242,11 @@ def _schemas() -> Json:
                         {
                             "uuid": _TEXT,
                             "index": {"type": "integer"},
-                            "memory": {**_BYTES, "description": "bytes this lease may use"},
+                            "memory": {**_BYTES, "description": "bytes granted to this lease"},
+                            "limit": {
+                                **_BYTES,
+                                "description": "bytes it may use now: more while it is lifted",
+                            },
                             "measured": _or_null(
                                 "integer", description="bytes it uses; null is unknown"
                             ),
@@ -266,6 +274,33 @@ def _schemas() -> Json:
                 "kept": _or_null(
                     "string",
                     description="why an idle task that was asked for its GPUs keeps them",
+                ),
+                "over_limit": {
+                    "description": (
+                        "it uses more of a GPU than it may, and what is done about it when; null: "
+                        "it does not, or not yours to know"
+                    ),
+                    "anyOf": [
+                        _object(
+                            {
+                                "gpu": _TEXT,
+                                "used": _or_null("integer", description="bytes"),
+                                "limit": _BYTES,
+                                "since": {**_UNIX, "description": "Unix time, seconds"},
+                                "stage": {"enum": ["warned", "trim", "park", "last"]},
+                                "next": {"enum": ["trim", "park", "last", None]},
+                                "next_at": _or_null("number", description="Unix time, seconds"),
+                            }
+                        ),
+                        {"type": "null"},
+                    ],
+                },
+                "live_limits": _or_null(
+                    "boolean",
+                    description=(
+                        "whether its frameworks' memory limits can change while it runs; null: "
+                        "not tried yet"
+                    ),
                 ),
                 "rung": {
                     "enum": [*RUNGS[:-1], None],

@@ -209,6 +209,22 @@ class Policy(Configurable):
     audit_grace = Float(
         10.0, min=0.0, help="Seconds between finding such a process and acting."
     ).tag(config=True)
+    over_limit_trim = Float(
+        10.0,
+        min=0.0,
+        help="""Seconds after a task was told that it is over its memory limit, at which it is
+        asked to empty its caches.""",
+    ).tag(config=True)
+    over_limit_park = Float(
+        30.0,
+        min=0.0,
+        help="Seconds after which it is asked for its GPUs as soon as it is idle.",
+    ).tag(config=True)
+    over_limit_last = Float(
+        120.0,
+        min=0.0,
+        help="Seconds after which audit_action is taken; never before audit_grace.",
+    ).tag(config=True)
     over_limit_tolerance = Integer(
         512 * 1024**2,
         min=0,
@@ -389,6 +405,9 @@ class Policy(Configurable):
             audit_action=_ACTIONS[self.audit_action],
             audit_grace=self.audit_grace,
             over_limit_tolerance=self.over_limit_tolerance,
+            over_limit_trim=self.over_limit_trim,
+            over_limit_park=self.over_limit_park,
+            over_limit_last=self.over_limit_last,
             driver_tolerance=self.driver_tolerance,
             overtake_interactive=self.overtake_interactive,
             overtake_batch=self.overtake_batch,

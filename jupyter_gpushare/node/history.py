@@ -67,6 +67,13 @@ def _ended(data: Mapping[str, Any]) -> str:
     return f"ended: {data['reason']}{by}" + (f", {data['detail']}" if data["detail"] else "")
 
 
+_STAGES: Final = {
+    "warned": "its people are told",
+    "trim": "it is asked to empty its caches",
+    "park": "it is asked for its GPUs when it is idle",
+    "last": "the administrator's action is due",
+}
+
 _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "BootSeen": lambda d: "the node manager started",
     "GpuFound": lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}",
@@ -102,6 +109,10 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "TurnsJoined": lambda d: "can take turns",
     "TurnOverran": lambda d: "did not give its turn back in time",
     "ProcessFlagged": lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
+    "OverLimitStaged": lambda d: (
+        f"uses {size(d['used'])} of {d['gpu']} and may use {size(d['limit'])}: "
+        + _STAGES[d["stage"]]
+    ),
     "FlagActed": lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
     "BudgetChanged": _budget,
     "GrantingChanged": lambda d: (

@@ -18,6 +18,8 @@ from ..policy.effects import (
     TellBudget,
     TellEnded,
     TellGranted,
+    TellLimit,
+    TellOverLimit,
     TellStopped,
     TellTurn,
     WarnOfParking,
@@ -29,8 +31,8 @@ from ..policy.events import (
     LeaseQueued,
     ResumeQueued,
 )
-from ..policy.model import EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
-from ..policy.state import State
+from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
     PROTOCOL,
@@ -486,6 +488,8 @@ class Service:
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
             self._tell_turn(name, self._manager.state)  # one that came back missed it
+            if call.method is Method.ATTACH:
+                self._tell_limits_again(guest, lease, self._manager.state)
             return
         attached = call.method is Method.ATTACH
         if attached:
@@ -523,6 +527,11 @@ class Service:
                 self._budget(effect)
             elif isinstance(effect, AskBack):
                 self._ask_back(effect, state)
+            elif isinstance(effect, TellLimit):
+                self._tell_task(effect.lease, state, Notice.LIMIT, translate.limit_notice(effect))
+            elif isinstance(effect, TellOverLimit):
+                notice = translate.over_limit_notice(effect, state, self._manager.config)
+                self._tell_task(effect.lease, state, Notice.OVER_LIMIT, notice)
             elif isinstance(effect, WarnOfParking):
                 self._warn_of_parking(effect, state)
             elif isinstance(effect, TellTurn):
@@ -577,11 +586,27 @@ class Service:
         if lease is None:
             return
         measured = measured_by_lease(state, self._manager.readings.by_gpu)
-        for conn_id in self._holders.get(effect.lease, ()):
+        notice = translate.park_notice(effect, lease, measured)
+        self._tell_task(effect.lease, state, Notice.PARK, notice)
+
+    def _tell_task(self, name: LeaseId, state: State, kind: Notice, notice: dict[str, Any]) -> None:
+        """Tell the task's own process; not a child that shares the lease, nor a page."""
+        lease = state.leases.get(name)
+        for conn_id in self._holders.get(name, ()) if lease is not None else ():
             guest = self._guests.get(conn_id)
-            if guest is not None and guest.who.process == lease.task.process:
-                notice = translate.park_notice(effect, lease, measured)
-                guest.conn.notify(Notice.PARK.value, notice)
+            if lease and guest is not None and guest.who.process == lease.task.process:
+                guest.conn.notify(kind.value, notice)
+
+    def _tell_limits_again(self, guest: _Guest, lease: Lease, state: State) -> None:
+        """A task that was away may have missed what it may use now."""
+        lifted = tuple(
+            Allocation(gpu, lift.memory)
+            for (name, gpu), lift in state.lifts.items()
+            if name == lease.id
+        )
+        if lifted and guest.who.process == lease.task.process:
+            notice = translate.limit_notice(TellLimit(lease.id, lifted))
+            guest.conn.notify(Notice.LIMIT.value, notice)
 
     def _warn_of_parking(self, effect: WarnOfParking, state: State) -> None:
         """The task says it on its terminal; whoever watches shows a countdown."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..policy import core
+from ..policy import core, elastic, watchdog
 from ..policy.config import PolicyConfig
 from ..policy.model import (
     Activity,
@@ -163,6 +163,9 @@ def status_document(
         "leases": [
             {
                 **_lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured),
+                "over_limit": _over_limit(state, lease, offset, config)
+                if viewer.admin or viewer.is_mine(lease.environment)
+                else None,
                 **_parking(lease, viewer, offset, config),
                 **sharing_status.of_lease(state, lease),
             }
@@ -265,6 +268,7 @@ def _gpu(
         "free": max(0, books.free) if books.problem is None else 0,
         "used": reading.used if reading else None,
         "mine": own.memory if own else 0,
+        "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
         "utilisation": reading.utilisation if reading else None,
         "tasks": books.tasks,
         "health": "ok" if books.problem is None else "lost",
@@ -308,6 +312,7 @@ def _lease(
                 "uuid": part.gpu,
                 "index": state.gpus[part.gpu].gpu.index,
                 "memory": part.memory,
+                "limit": elastic.limit(state, lease, part),
                 "measured": measured.get((lease.id, part.gpu)),
                 **sharing_status.of_claim(state, lease, part.gpu),
             }
@@ -323,7 +328,29 @@ def _lease(
         "position": None if place is None else place.position,
         "reason": lease.end_reason.value if lease.end_reason else None,
         "kept": lease.kept if known else None,
+        "live_limits": lease.live_limits,
     }
+
+
+def _over_limit(
+    state: State, lease: Lease, offset: float, config: PolicyConfig
+) -> dict[str, Any] | None:
+    """How far it went with a task that uses more of a GPU than it may, and what comes when."""
+    for (gpu, _process, kind), flag in sorted(state.flags.items(), key=lambda entry: repr(entry)):
+        if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
+            continue
+        coming = watchdog.following(flag.stage)
+        held = state.reservations.get((lease.environment, gpu))
+        return {
+            "gpu": gpu,
+            "used": flag.memory,
+            "limit": held.memory if held else 0,
+            "since": flag.since + offset,
+            "stage": flag.stage.value,
+            "next": coming.value if coming else None,
+            "next_at": flag.since + watchdog.due(config, coming) + offset if coming else None,
+        }
+    return None
 
 
 def _parking(lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig) -> dict[str, Any]:

@@ -11,10 +11,16 @@ from typing import Any, Final
 from ..policy import commands as cmd
 from ..policy import core, memory
 from ..policy.config import PolicyConfig
-from ..policy.effects import AskBack, TellBudget, WarnOfParking
-from ..policy.explain import ask_back_text, budget_notice_text, park_warning_text
+from ..policy.effects import AskBack, TellBudget, TellLimit, TellOverLimit, WarnOfParking
+from ..policy.explain import (
+    ask_back_text,
+    budget_notice_text,
+    over_limit_text,
+    park_warning_text,
+)
 from ..policy.model import (
     Activity,
+    Allocation,
     Bytes,
     EndReason,
     EnvironmentName,
@@ -134,6 +140,14 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
         at, LeaseId(p.lease), who.environment, who.process, Rung(p.rung), p.why
     ),
+    msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        tuple(Allocation(GpuUuid(uuid), Bytes(memory)) for uuid, memory in p.gpus),
+        p.live,
+    ),
     msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
         at, LeaseId(p.lease), who.environment, who.process, p.reason
     ),
@@ -235,6 +249,27 @@ def park_notice(
             }
             for part in lease.allocations
         ],
+    }
+
+
+def limit_notice(effect: TellLimit) -> dict[str, Any]:
+    """How much a task may use on these of its GPUs from now on."""
+    return {
+        "lease": effect.lease,
+        "gpus": [{"uuid": part.gpu, "memory": part.memory} for part in effect.gpus],
+    }
+
+
+def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> dict[str, Any]:
+    """What a task is told that uses more of a GPU than it may."""
+    index = state.gpus[effect.gpu].gpu.index
+    return {
+        "lease": effect.lease,
+        "stage": effect.stage.value,
+        "gpu": effect.gpu,
+        "used": effect.used,
+        "limit": effect.limit,
+        "message": over_limit_text(index, effect.used, effect.limit, config),
     }
 
 

@@ -34,6 +34,10 @@ class PolicyConfig:
     no bound. ``unparkable_action`` is what is done to an idle task that cannot give its
     GPUs back.
 
+    ``over_limit_trim``, ``over_limit_park`` and ``over_limit_last`` are the seconds after which
+    a process over its limit is asked to empty its caches, is asked for its GPUs when it is idle,
+    and meets ``audit_action`` (not before ``audit_grace``).
+
     ``burst_memory`` is up to which a lease's limit on a nearly empty GPU is lifted, and
     ``burst_headroom`` what stays free there: up to 1 a share of the GPU, else bytes.
     ``burst_return`` seconds after a task was told to come back its reservation has shrunk.
@@ -76,6 +80,9 @@ class PolicyConfig:
     parked_memory: int | None = None
     parked_memory_per_environment: int | None = None
     unparkable_action: HolderAction = HolderAction.WAIT
+    over_limit_trim: float = 10.0
+    over_limit_park: float = 30.0
+    over_limit_last: float = 120.0
     burst_memory: float = 0.0
     burst_headroom: float = 0.1
     burst_return: float = 30.0

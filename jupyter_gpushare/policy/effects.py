@@ -12,8 +12,10 @@ from .model import (
     BudgetLevel,
     EndReason,
     EnvironmentName,
+    GpuUuid,
     HolderAction,
     LeaseId,
+    OverLimitStage,
     ParkReason,
     ProcessId,
 )
@@ -99,6 +101,17 @@ class TellLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class TellOverLimit:
+    """Tell a task that it uses more of a GPU than it may, or to empty its caches."""
+
+    lease: LeaseId
+    gpu: GpuUuid
+    stage: OverLimitStage
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class TellStopped:
     """Whoever waits for this parked lease to resume waits no more; it stays parked."""
 
@@ -123,6 +136,7 @@ Effect = (
     | AskBack
     | WarnOfParking
     | TellLimit
+    | TellOverLimit
     | TellStopped
     | TellTurn
 )
@@ -147,6 +161,9 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield WarnOfParking(event.lease, event.reason, config.notify_before)
         case ev.LimitTold():
             yield TellLimit(event.lease, event.gpus)
+        case ev.OverLimitStaged():
+            if event.stage in (OverLimitStage.WARNED, OverLimitStage.TRIM):
+                yield TellOverLimit(event.lease, event.gpu, event.stage, event.used, event.limit)
         case ev.LeaseKept():
             lease = state.leases.get(event.lease)
             if lease is not None and config.unparkable_action is not HolderAction.WAIT:

@@ -23,6 +23,7 @@ from .model import (
     GpuUuid,
     LeaseId,
     Movable,
+    OverLimitStage,
     Parked,
     ParkReason,
     ProcessId,
@@ -476,6 +477,19 @@ class ProcessFlagged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class OverLimitStaged(Event):
+    """A process went on using more than its ``limit``: the next stage. Sizes in bytes."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpu: GpuUuid
+    process: ProcessId
+    stage: OverLimitStage
+    used: Bytes
+    limit: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FlagActed(Event):
     """The configured action was taken against a flagged process."""
 
@@ -587,6 +601,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
         TurnOverran,
         LeftGone,
         ProcessFlagged,
+        OverLimitStaged,
         FlagActed,
         FlagCleared,
         BudgetsMeasured,

@@ -18,6 +18,7 @@ from .model import (
     Bytes,
     ClaimPhase,
     EnvironmentName,
+    FlagKind,
     GpuUuid,
     LeaseId,
     LeasePhase,
@@ -696,6 +697,15 @@ def _process_flagged(state: State, event: ev.ProcessFlagged) -> State:
     return replace(state, flags=state.flags.set(_flag_key(event), flag))
 
 
+def _over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
+    key = (event.gpu, event.process, FlagKind.OVER_LIMIT)
+    flag = state.flags.get(key)
+    if flag is None:  # the ledger tells of a flag that is measured anew
+        return state
+    flag = replace(flag, stage=event.stage, memory=event.used, lease=event.lease)
+    return replace(state, flags=state.flags.set(key, flag))
+
+
 def _flag_acted(state: State, event: ev.FlagActed) -> State:
     flag = replace(state.flags[_flag_key(event)], acted=True)
     return replace(state, flags=state.flags.set(_flag_key(event), flag))
@@ -782,6 +792,7 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.TurnOverran: _turn_overran,
     ev.LeftGone: _left_gone,
     ev.ProcessFlagged: _process_flagged,
+    ev.OverLimitStaged: _over_limit_staged,
     ev.FlagActed: _flag_acted,
     ev.FlagCleared: _flag_cleared,
     ev.BudgetsMeasured: _budgets_measured,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .model import BudgetLevel, ParkReason, RefusalReason
+from .config import PolicyConfig
+from .model import BudgetLevel, HolderAction, ParkReason, RefusalReason
 from .placement import NoRoom, Refused
 
 GIB = 1024**3
@@ -166,6 +167,7 @@ _PARK_BECAUSE: Final = {
     ParkReason.CONTENDED: "others wait for it",
     ParkReason.IDLE: "that is the rule here",
     ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
+    ParkReason.OVER_LIMIT: "it uses more of it than it may",
 }
 
 
@@ -182,6 +184,25 @@ def park_warning_text(reason: ParkReason, seconds: float) -> str:
         f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
         "Your variables are kept. Run a cell or `%gpushare pin` to keep it."
     )
+
+
+_LAST: Final = {
+    HolderAction.WAIT: "",
+    HolderAction.INTERRUPT: " After {last} it is interrupted.",
+    HolderAction.KILL: " After {last} it is killed.",
+}
+
+
+def over_limit_text(gpu: int, used: int, limit: int, config: PolicyConfig) -> str:
+    """What the people of a task are told, once, that uses more of a GPU than it may."""
+    last = max(config.over_limit_last, config.audit_grace)
+    return (
+        f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than the "
+        f"{size(limit)} that it may. Others are given what you leave, so please free some "
+        "(`del`, smaller batches). If it goes on, its caches are emptied in "
+        f"{_about(config.over_limit_trim)}, and after {_about(config.over_limit_park)} its GPU is "
+        "taken back while it is idle."
+    ) + _LAST[config.audit_action].format(last=_about(last))
 
 
 def no_host_memory_text(asked: int, used: int, most: int, whose: str) -> str:

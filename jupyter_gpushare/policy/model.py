@@ -97,6 +97,7 @@ class ParkReason(Enum):
     CONTENDED = "contended"
     IDLE = "idle"
     BUDGET_SPENT = "budget_spent"
+    OVER_LIMIT = "over_limit"
 
 
 class Rung(Enum):
@@ -148,6 +149,19 @@ class FlagKind(Enum):
 
     SQUATTER = "squatter"
     OVER_LIMIT = "over_limit"
+
+
+class OverLimitStage(Enum):
+    """What was done so far about a process over its limit, in this order.
+
+    ``WARNED``: its people were told. ``TRIM``: it was asked to empty its caches. ``PARK``: it is
+    asked for its GPUs when it is idle. ``LAST``: `audit_action` is due.
+    """
+
+    WARNED = "warned"
+    TRIM = "trim"
+    PARK = "park"
+    LAST = "last"
 
 
 class HolderAction(Enum):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from . import events as ev
-from . import memory
+from . import memory, watchdog
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -41,6 +41,7 @@ class _Sorted:
     largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
     foreign: int = 0
     strangers: list[ProcessReading] = field(default_factory=list)
+    owner: dict[ProcessId, LeaseId] = field(default_factory=dict)
     worked: set[LeaseId] = field(default_factory=set)
     opaque: bool = False
 
@@ -72,6 +73,13 @@ def observe(
     yield from _work(state, seen, at)
     yield from _takers(state, seen, at, config)
     yield from _flags(state, seen, current, at, config)
+    works = set[LeaseId]().union(*(parts.worked for parts in seen.values()))
+    over = {}
+    for key, size in current.items():
+        if key[2] is FlagKind.OVER_LIMIT and size is not None:
+            lease = seen[key[0]].owner[key[1]]
+            over[key] = watchdog.Over(lease, size, lease in works)
+    yield from watchdog.step(state, over, at, config)
 
 
 def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
@@ -94,6 +102,8 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
             parts.strangers.append(process)
             continue
         parts.present.add(lease)
+        if process.lineage:
+            parts.owner[process.lineage[0]] = lease
         before = parts.by_lease.get(lease, 0)
         known = before is not None and process.memory is not None
         parts.by_lease[lease] = (before or 0) + (process.memory or 0) if known else None
@@ -272,7 +282,7 @@ def _flags(
         elif (
             not flag.acted
             and config.audit_action is not HolderAction.WAIT
-            and at - flag.since >= config.audit_grace
+            and watchdog.may_act(flag, key, at, config)
         ):
             yield ev.FlagActed(at, gpu, process, kind)
     for key in sorted(state.flags, key=repr):

@@ -23,6 +23,7 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    OverLimitStage,
     Parked,
     ParkReason,
     ProcessId,
@@ -160,11 +161,16 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Since when the audit holds something against a process, and whether it acted."""
+    """Since when the audit holds something against a process, and whether it acted.
+
+    Of a process over its limit ``stage`` is how far that went, under which ``lease``.
+    """
 
     since: float
     memory: Bytes | None
     acted: bool = False
+    stage: OverLimitStage | None = None
+    lease: LeaseId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Method(Enum):
     RESTORED = "restored"
     PIN = "pin"
     ABILITY = "ability"
+    LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
     TURN_ASK = "turn.ask"
@@ -71,6 +72,8 @@ class Notice(Enum):
     PARK_WARNING = "park_warning"
     TURN = "turn"
     YIELD = "yield"
+    LIMIT = "limit"
+    OVER_LIMIT = "over_limit"
 
 
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
@@ -192,6 +195,15 @@ class AbilityParams:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitedParams:
+    """The limits (bytes by GPU) that a task's frameworks have now; not ``live``: for good."""
+
+    lease: str
+    gpus: tuple[tuple[str, int], ...]
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
 class KeptParams:
     """Why a task that was asked for its GPUs keeps them, for people."""
 
@@ -310,6 +322,7 @@ Params = (
     | RestoredParams
     | PinParams
     | AbilityParams
+    | LimitedParams
     | KeptParams
     | ResumeParams
     | MemoryParams
@@ -518,6 +531,13 @@ def _ability(read: _Reader) -> AbilityParams:
     )
 
 
+def _limited(read: _Reader) -> LimitedParams:
+    gpus = tuple(
+        (one.text("uuid", NAME), one.whole("memory", 1)) for one in read.parts("limits", 64)
+    )
+    return LimitedParams(read.text("lease", IDENTIFIER), gpus, read.flag("live", True))
+
+
 def _kept(read: _Reader) -> KeptParams:
     return KeptParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
 
@@ -601,6 +621,7 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.RESTORED: _restored,
     Method.PIN: _pin,
     Method.ABILITY: _ability,
+    Method.LIMITED: _limited,
     Method.KEPT: _kept,
     Method.RESUME: _resume,
     Method.MEMORY: _memory,

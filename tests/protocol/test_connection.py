@@ -101,6 +101,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "reason": "r",
         "memory": 1,
         "rung": "driver",
+        "limits": [],
         "figures": [],
         "steps": 2,
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, parking
+from jupyter_gpushare.policy import core, parking, watchdog
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -208,6 +208,14 @@ class World:
             return  # it did nothing since it parked, and what it left is wanted
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
+        if event.reason is ParkReason.OVER_LIMIT:
+            assert any(flag.lease == event.lease for flag in before.flags.values())
+            worked = self.worked.get(lease.task.process.pid)
+            assert worked is None or event.at - worked >= watchdog.QUIET, "its GPU was at work"
+            last = self.asked.get(event.lease, -watchdog.ASK_AGAIN)
+            assert event.at - last >= watchdog.ASK_AGAIN or last < since, "asked too often"
+            self.asked[event.lease] = event.at
+            return
         quota = before.quotas.resolve(lease.environment)[0]
         seconds = quota.idle_timeout
         if seconds is None:

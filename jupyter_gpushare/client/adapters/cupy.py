@@ -32,6 +32,7 @@ class CuPyAdapter(ImportTimeAdapter):
 
     name = "CuPy"
     modules = frozenset({"cupy"})
+    live_limits = True
 
     def __init__(
         self,
@@ -83,6 +84,11 @@ class CuPyAdapter(ImportTimeAdapter):
                     f"CuPy may use {format_size(limit)}, but its arrays take {format_size(used)}. "
                     "They stay; nothing new can be allocated there until enough of them are gone."
                 )
+
+    def empty_cache(self, module: ModuleType) -> None:
+        """Give back what nothing lives in; its pools have locks of their own."""
+        if self._cuda_started():
+            module.get_default_memory_pool().free_all_blocks()
 
     def parker(self, module: ModuleType) -> CuPyParker:
         """What empties its pools."""

@@ -66,6 +66,8 @@ class Adapter(Protocol):
     """Top-level modules whose execution means that the framework starts."""
     catches_first_use: bool
     """Whether `first_use` works; if not, the lease is taken at import."""
+    # An adapter may have ``live_limits = True``: `after` then changes the limit of a framework
+    # that runs, up and down, and may be called from another thread.
 
     def before(self, grant: Grant | None) -> None:
         """Prepare the environment; called before the module runs.

@@ -49,6 +49,7 @@ class TorchAdapter:
 
     name = "PyTorch"
     modules = frozenset({"torch"})
+    live_limits = True
     catches_first_use = True
 
     def __init__(self, say: Callable[[str], None] = display.say) -> None:
@@ -79,6 +80,11 @@ class TorchAdapter:
         """Torch knows."""
         cuda: Any = module.cuda
         return bool(cuda.is_initialized())
+
+    def empty_cache(self, module: ModuleType) -> None:
+        """Give back what nothing lives in. Waits for what runs; safe from another thread."""
+        if self.cuda_started(module):
+            self._allocator_of(module).empty_cache()
 
     def parker(self, module: ModuleType) -> TorchParker | None:
         """What parks this torch's memory; ``None`` until it has started CUDA."""

@@ -1,0 +1,91 @@
+"""Memory limits that change while a task runs: the node manager lifts and lowers them.
+
+A change can take as long as a GPU kernel, for caches are emptied first; so a thread does it
+and not the session's own, which sends the signs of life.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .grant import Grant
+
+
+def read_limits(params: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes by GPU in a `limit` notification; what makes no sense is left out."""
+    found = {}
+    gpus = params.get("gpus")
+    for gpu in gpus if isinstance(gpus, list) else ():
+        if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
+            size = gpu.get("memory")
+            if isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**63:
+                found[gpu["uuid"]] = size
+    return found
+
+
+def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
+    """The grant as a framework should see it whose limit can change again."""
+    gpus = tuple(
+        replace(gpu, memory=min(limits.get(gpu.uuid, gpu.memory), gpu.capacity))
+        for gpu in grant.gpus
+    )
+    return replace(grant, gpus=gpus)
+
+
+class Limits:
+    """The newest limits of this process's lease, and the thread that carries them out.
+
+    ``carry_out(grant, limits)`` sets them and says whether any framework could.
+    ``answer(lease, limits, live)`` tells the node manager.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Grant], bool],
+        answer: Callable[[str, Mapping[str, int], bool], None],
+    ) -> None:
+        self._carry_out = carry_out
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._lease: str | None = None
+        self._limits: dict[str, int] = {}
+        self._news: dict[str, int] = {}
+        self._runs = False
+
+    def of(self, grant: Grant | None) -> Grant | None:
+        """The grant with the limits in force."""
+        with self._lock:
+            if grant is None or grant.lease != self._lease:
+                return grant
+            return with_limits(grant, self._limits)
+
+    def changed(self, grant: Grant, limits: Mapping[str, int]) -> None:
+        """The node manager told new limits; answered when they are in force. Never waits."""
+        with self._lock:
+            if grant.lease != self._lease:
+                self._lease, self._limits, self._news = grant.lease, {}, {}
+            self._limits.update(limits)
+            self._news.update(limits)
+            starts, self._runs = not self._runs, True
+        if starts:
+            name = "gpushare-limits"
+            threading.Thread(target=self._run, args=(grant,), name=name, daemon=True).start()
+
+    def forget(self) -> None:
+        """A lease begins, or begins anew, with what it was granted."""
+        with self._lock:
+            self._lease, self._limits, self._news = None, {}, {}
+
+    def _run(self, grant: Grant) -> None:
+        while True:
+            with self._lock:
+                news, self._news = self._news, {}
+                if not news or self._lease != grant.lease:
+                    self._runs = False
+                    return
+                limited = with_limits(grant, self._limits)
+            live = self._carry_out(limited)
+            self._answer(grant.lease, news if live else {}, live)

@@ -1,0 +1,88 @@
+"""A running framework's limit is lifted and lowered: a real kernel, a torch of a few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.kernel import Kernel
+from support.node import GIB, Puppet, RunningNode, until
+from support.nvml import NvmlWorld
+from support.nvml_fixtures import nvml_stub, nvml_world
+
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.limits import read_limits, with_limits
+from jupyter_gpushare.protocol.messages import Method
+
+__all__ = ["nvml_stub", "nvml_world"]
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    "c.Policy.burst_memory = 0.9\n"
+    'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
+)
+TORCH = """
+import types
+limits, emptied = [], []
+class _C: pass
+class device:
+    def __init__(self, kind, index=0): self.index = index
+def stats(device):
+    some = {"all": {"current": 30 * 2**30, "peak": 0, "allocated": 1}}
+    return {"allocated_bytes": {"all": {"current": 0, "peak": 0}}, "allocation": some,
+            "reserved_bytes": some}
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: True,
+    get_device_properties=lambda device: types.SimpleNamespace(total_memory=100 * 2**30),
+    set_per_process_memory_fraction=lambda share, device: limits.append(round(share, 3)),
+    memory_stats_as_nested_dict=stats,
+    empty_cache=lambda: emptied.append(True),
+    device_count=lambda: 1,
+)
+"""
+
+
+def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_path: Path) -> None:
+    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "torch.py").write_text(TORCH)
+    environ = nvml_world.environ()
+    with (
+        RunningNode(tmp_path, simulate="", config=CONFIG, environ=environ) as node,
+        Kernel(tmp_path, node.socket, PYTHONPATH=f"{modules}:{environ.get('PYTHONPATH', '')}") as k,
+    ):
+        k.ok("import torch")
+
+        def limits() -> list[float]:
+            printed = k.ok("print(torch.limits)").stream()
+            return [float(each) for each in printed.strip(" []\n").split(",") if each]
+
+        # 768 MiB of each limit are the CUDA context's.
+        until(lambda: len(limits()) == 2, "it is lifted")
+        assert limits() == pytest.approx([0.193, 0.893], abs=0.002)
+        nvml_world.add_process(gpu, k.pid, 60 * GIB)
+        with node.client() as client:
+            (lease,) = client.call(Method.STATUS)["leases"]
+            until(
+                lambda: client.call(Method.STATUS)["leases"][0]["live_limits"] is True,
+                "it said that it can",
+            )
+        with Puppet() as more:
+            # A second task of the same environment: both have what the quota allows.
+            second = more.client(node.socket)
+            second.request()
+            until(lambda: limits()[-1] < 0.2, "it is lowered")
+        assert k.ok("print(len(torch.emptied))").stream().strip() != "0"
+        assert lease["gpus"][0]["memory"] == 20 * GIB
+
+
+def test_limits_that_make_no_sense_change_nothing() -> None:
+    gpu = GrantedGpu("GPU-1", 0, "Some GPU", 20 * GIB, 24 * GIB)
+    grant = Grant("lease", (gpu,))
+    for nonsense in (None, 3, [3], [{"uuid": 3}], [{"uuid": "GPU-1", "memory": -1}]):
+        assert read_limits({"gpus": nonsense}) == {}
+    assert with_limits(grant, {"GPU-2": 5}) == grant
+    assert with_limits(grant, {"GPU-1": 90 * GIB}).gpus[0].memory == 24 * GIB

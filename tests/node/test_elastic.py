@@ -1,0 +1,106 @@
+"""Limits are lifted and come back over the real socket, measured through NVML."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.node import GIB, NodeClient, Puppet, RunningNode, until
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
+    "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = '10GiB'\n"
+    'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
+)
+
+
+@contextlib.contextmanager
+def node(world: NvmlWorld, directory: Path, more: str = "") -> Iterator[RunningNode]:
+    tokens = directory / "tokens.json"
+    tokens.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    tokens.write_text(json.dumps({"tokens": people}))
+    with RunningNode(
+        directory,
+        simulate="",
+        config=CONFIG + more,
+        environ=world.environ(),
+        arguments=[f"--token-file={tokens}"],
+    ) as running:
+        yield running
+
+
+def told(client: NodeClient) -> tuple[str, int]:
+    """The next limit, in whole GiB, and its lease."""
+    notice = client.wait_notice(Notice.LIMIT)
+    (gpu,) = notice["gpus"]
+    return str(notice["lease"]), round(gpu["memory"] / GIB)
+
+
+def answer(client: NodeClient, lease: str, gib: int, uuid: str) -> None:
+    gpus = [{"uuid": uuid, "memory": gib * GIB}]
+    client.call(Method.LIMITED, lease=lease, limits=gpus)
+
+
+def gpu_row(client: NodeClient) -> dict[str, Any]:
+    (row,) = client.call(Method.STATUS)["gpus"]
+    return dict(row)
+
+
+def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    with node(nvml_world, tmp_path) as running, Puppet() as a, Puppet() as b:
+        alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
+        granted = alice.request()
+        lease = granted["lease"]
+        assert told(alice) == (lease, 90)
+        answer(alice, lease, 90, gpu)
+        nvml_world.add_process(gpu, a.pid, 80 * GIB)
+        row = gpu_row(alice)
+        assert (row["reserved"], row["lifted"]) == (90 * GIB, 70 * GIB)
+        (shown,) = alice.call(Method.STATUS)["leases"]
+        assert shown["live_limits"] is True
+        assert (shown["gpus"][0]["memory"], shown["gpus"][0]["limit"]) == (20 * GIB, 90 * GIB)
+
+        # It was away: what it may use is told again.
+        back = a.client(running.socket, "alice")
+        back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
+        assert told(back) == (lease, 90)
+
+        waiting = bob.ask()
+        assert told(alice) == (lease, 70)
+        answer(alice, lease, 70, gpu)
+        bob.wait_notice(Notice.QUEUED)
+        assert not bob.answered(waiting), "her word is not enough"
+        nvml_world.set_memory(gpu, a.pid, 65 * GIB)
+        assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
+        texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
+        assert f"may use 70 GiB of {gpu}" in texts
+
+
+def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    with node(nvml_world, tmp_path) as running, Puppet() as a:
+        alice = a.client(running.socket, "alice")
+        granted = alice.request()
+        assert told(alice)[1] == 90
+        running.kill9()
+        running.start()
+        alice = a.client(running.socket, "alice")
+        alice.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
+        assert told(alice)[1] == 90
+        alice.call(Method.LIMITED, lease=granted["lease"], limits=[], live=False)
+        assert told(alice)[1] == 20
+        until(lambda: gpu_row(alice)["reserved"] == 20 * GIB, "it was never used")
+        (shown,) = alice.call(Method.STATUS)["leases"]
+        assert shown["live_limits"] is False

@@ -1,0 +1,56 @@
+"""A task over its limit is warned, trimmed and parked, and its stages are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.node import GIB, NodeClient, Puppet, RunningNode, until
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
+    'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
+    "c.Policy.over_limit_trim = 0.5\nc.Policy.over_limit_park = 1.0\n"
+    "c.Policy.over_limit_last = 1.5\nc.Policy.audit_grace = 0.1\n"
+)
+
+
+def shown(client: NodeClient) -> dict[str, Any] | None:
+    (lease,) = client.call(Method.STATUS)["leases"]
+    found: dict[str, Any] | None = lease["over_limit"]
+    return found
+
+
+def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
+    environ = nvml_world.environ()
+    with RunningNode(tmp_path, simulate="", config=CONFIG, environ=environ) as node, Puppet() as a:
+        client = a.client(node.socket)
+        lease = client.request(kernel_id="k")["lease"]
+        nvml_world.add_process(gpu, a.pid, 12 * GIB)
+        warned = client.wait_notice(Notice.OVER_LIMIT)
+        assert (warned["lease"], warned["stage"], warned["gpu"]) == (lease, "warned", gpu)
+        assert (warned["used"], warned["limit"]) == (12 * GIB, 8 * GIB)
+        assert "uses 12 GiB of GPU 0, 4 GiB more than the 8 GiB" in warned["message"]
+        assert client.wait_notice(Notice.OVER_LIMIT)["stage"] == "trim"
+        last = until(lambda: (s := shown(client)) and s["stage"] == "last" and s, "the last stage")
+        assert (last["used"], last["limit"], last["next"]) == (12 * GIB, 8 * GIB, None)
+        assert not [n for n in client.notices if n.notice is Notice.PARK], "it computes"
+        assert a.process.poll() is None, "the default does no harm"
+        texts = [event["text"] for event in client.call(Method.HISTORY)["events"]]
+        assert sum("may use 8 GiB: " in text for text in texts) == 4
+        client.call(Method.ACTIVITY, lease=lease, state="idle")
+
+        def asked() -> bool:
+            client.call(Method.HEARTBEAT, lease=lease)
+            return any(n.notice is Notice.PARK for n in client.notices)
+
+        until(asked, "it is idle and asked")
+        assert client.wait_notice(Notice.PARK)["reason"] == "over_limit"
+        nvml_world.set_memory(gpu, a.pid, 8 * GIB)
+        until(lambda: shown(client) is None, "it is within its limit")
