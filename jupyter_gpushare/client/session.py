@@ -464,6 +464,8 @@ class Session:
                 with contextlib.suppress(GpuShareError):
                     self._take(Greeting(self.path, self._token(), self._timeout))
                     self._come_back()
+            if self._greeting is None or self._greeting.socket.fileno() < 0:
+                return  # closed while the wire was down: there is nobody to say goodbye to
 
     def _hang_up(self) -> None:
         """Close everything and wake everybody who still waits."""

@@ -433,3 +433,20 @@ def test_close_ends_the_thread_and_the_descriptors(recorder: Recorder) -> None:
         ours = set(os.listdir("/proc/self/fd")) - before
         assert len(ours) <= 2  # the scripted node's own end, and the listing itself
         until(lambda: threading.active_count() <= threads, "the end of the threads")
+
+
+def test_hanging_up_just_when_the_wire_breaks_is_no_error(recorder, caplog):
+    """Found by the storm of faults: the thread went on with the wire that was closed already."""
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome(heartbeat_interval=30.0)
+        visitor.hang()
+
+    with ScriptedNode(script) as node, opened(node, recorder, timeout=5.0) as session:
+        # As close() does, but the thread has not looked yet when the wire breaks.
+        session._link = Link.CLOSED
+        node.stop()
+        assert session._thread is not None
+        session._thread.join(SLACK)
+        assert not session._thread.is_alive()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,3 +23,18 @@ def test_the_demo_ends_well():
     assert "WRONG" not in done.stdout
     assert done.stdout.count("   ok  ") >= 9
     assert "Everything as promised." in done.stdout
+
+
+@pytest.mark.timeout(240)
+def test_the_day_with_one_gpu_ends_well():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "demo_parking.py"],
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    assert done.stdout.count("   ok  ") >= 16
+    assert "Every sum is right." in done.stdout
