@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...protocol.sizes import format_size
 from .allocator import Allocator
@@ -33,6 +33,9 @@ from .survey import DeviceSurvey, Survey, obstacles, rounded
 from .walk import Findings, walk
 
 _log = logging.getLogger("jupyter_gpushare")
+
+_YOUNG: Final = 1  # generations of Python's garbage
+_ALL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,18 @@ class TorchParker:
 
     def trim(self) -> int:
         """Collect garbage and empty the cache; bytes that the allocator holds less."""
+        return self._trim_safely(_ALL)
+
+    def _trim_safely(self, generation: int) -> int:
         try:
-            return self._trim()
-        except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed, nothing harmed
+            return self._trim(generation)
+        except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed or harmed
             _log.warning("PyTorch's cache could not be emptied: %s", error)
             return 0
 
-    def _trim(self) -> int:
+    def _trim(self, generation: int) -> int:
         before = self._reserved()
-        gc.collect()
+        gc.collect(generation)
         self._allocator.clear_workspaces()
         self._allocator.empty_cache()
         return max(0, before - self._reserved())
@@ -100,7 +106,8 @@ class TorchParker:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
-        return self.trim()
+        # A step's garbage is young; looking through everything takes long at every hand-over.
+        return self._trim_safely(_YOUNG)
 
     # -- rung 3 -------------------------------------------------------------------------
 
@@ -118,7 +125,7 @@ class TorchParker:
             raise ParkRefused("The GPU memory of this process is parked already.")
         try:
             before = self._reserved()
-            self._trim()
+            self._trim(_ALL)
             findings = self._walk()
             survey = self._survey(findings)
         except Exception as error:
