@@ -437,7 +437,6 @@ class Storm:
         def find() -> None:
             self._lost_gpus.discard(gpu)
             self.world.restore(gpu)
-            self._count("GPU found")
 
         self._after(self.rng.uniform(0.2, 2.0), find)
         return True
