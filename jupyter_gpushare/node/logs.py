@@ -45,7 +45,7 @@ def call_tag(connection: int, call_id: CallId | None) -> str:
     return f"{connection}.{'-' if call_id is None else str(call_id)[:LONGEST_ID]}"
 
 
-def say(log: logging.Logger, level: int, event: str, **fields: object) -> None:
+def say(log: logging.Logger, level: int, event: str, /, **fields: object) -> None:
     """Log ``event`` with its fields; those that are ``None`` or empty are left out."""
     if log.isEnabledFor(level):
         told = {name: value for name, value in fields.items() if value not in (None, "", ())}
@@ -68,7 +68,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object on one line."""
         line = {"time": _time(record), "level": record.levelname, "event": record.getMessage()}
-        return json.dumps(line | _extra(self, record), default=str)
+        return json.dumps(_extra(self, record) | line, default=str)
 
 
 #: Where ``logging.config`` finds them.
@@ -230,6 +230,10 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         "lease.ended",
         lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
     ),
+    ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
+    ev.GpuShared: (_INFO, "gpu.shared", lambda e: {"gpu": e.gpu}),
+    ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
+    ev.TurnOverran: (_WARNING, "turn.overran", _who),
     ev.ClaimMoved: (
         _DEBUG,
         "claim",
@@ -243,7 +247,7 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         "budget",
         lambda e: {
             "environment": e.environment,
-            "level": e.level.value,
+            "standing": e.level.value,
             "spent": e.spent,
             "budget": e.budget,
         },

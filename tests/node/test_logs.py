@@ -10,9 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.node import NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.logs import JsonFormatter, LogStyle, PlainFormatter, call_tag, say
+from jupyter_gpushare.node.logs import (
+    EventLog,
+    JsonFormatter,
+    LogStyle,
+    PlainFormatter,
+    call_tag,
+    say,
+)
+from jupyter_gpushare.node.manager import Outcome
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.commands import Tick
+from jupyter_gpushare.policy.events import EVENTS, Event
+from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.protocol.messages import Method
 
 ALICE = "Alices-token-2f6b1d0c"
@@ -194,3 +208,20 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
     rules = (root / "etc" / "prometheus" / "jupyter-gpushare.rules.yml").read_text("utf-8")
     for alert in re.findall(r"`(GpuShare\w+)`", page):
         assert f"alert: {alert}\n" in rules, alert
+
+
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_no_event_can_trouble_the_manager_by_being_told(kind: type[Event], data: Any) -> None:
+    event = data.draw(st.builds(kind))
+    stream = io.StringIO()
+    log = logging.Logger("test", logging.DEBUG)
+    log.addHandler(logging.StreamHandler(stream))
+    log.handlers[0].setFormatter(JsonFormatter())
+    outcome = Outcome(Tick(0.0, 0.0), core.Done(), (event,), ())
+    EventLog(log).heard(outcome, State())
+    for line in stream.getvalue().splitlines():
+        told = json.loads(line)
+        assert told["level"] in ("DEBUG", "INFO", "WARNING", "ERROR")
+        assert "Traceback" not in line
