@@ -35,6 +35,7 @@ def as_text(status: dict[str, Any]) -> str:
     """The status document for a terminal."""
     parts = [heading(status), gpu_table(status["gpus"])]
     parts += squatters(status["gpus"])
+    parts += turns(status)
     held = [lease for lease in status["leases"] if lease["position"] is None]
     parts.append(lease_table(held, status["node"]["time"]))
     if status["queue"]:
@@ -95,6 +96,25 @@ def squatters(gpus: list[dict[str, Any]]) -> list[str]:
             size = "memory" if found["memory"] is None else format_size(found["memory"])
             why = "without a lease" if found["kind"] == "squatter" else "beyond its lease's limit"
             lines.append(f"GPU {gpu['index']}: {who} uses {size} {why}")
+    return ["\n".join(lines)] if lines else []
+
+
+def turns(status: dict[str, Any]) -> list[str]:
+    """What tasks keep on each GPU and what a step needs, and who takes turns there."""
+    lines = []
+    for gpu in status["gpus"]:
+        if gpu["persistent"] or gpu["temporary"]:
+            kept, step = format_size(gpu["persistent"]), format_size(gpu["temporary"])
+            by_turns = f"; {format_size(gpu['shared'])} used by turns" if gpu["shared"] else ""
+            lines.append(
+                f"GPU {gpu['index']}: tasks keep {kept}, the largest step needs {step}{by_turns}"
+            )
+    words = {"holds": "has its turn", "yields": "ends its turn", "waits": "waits for its turn"}
+    for lease in status["leases"]:
+        if lease["turn"] in words:
+            who = lease["environment"] or "someone else"
+            late = ", and has overrun one" if lease["overran"] else ""
+            lines.append(f"{short(lease['id'])} ({who}) {words[lease['turn']]}{late}")
     return ["\n".join(lines)] if lines else []
 
 

@@ -410,7 +410,11 @@ def _shares(lease: Document) -> str:
 
 def _share(gpu: Document) -> str:
     used, of = gpu.get("measured"), size(gpu.get("memory"))
-    return f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
+    share = f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
+    kept, step = gpu.get("persistent"), gpu.get("temporary")
+    if kept is None or step is None:
+        return share
+    return f"{share} (keeps {size(kept)}, a step needs {size(step)})"
 
 
 _LEASES: Final = ("who", "what", "GPUs", "state", "for", "lease")
@@ -447,6 +451,7 @@ def _parts(gpu: Document) -> list[_Part]:
     return [
         _Part(mine, "yours", "#", "var(--jp-brand-color1, #1976d2)"),
         _Part(others, "reserved by others", "=", "var(--jp-ui-font-color3, #9e9e9e)"),
+        _Part(_number(gpu.get("shared")), "used by turns", "~", _GOOD),
         _Part(_number(gpu.get("unleased")), "used without a lease", "!", _WARN),
     ]
 

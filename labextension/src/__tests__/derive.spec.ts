@@ -135,7 +135,14 @@ describe('leases', () => {
   });
 
   it('do not read unknown memory as none', () => {
-    const part = { uuid: 'GPU-1', index: 1, memory: GIB };
+    const part = {
+      uuid: 'GPU-1',
+      index: 1,
+      memory: GIB,
+      persistent: null,
+      temporary: null,
+      cache: null
+    };
     const gpus = [
       { ...part, measured: GIB },
       { ...part, measured: null }

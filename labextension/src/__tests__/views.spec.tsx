@@ -101,7 +101,15 @@ describe('LeasesView', () => {
 
   it('does not read unknown memory as none', () => {
     const gpus = [
-      { uuid: 'GPU-00000000', index: 0, memory: GIB, measured: null }
+      {
+        uuid: 'GPU-00000000',
+        index: 0,
+        memory: GIB,
+        measured: null,
+        persistent: null,
+        temporary: null,
+        cache: null
+      }
     ];
     const { container } = show(
       LeasesView,

@@ -1,0 +1,177 @@
+"""The gate at the end of a step, with a scripted session: what is sent, when it waits, how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.node import until
+
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.session import Link
+from jupyter_gpushare.client.turns import GRAIN, Turns
+from jupyter_gpushare.protocol.messages import Method, Notice, Notification
+
+GIB = 2**30
+GRANT = Grant("L", (GrantedGpu("GPU-0", 0, "Pretend", 8 * GIB, 24 * GIB),))
+
+
+class FakeWire:
+    """Stands for the session: keeps what is told."""
+
+    def __init__(self) -> None:
+        self.link = Link.UP
+        self.hello: dict[str, Any] = {}
+        self.told: list[tuple[Method, dict[str, Any]]] = []
+
+    def tell(self, method: Method, **params: Any) -> None:
+        self.told.append((method, params))
+
+    def count(self, method: Method) -> int:
+        return sum(one is method for one, _params in self.told)
+
+
+@dataclass
+class Scene:
+    wire: FakeWire
+    turns: Turns
+    said: list[str]
+    dropped: list[int]
+
+    def notice(self, notice: Notice, **params: Any) -> None:
+        told = {"lease": "L", "gpus": [], **params}
+        self.turns.noticed(Notification(notice, notice.value, told))
+
+    def in_gate(self) -> threading.Thread:
+        thread = threading.Thread(target=self.turns.gate, daemon=True)
+        thread.start()
+        until(lambda: self.wire.count(Method.TURN_ASK), "it asks")
+        return thread
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    wire, said, dropped = FakeWire(), [], []
+    turns = Turns(lambda: wire, lambda: GRANT, say=said.append, unreachable=0.3)  # type: ignore[arg-type,return-value]
+    turns.drop = lambda: dropped.append(1)
+    yield Scene(wire, turns, said, dropped)
+
+
+def use(steps: int, kept: int = GIB, step: int | None = GIB) -> Any:
+    device = SimpleNamespace(device="cuda:0", persistent=kept, temporary=step, cache=0)
+    return SimpleNamespace(steps=steps, devices=(device,))
+
+
+def test_a_task_alone_sends_its_figures_once_and_is_never_held_up(scene: Scene) -> None:
+    for steps in range(1, 1000):
+        scene.turns.report(use(steps))
+        scene.turns.gate()
+    assert [method for method, _params in scene.wire.told] == [Method.MEMORY]
+    (told,) = (params for _method, params in scene.wire.told)
+    assert told["figures"] == [{"uuid": "GPU-0", "persistent": GIB, "temporary": GIB, "cache": 0}]
+    assert (told["steps"], told["can_take_turns"]) == (2, True), "the first step is not typical"
+    assert not scene.dropped
+
+
+def test_only_news_are_told_and_again_after_a_reconnect(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    scene.turns.report(use(2))
+    clock.now += 6.0
+    scene.turns.report(use(3, kept=GIB + GRAIN - 1))
+    assert scene.wire.count(Method.MEMORY) == 1, "less than a grain"
+    scene.turns.report(use(4, kept=GIB + GRAIN))
+    assert scene.wire.count(Method.MEMORY) == 2
+    clock.now += 1.0
+    scene.turns.report(use(5, kept=3 * GIB))
+    assert scene.wire.count(Method.MEMORY) == 2, "not so often"
+    scene.wire.hello = {}
+    scene.turns.report(use(6, kept=3 * GIB))
+    assert scene.wire.count(Method.MEMORY) == 3, "a new node manager is told at once"
+
+
+def test_unknown_figures_are_not_told(scene: Scene) -> None:
+    scene.turns.report(use(5, step=None))
+    assert not scene.wire.told
+
+
+def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> None:
+    scene.notice(Notice.YIELD)
+    assert scene.turns.is_gated
+    waiting = scene.in_gate()
+    assert scene.dropped == [1]
+    assert waiting.is_alive()
+    limits: list[Any] = []
+    scene.turns.limited = limits.append
+    scene.notice(Notice.TURN, quantum=10.0, gpus=[{"uuid": "GPU-0", "memory": 5, "index": 0}])
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert limits == [{"GPU-0": 5}]
+    scene.turns.gate()
+    assert scene.dropped == [1], "in its turn it is not held up"
+    scene.notice(Notice.TURN, quantum=None)
+    assert not scene.turns.is_gated
+
+
+def test_others_turns_are_not_its_own(scene: Scene) -> None:
+    scene.notice(Notice.YIELD, lease="another")
+    scene.turns.gate()
+    assert not scene.dropped
+
+
+def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
+    scene.notice(Notice.YIELD)
+    waiting = scene.in_gate()
+    scene.wire.link = Link.DOWN
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert "goes on without waiting" in scene.said[-1]
+    scene.turns.gate()
+    assert scene.dropped == [1]
+
+
+def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.notice(Notice.YIELD)
+
+    def interrupted(_seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scene.turns._opened, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scene.turns.gate()
+    assert scene.wire.told[-1] == (Method.TURN_DONE, {"lease": "L"})
+
+
+def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes(
+    scene: Scene,
+) -> None:
+    trimmed, watched = [], []
+    scene.turns.trim = lambda: trimmed.append(1)
+
+    def watch(call: Any) -> Any:
+        watched.append(call)
+        return lambda: watched.remove(call)
+
+    scene.turns.watch_first_use = watch
+    scene.turns.rest()
+    assert not trimmed, "alone, it is left alone"
+    scene.notice(Notice.TURN, quantum=10.0)
+    scene.turns.rest()
+    assert trimmed == [1]
+    scene.turns.before_cell()
+    assert len(watched) == 1
+    assert scene.wire.count(Method.TURN_ASK) == 0, "a cell that does not compute never waits"
+    first_use = threading.Thread(target=watched[0], daemon=True)
+    first_use.start()
+    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
+    assert not watched
+    scene.notice(Notice.TURN, quantum=10.0)
+    first_use.join(10)
+    assert not first_use.is_alive()
