@@ -253,6 +253,14 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         },
     ),
     ev.GrantingChanged: (_INFO, "granting", lambda e: {"problem": e.problem}),
+    ev.GpuShared: (
+        _INFO,
+        "gpu.by_turns",
+        lambda e: {"gpu": e.gpu, "leases": tuple(share.lease for share in e.shares)},
+    ),
+    ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
+    ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
+    ev.TurnOverran: (_WARNING, "turn.overran", _who),
 }
 
 

@@ -1,10 +1,9 @@
-"""The gate at the end of a step, with a scripted session: what is sent, when it waits, how it ends."""
+"""The gate at the end of a step: what it sends, when it waits, how a wait ends."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -55,11 +54,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def scene() -> Scene:
     wire, said, dropped = FakeWire(), [], []
     turns = Turns(lambda: wire, lambda: GRANT, say=said.append, unreachable=0.3)  # type: ignore[arg-type,return-value]
     turns.drop = lambda: dropped.append(1)
-    yield Scene(wire, turns, said, dropped)
+    return Scene(wire, turns, said, dropped)
 
 
 def use(steps: int, kept: int = GIB, step: int | None = GIB) -> Any:
