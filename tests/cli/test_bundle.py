@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support.livenode import CLI, LiveNode
 from support.node import Puppet, RunningNode, until
@@ -197,11 +198,13 @@ PLACES = st.sampled_from(
 )
 
 
+@hypothesis_settings(deadline=None)
 @given(TOKENS, PLACES)
 def test_what_looks_random_never_stays(token: str, place: str) -> None:
     assert token not in Redactor().text(f"before {place.format(token)} after")
 
 
+@hypothesis_settings(deadline=None)
 @given(st.text(min_size=6, max_size=40), st.text(max_size=30), st.text(max_size=30))
 def test_what_is_known_never_stays(known: str, before: str, after: str) -> None:
     redactor = Redactor([known])

@@ -211,7 +211,7 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_no_event_can_trouble_the_manager_by_being_told(kind: type[Event], data: Any) -> None:
     event = data.draw(st.builds(kind))

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from support.node import RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.metrics import PREFIX
+from jupyter_gpushare.node.metrics import PREFIX, Moves
+from jupyter_gpushare.policy.events import EVENTS, Event
+from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 ETC = Path(__file__).parents[2] / "etc"
@@ -233,3 +238,15 @@ def test_the_dashboard_asks_only_for_what_there_is(tmp_path: Path, port: int) ->
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
+
+
+LEASES = st.sampled_from(["a", "b"])
+ABOUT_LEASES = [kind for kind in EVENTS.values() if "lease" in kind.__dataclass_fields__]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.one_of([st.builds(kind, lease=LEASES) for kind in ABOUT_LEASES]), max_size=12))
+def test_no_order_of_events_can_trouble_the_manager_by_being_timed(events: list[Event]) -> None:
+    moves = Moves(CollectorRegistry())
+    for event in events:
+        moves.heard(event, State())
