@@ -13,6 +13,7 @@
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
+#   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
 #   make ui          build the JupyterLab side (the others do so when its sources changed)
@@ -51,7 +52,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -205,3 +206,7 @@ fuzz: $(VENV)/.dev
 
 churn: $(VENV)/.dev
 	$(BIN)/python benchmarks/churn.py --minutes $(CHURN_MINUTES) --json build/churn.json
+
+# ARGS=--scale also replays a million cells on a thousand GPUs.
+replay: $(VENV)/.dev
+	$(BIN)/python benchmarks/replay.py --json docs/replay.json --markdown docs/replay.md --svg docs/replay.svg $(ARGS)

@@ -1,0 +1,357 @@
+"""How many more people can work: the study behind docs/replay.md.
+
+``python benchmarks/replay.py --json FILE --markdown FILE --svg FILE`` (``make replay``). Every
+figure comes from made-up sessions with published distributions (jupyter_gpushare/replay/generate.py
+names the sources), replayed through the product's own policy. ``--small`` does little of it, to see
+that it works; ``--scale`` also replays a million cells on a thousand GPUs. ``--page`` only writes
+the page and the picture anew from the JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpushare.policy.model import ParkWhen
+from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName
+from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
+from jupyter_gpushare.replay.plots import plot_sweep
+from jupyter_gpushare.replay.report import figures, span
+from jupyter_gpushare.replay.run import WARM_UP, Cluster, Crew, Source, Variant, search
+from jupyter_gpushare.replay.tally import Window
+
+HERE = Path(__file__).resolve().parent
+PINNED = ParkingCost(0.02, 0.02)
+#: Soon enough for a GPU that costs nothing to give back.
+AT_ONCE = 1.0
+
+SESSION = Variant("bound for the session", PolicyName.SESSION)
+BATCH = Variant("batch, 30 s start-up", PolicyName.BATCH)
+NO_START = Variant("batch, no start-up", PolicyName.BATCH, Options(start_up=0.0))
+HELD = Variant("just in time, held", PolicyName.HELD)
+PARK = Variant("parking, 0.2 s/GiB", PolicyName.PARK)
+ALWAYS = Variant("parking always, 0.2 s/GiB", PolicyName.PARK, Options(park_when=ParkWhen.ALWAYS))
+PARK_FAST = Variant("parking, 0.02 s/GiB", PolicyName.PARK, Options(cost=PINNED))
+PARK_FREE = Variant("parking, free", PolicyName.PARK, Options(cost=FREE, idle_timeout=AT_ONCE))
+PREEMPT = Variant("preempting, 0.2 s/GiB", PolicyName.PREEMPT)
+PREEMPT_FAST = Variant("preempting, 0.02 s/GiB", PolicyName.PREEMPT, Options(cost=PINNED))
+PREEMPT_FREE = Variant(
+    "preempting, free", PolicyName.PREEMPT, Options(cost=FREE, idle_timeout=AT_ONCE)
+)
+IDEAL = Variant("clairvoyant", PolicyName.CLAIRVOYANT)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One population and what is tried on it; people are tried in steps of ``step``."""
+
+    name: str
+    title: str
+    population: Population
+    cluster: Cluster
+    variants: Sequence[Variant]
+    step: int
+    low: int
+    high: int
+
+
+def studies(small: bool) -> list[Study]:
+    """All of them."""
+    days = 2.0 if small else 12.0
+    hosts = 2 if small else 4
+    most = 12 if small else 40
+    one = Cluster(8 * hosts)
+    return [
+        Study(
+            "one",
+            "One GPU for each session",
+            Population(0, days, ONE_GPU),
+            one,
+            # The longest first: two at a time.
+            (PREEMPT_FREE, PREEMPT_FAST, PREEMPT, PARK, PARK_FAST, PARK_FREE, ALWAYS, BATCH,
+             NO_START, HELD, SESSION, IDEAL),
+            hosts, 8, most,
+        ),
+        Study(
+            "mixed",
+            "1, 4 or 8 GPUs for each session, as published",
+            Population(0, days, PUBLISHED_GPUS),
+            Cluster(8 * 2 * hosts),
+            (PREEMPT_FREE, PARK_FREE, HELD, SESSION, IDEAL),
+            hosts // 2, 1, 2 * most,
+        ),
+    ]  # fmt: skip
+
+
+def look(study: Study, variant: Variant) -> list[dict[str, Any]]:
+    """Search with one policy; the figures of every number of people that was tried."""
+    found = search(variant, study.population, study.cluster, study.step, study.low, study.high)
+    points = []
+    for people, tally in sorted(found.items()):
+        mean = tally.asked / people / (tally.capacity / tally.gpus)
+        figure = figures(variant, tally)
+        points.append(
+            {
+                **figure,
+                "people": people,
+                "people_per_gpu": people / study.cluster.gpus,
+                "asked_gpus_per_gpu": people * study.population.mean_gpus / study.cluster.gpus,
+                "gpus_computing_per_person": mean,
+            }
+        )
+    return points
+
+
+def run(studied: Sequence[Study], workers: int) -> dict[str, Any]:
+    """Everything, a policy at a time in each worker."""
+    results: dict[str, Any] = {}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(look, study, variant): (study, variant)
+            for study in studied
+            for variant in study.variants
+        }
+        for future in as_completed(waiting):
+            study, variant = waiting[future]
+            part = results.setdefault(
+                study.name,
+                {
+                    "title": study.title,
+                    "gpus": study.cluster.gpus,
+                    "node_gpus": study.cluster.node_gpus,
+                    "days": study.population.days,
+                    "seed": study.population.seed,
+                    "policies": {},
+                },
+            )
+            part["policies"][variant.label] = future.result()
+            print(f"{study.name}: {variant.label}", file=sys.stderr, flush=True)
+    return results
+
+
+def scale(workers: int, small: bool) -> dict[str, Any]:
+    """A million cells on a thousand GPUs, with the policy that does the most."""
+    people, days = (200, 6.0) if small else (2000, 90.0)
+    population = Population(people, days)
+    cluster = Cluster(people // 2)
+    window = Window(WARM_UP, days * DAY)
+    began = time.perf_counter()
+    with Crew(workers) as crew:
+        (tally,) = crew.replay(Source(population), cluster, window, [PARK])
+    lasted = time.perf_counter() - began
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "gpus": cluster.gpus,
+        "cells": tally.cells,
+        "sessions": tally.sessions,
+        "commands": tally.commands,
+        "seconds": lasted,
+        "processor_seconds": children.ru_utime + children.ru_stime,
+        "workers": workers,
+        "most_memory_of_a_worker": children.ru_maxrss * 1024,
+        "figures": figures(PARK, tally),
+    }
+
+
+# -- the page ---------------------------------------------------------------------------------
+
+
+def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The most people that works out, if all fewer do."""
+    good = None
+    for point in points:
+        if not point["works_out"]:
+            break
+        good = point
+    return good
+
+
+def bound(part: dict[str, Any]) -> float:
+    """People per GPU for whom no schedule can serve 95 % of the GPU time."""
+    last = [points[-1] for points in part["policies"].values()]
+    each = max(last, key=lambda point: point["people"])["gpus_computing_per_person"]
+    return float(1 / (0.95 * each))
+
+
+def main_table(part: dict[str, Any], order: Sequence[Variant]) -> str:
+    """People per GPU by policy."""
+    base = best(part["policies"][SESSION.label])
+    ideal = best(part["policies"][IDEAL.label])
+    lines = [
+        "| policy | open sessions per GPU | x bound for the session | of clairvoyant | "
+        "utilisation there | GPU-hours bound / busy | fails at | because |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for variant in order:
+        points = part["policies"].get(variant.label)
+        if points is None:
+            continue
+        good = best(points)
+        bad = next((point for point in points if not point["works_out"]), None)
+        cells = ["-"] * 5
+        if good is not None:
+            ratio = good["people_per_gpu"]
+            cells = [
+                f"**{ratio:.2f}**" if good is not points[-1] or bad else f"**≥ {ratio:.2f}**",
+                "-" if base is None else f"{ratio / base['people_per_gpu']:.2f}",
+                "-" if ideal is None else f"{100 * ratio / ideal['people_per_gpu']:.0f} %",
+                f"{100 * good['utilisation']:.0f} %",
+                f"{good['gpu_hours_bound']:.0f} / {good['gpu_hours_busy']:.0f}",
+            ]
+        tail = ["-", "-"] if bad is None else [f"{bad['people_per_gpu']:.2f}", why(bad)]
+        lines.append("| " + " | ".join([variant.label, *cells, *tail]) + " |")
+    return "\n".join(lines)
+
+
+def why(point: dict[str, Any]) -> str:
+    """Which of the two conditions fails."""
+    prompt = point["cells_prompt"] / point["cells"]
+    reasons = []
+    if prompt < 0.95:
+        p95 = span(point["delay"]["p95"])
+        reasons.append(f"{100 * prompt:.0f} % of cells prompt, p95 {p95}")
+    if point["served"] < 0.95:
+        reasons.append(f"{100 * point['served']:.0f} % of the GPU time served")
+    return ", ".join(reasons) or "a request was refused"
+
+
+def delay_table(part: dict[str, Any], people: int, order: Sequence[Variant]) -> str:
+    """All policies with as many people."""
+    lines = [
+        "| policy | GPU-hours bound | busy | utilisation | delay p50 | p95 | p99 | prompt | "
+        "parked, mean | peak of a host |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for variant in order:
+        for point in part["policies"].get(variant.label, ()):
+            if point["people"] == people:
+                delay = point["delay"]
+                lines.append(
+                    f"| {variant.label} | {point['gpu_hours_bound']:.0f} | "
+                    f"{point['gpu_hours_busy']:.0f} | {100 * point['utilisation']:.0f} % | "
+                    f"{span(delay['p50'])} | {span(delay['p95'])} | {span(delay['p99'])} | "
+                    f"{100 * point['cells_prompt'] / point['cells']:.1f} % | "
+                    f"{point['parked_bytes_mean'] / 2**30:.0f} GiB | "
+                    f"{point['parked_bytes_peak_node'] / 2**30:.0f} GiB |"
+                )
+    return "\n".join(lines)
+
+
+ORDER = (SESSION, BATCH, NO_START, HELD, ALWAYS, PARK, PARK_FAST, PARK_FREE, PREEMPT, PREEMPT_FAST,
+         PREEMPT_FREE, IDEAL)  # fmt: skip
+
+
+def page(results: dict[str, Any]) -> str:
+    """The docs page: the frame with the figures put in."""
+    one, mixed = results["one"], results["mixed"]
+    text = (HERE / "replay_page.md").read_text("utf-8")
+    facts: dict[str, str] = {
+        "one": main_table(one, ORDER),
+        "one_bound": f"{bound(one):.2f}",
+        "one_gpus": str(one["gpus"]),
+        "days": f"{one['days']:g}",
+        "at_two": delay_table(one, 2 * one["gpus"], ORDER),
+        "mixed": main_table(mixed, ORDER),
+        "mixed_bound": f"{bound(mixed):.2f}",
+        "mixed_gpus": str(mixed["gpus"]),
+        "busy_share": f"{100 * CELL.mean / (CELL.mean + GAP.mean):.0f}",
+        "long_count": f"{100 * CELL.above(480)[0]:.1f}",
+        "long_time": f"{100 * CELL.above(480)[1]:.0f}",
+        "short_count": f"{100 * (1 - CELL.above(60)[0]):.0f}",
+        "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
+        "scale": scale_text(results.get("scale")),
+        "aims": aims(one),
+    }
+    for name, value in facts.items():
+        text = text.replace("{{" + name + "}}", value)
+    return text
+
+
+def aims(part: dict[str, Any]) -> str:
+    """Whether what was aimed at is reached, by the figures."""
+
+    def ratio(variant: Variant) -> float:
+        good = best(part["policies"][variant.label])
+        return 0.0 if good is None else float(good["people_per_gpu"])
+
+    base, ideal = ratio(SESSION), ratio(IDEAL)
+    lines = []
+    for aim, variants in (
+        ("three times the people of session binding", (PARK, PARK_FREE, PREEMPT, PREEMPT_FREE)),
+    ):
+        for variant in variants:
+            times = ratio(variant) / base if base else 0.0
+            verdict = "met" if times >= 3 else "not met"
+            lines.append(f"| {aim} | {variant.label} | {times:.2f} x | {verdict} |")
+    for variant in (PARK_FREE, PREEMPT_FREE):
+        share = ratio(variant) / ideal if ideal else 0.0
+        verdict = "met" if share >= 0.9 else "not met"
+        lines.append(
+            f"| within 10 % of clairvoyant, parking free | {variant.label} | {100 * share:.0f} % | "
+            f"{verdict} |"
+        )
+    return "\n".join(["| aim | with | found | |", "|---|---|---|---|", *lines])
+
+
+def scale_text(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "Not measured."
+    return (
+        f"{found['cells']:,} cells of {found['sessions']:,} sessions on {found['gpus']:,} GPUs "
+        f"({found['commands']:,} commands to the policy) took {found['seconds'] / 60:.1f} minutes "
+        f"with {found['workers']} processes on a machine that others used, too "
+        f"({found['processor_seconds'] / 60:.1f} minutes of processor time); the largest process "
+        f"had {found['most_memory_of_a_worker'] / 2**20:.0f} MiB."
+    )
+
+
+def curves(part: dict[str, Any]) -> dict[str, list[tuple[float, float, float]]]:
+    """What the picture shows."""
+    return {
+        variant.label: [
+            (point["people_per_gpu"], point["cells_prompt"] / point["cells"], point["served"])
+            for point in part["policies"][variant.label]
+        ]
+        for variant in ORDER
+        if variant.label in part["policies"] and variant not in (NO_START, ALWAYS, PREEMPT_FAST)
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--scale", action="store_true", help="also the million cells")
+    parser.add_argument("--only-scale", action="store_true", help="add them to the JSON file")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    options = parser.parse_args()
+    workers = os.cpu_count() or 1
+    if options.page or options.only_scale:
+        results = json.loads(options.json.read_text("utf-8"))
+    else:
+        results = run(studies(options.small), workers)
+    if options.scale or options.only_scale:
+        results["scale"] = scale(workers, options.small)
+    if not options.page:
+        options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+    if options.markdown:
+        options.markdown.write_text(page(results), "utf-8")
+    if options.svg:
+        plot_sweep(curves(results["one"]), options.svg)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
