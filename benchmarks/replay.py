@@ -189,8 +189,8 @@ def main_table(part: dict[str, Any], order: Sequence[Variant]) -> str:
     ideal = best(part["policies"][IDEAL.label])
     lines = [
         "| policy | open sessions per GPU | x bound for the session | of clairvoyant | "
-        "utilisation there | GPU-hours bound / busy | fails at | because |",
-        "|---|---|---|---|---|---|---|---|",
+        "utilisation there | GPU-hours bound / busy | fails at | because | by p95 delay alone |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for variant in order:
         points = part["policies"].get(variant.label)
@@ -209,8 +209,18 @@ def main_table(part: dict[str, Any], order: Sequence[Variant]) -> str:
                 f"{good['gpu_hours_bound']:.0f} / {good['gpu_hours_busy']:.0f}",
             ]
         tail = ["-", "-"] if bad is None else [f"{bad['people_per_gpu']:.2f}", why(bad)]
-        lines.append("| " + " | ".join([variant.label, *cells, *tail]) + " |")
+        lines.append("| " + " | ".join([variant.label, *cells, *tail, alone(points)]) + " |")
     return "\n".join(lines)
+
+
+def alone(points: Sequence[dict[str, Any]]) -> str:
+    """People per GPU up to whom the delay alone is well, of those that were tried."""
+    good = "-"
+    for point in points:
+        if point["cells_prompt"] < 0.95 * point["cells"]:
+            return good
+        good = f"{point['people_per_gpu']:.2f}"
+    return f"≥ {good}"
 
 
 def why(point: dict[str, Any]) -> str:
@@ -305,7 +315,7 @@ def aims(part: dict[str, Any]) -> str:
 
 def scale_text(found: dict[str, Any] | None) -> str:
     if found is None:
-        return "Not measured."
+        return "Not measured in this run; `make replay ARGS=--scale` does a million cells."
     return (
         f"{found['cells']:,} cells of {found['sessions']:,} sessions on {found['gpus']:,} GPUs "
         f"({found['commands']:,} commands to the policy) took {found['seconds'] / 60:.1f} minutes "
