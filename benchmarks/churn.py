@@ -177,7 +177,7 @@ def main() -> int:
     leases = samples[-1].leases
     document = {
         "minutes": options.minutes,
-        "machine": {"python": platform.python_version(), "kernel": platform.release()},
+        "python": platform.python_version(),
         "leases": leases,
         "leases_a_second": round(leases / samples[-1].at, 1),
         "figures": figures,

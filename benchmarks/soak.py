@@ -66,7 +66,7 @@ class Record:
         return {
             "seed": self.seed,
             "minutes": round((time.monotonic() - self.began) / 60, 1),
-            "machine": {"python": platform.python_version(), "kernel": platform.release()},
+            "python": platform.python_version(),
             "histories": self.rounds,
             "faults": {"all": self.faults.total(), **dict(self.faults.most_common())},
             "looked_at": dict(self.looked_at),
