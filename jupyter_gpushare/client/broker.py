@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -96,6 +97,7 @@ class Broker:
             lambda: self.grant if self.standing is Standing.HELD else None,
             say=say,
         )
+        self.turns.limited = self._limit_turn
         self._lock = threading.RLock()  # held while waiting in the queue
         self._session_lock = threading.Lock()  # never held for longer than a hello
         self._found: Found | None = find_socket(environ)
@@ -853,6 +855,20 @@ class Broker:
             except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
                 self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
         return live
+
+    def _limit_turn(self, limits: Mapping[str, int]) -> None:
+        """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
+        grant = self.grant
+        if grant is None:
+            return
+        base = self._limits.of(grant) or grant
+        gpus = tuple(
+            replace(now, memory=limits[own.uuid])
+            if limits.get(own.uuid, own.memory) < own.memory
+            else now
+            for own, now in zip(grant.gpus, base.gpus, strict=True)
+        )
+        self._set_limits(replace(base, gpus=gpus))
 
     def _empty_caches(self) -> None:
         """Give back what frameworks keep for later; on a thread of its own, for it may take long.

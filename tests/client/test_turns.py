@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.node import until
 
+from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.session import Link
 from jupyter_gpushare.client.turns import GRAIN, Turns
@@ -174,3 +175,18 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     scene.notice(Notice.TURN, quantum=10.0)
     first_use.join(10)
     assert not first_use.is_alive()
+
+
+def test_the_frameworks_limit_follows_the_turn() -> None:
+    broker = Broker({})
+    broker.grant = GRANT
+    seen: list[int] = []
+    adapter = SimpleNamespace(
+        live_limits=True, after=lambda _module, grant: seen.append(grant.gpus[0].memory)
+    )
+    broker._adapters["pretend"] = (adapter, SimpleNamespace())  # type: ignore[assignment]
+    assert broker.turns.limited is not None
+    broker.turns.limited({"GPU-0": 3 * GIB})
+    broker.turns.limited({"GPU-0": 8 * GIB})
+    broker.turns.limited({})
+    assert seen == [3 * GIB, 8 * GIB, 8 * GIB]
