@@ -231,9 +231,6 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
     ),
     ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
-    ev.GpuShared: (_INFO, "gpu.shared", lambda e: {"gpu": e.gpu}),
-    ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
-    ev.TurnOverran: (_WARNING, "turn.overran", _who),
     ev.ClaimMoved: (
         _DEBUG,
         "claim",
