@@ -5,6 +5,7 @@ import type { Gpu, Lease } from '../api/types';
 import { memoryParts } from '../model/derive';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
 import { formatBytes, formatShare, type Units } from '../text/format';
+import { gpuKindsText, gpuTurnText, turnText } from '../text/turns';
 import { stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
 import { HostMemory } from './parking';
@@ -81,6 +82,8 @@ interface IGpuCard {
 function GpuCard(props: IGpuCard): JSX.Element {
   const { gpu, samples, until, units, trans } = props;
   const lost = gpu.health !== 'ok';
+  const kinds = gpuKindsText(gpu, units, trans);
+  const turn = gpuTurnText(gpu, props.leases, units, trans);
   return (
     <li
       className="jp-gpushare-card"
@@ -95,6 +98,17 @@ function GpuCard(props: IGpuCard): JSX.Element {
         {lost && (
           <span className="jp-gpushare-chip" data-kind="error">
             {trans.__('Lost')}
+          </span>
+        )}
+        {gpu.share_mode === 'time' && (
+          <span
+            className="jp-gpushare-chip"
+            data-kind="turns"
+            title={trans.__(
+              'Tasks that can, compute here one after the other where there are several.'
+            )}
+          >
+            {trans.__('By turns')}
           </span>
         )}
         {gpu.squatters.length > 0 && (
@@ -113,6 +127,8 @@ function GpuCard(props: IGpuCard): JSX.Element {
             : trans.__('%1 utilised', formatShare(gpu.utilisation))}
         </span>
       </div>
+      {kinds && <div>{kinds}</div>}
+      {turn && <div className="jp-gpushare-turn">{turn}</div>}
       <Sparkline
         points={samples.map(({ at, utilisation }) => ({
           at,
@@ -242,7 +258,9 @@ function leaseLine(
 ): string {
   const part = lease.gpus.find(other => other.uuid === gpu.uuid);
   const memory = part ? formatBytes(part.memory, units) : '';
-  const state = stateWord(lease.state, trans);
+  const turn = turnText(lease, trans);
+  const word = stateWord(lease.state, trans);
+  const state = turn ? trans.__('%1 (%2)', word, turn) : word;
   if (lease.mine) {
     return trans.__('%1 · %2 · %3', taskName(lease, trans), state, memory);
   }

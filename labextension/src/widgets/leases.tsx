@@ -21,6 +21,7 @@ import {
   warningReason,
   warningText
 } from '../text/parking';
+import { kindsText, turnText } from '../text/turns';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
 import { keepMenu } from './leasemenu';
@@ -112,6 +113,8 @@ const LeaseRow = React.memo(
     const run = (command: string): void =>
       void commands.execute(command, { lease: lease.id });
     const where = gpuNames(lease, trans);
+    const kinds = kindsText(lease, units, trans);
+    const turn = turnText(lease, trans);
     return (
       <li
         className="jp-gpushare-row"
@@ -200,6 +203,15 @@ const LeaseRow = React.memo(
                 />
               )}
             </>
+          )}
+          {kinds && <div>{kinds}</div>}
+          {turn && <div className="jp-gpushare-turn">{turn}</div>}
+          {lease.overran && (
+            <div className="jp-gpushare-why">
+              {trans.__(
+                'It did not give its turn back in time, and takes no turns any more.'
+              )}
+            </div>
           )}
           {lease.rung && <div>{rungText(lease, units, trans)}</div>}
           {kept && <div>{kept}</div>}
