@@ -152,7 +152,7 @@ def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
         *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate", "2x24GiB"),
         *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
         *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
-        "--log-level=WARNING",
+        "--log-level=WARN",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

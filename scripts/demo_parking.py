@@ -91,7 +91,7 @@ def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
         *(sys.executable, "-m", "jupyter_gpushare.node", *which),
         *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
         *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
-        "--log-level=WARNING",
+        "--log-level=WARN",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
