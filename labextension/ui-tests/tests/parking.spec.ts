@@ -1,0 +1,129 @@
+import { expectAccessible } from '../support/axe';
+import { expect, test } from '../support/fixtures';
+import { GpuPanel, toolbarItem } from '../support/panel';
+
+// One GPU that one person fills; who waits is helped by whoever is idle, after a warning.
+const NOTICE = 45;
+const PIN_LIMIT = 7200;
+test.use({
+  node: {
+    simulate: '1x16GiB',
+    policy: {
+      idle_timeout: 1.0,
+      notify_before: NOTICE,
+      keep_for: 600.0,
+      pin_limit: PIN_LIMIT
+    }
+  }
+});
+
+const TAKE = 'import torch; kept = torch.arange(4)';
+const LOOK = 'print("still", int(kept.sum()))';
+
+test('who is idle is warned, keeps the GPU, lets it go, and goes on with the next cell', async ({
+  gpushare,
+  labOf,
+  open,
+  openOf,
+  page,
+  shoot
+}) => {
+  test.setTimeout(400_000);
+  const alices = await open('lunch.ipynb', [TAKE, LOOK]);
+  await alices.result(0);
+  const panel = await GpuPanel.open(page);
+  const row = panel.lease('lunch.ipynb');
+  await expect(row).toContainText('Idle · GPU 0');
+  await expect(row).not.toContainText('Parked in');
+
+  const bobs = await labOf(gpushare.bob);
+  const his = await openOf(gpushare.bob, bobs, 'eager.ipynb', [TAKE]);
+  await his.run(0);
+
+  // The warning is in three places, and each of them can be reached.
+  await expect(row).toContainText(/Parked in \d+ s/);
+  const countdown = page.locator(
+    '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-gpushare-countdown'
+  );
+  await expect(countdown).toHaveText(/^Parked in \d+ s$/);
+  const left = async (): Promise<number> =>
+    Number(/\d+/.exec(await countdown.innerText())?.[0]);
+  const first = await left();
+  expect(first).toBeLessThanOrEqual(NOTICE);
+  const toast = page
+    .locator('.Toastify__toast')
+    .filter({ hasText: 'The GPU of lunch.ipynb is taken back' });
+  await expect(toast).toContainText('Its variables are kept.');
+  await expect.poll(left).toBeLessThan(first);
+  await shoot(page, 'warning');
+  await expectAccessible(page, '.jp-gpushare-panel');
+  await expectAccessible(page, '.jp-gpushare-toolbar-item');
+
+  // Kept with the keyboard alone: in a toolbar the arrows go from button to button.
+  const keep = page.getByRole('button', {
+    name: 'Keep the GPU of this notebook'
+  });
+  await page
+    .getByRole('button', { name: 'Save and create checkpoint' })
+    .focus();
+  await expect(async () => {
+    await page.keyboard.press('ArrowRight');
+    await expect(keep).toBeFocused({ timeout: 100 });
+  }).toPass({ intervals: [0], timeout: 10_000 });
+  await page.keyboard.press('Enter');
+  await expect(countdown).toHaveCount(0);
+  await expect(toast).toHaveCount(0);
+  await expect(row).toContainText(/Kept until .*\d/);
+  await expect(
+    page.locator('.Toastify__toast').filter({ hasText: 'Kept until' })
+  ).toBeVisible();
+  const { leases, node } = await gpushare.alice.status();
+  const mine = leases.find(lease => lease.mine);
+  expect(mine?.pinned_until).toBeGreaterThan(node.time + 500);
+  expect(mine?.pinned_until).toBeLessThanOrEqual(node.time + 600);
+  await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
+
+  // Then for a time of her choice, and no longer.
+  await row
+    .getByRole('button', { name: 'How long lunch.ipynb keeps its GPU' })
+    .click();
+  await expect(
+    page.getByRole('menuitem').filter({ hasText: /^Keep/ })
+  ).toHaveText([
+    'Keep GPU for 15 min',
+    'Keep GPU for 30 min',
+    'Keep GPU for 1 h',
+    'Keep GPU for 2 h',
+    'Keep GPU No Longer'
+  ]);
+  await shoot(page, 'keep');
+  await page.getByRole('menuitem', { name: 'for 30 min' }).click();
+  await expect
+    .poll(async () => {
+      const now = await gpushare.alice.status();
+      const until = now.leases.find(lease => lease.mine)?.pinned_until ?? 0;
+      return Math.round((until - now.node.time) / 60);
+    })
+    .toBe(30);
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Keep GPU No Longer' }).click();
+  await expect(countdown).toBeVisible();
+  await expect(toast).toBeVisible();
+
+  // Nobody keeps it: it is parked, and he gets it.
+  await expect(toolbarItem(page)).toHaveText('Parked', { timeout: 80_000 });
+  await expect(toast).toHaveCount(0);
+  await expect(row).toContainText('Released: nothing was on the GPU');
+  await his.done(0);
+  await expect(toolbarItem(bobs)).toHaveText(/^1 GPU · 8 GiB/);
+  await shoot(page, 'parked');
+  await expectAccessible(page, '.jp-gpushare-panel');
+
+  // Her next cell asks for it again; now he is warned, and lets it go.
+  await alices.run(1);
+  await expect(toolbarItem(page)).toHaveText('Waiting: 1');
+  await expect(row).toContainText('place 1 in line');
+  expect(await alices.done(1, 90_000)).toContain('still 6');
+  await expect(toolbarItem(page)).toHaveText(/^1 GPU · 16 GiB/);
+  await expect(toolbarItem(bobs)).toHaveText('Parked');
+});
