@@ -325,7 +325,7 @@ class World:
         """The state as it would be if somebody measured now; the world itself goes on."""
         # Again: a grant or a lift that the first makes possible can turn excess into reservation.
         state = self.state
-        for _ in range(8):
+        for _ in range(64):  # a lift goes in steps
             before = state
             state = core.step(state, cmd.Observe(self.at, self.readings()), self.config).state
             core.check(state)
