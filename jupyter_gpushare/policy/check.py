@@ -113,7 +113,10 @@ def _lifts(state: State) -> None:
         _require(0 < burst < state.reservations[key].memory, f"{key} is lifted by {burst} bytes")
     for (name, gpu), lift in state.lifts.items():
         _require((name, gpu) in state.claims, f"{name} is lifted on {gpu} and has no claim there")
-        held = state.reservations[(state.leases[name].environment, gpu)]
+        lease = state.leases[name]
+        if lease.phase is not LeasePhase.HELD:
+            continue  # it may use nothing any more
+        held = state.reservations[(lease.environment, gpu)]
         _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
 
 

@@ -368,11 +368,12 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
         state = forget_reservation(state, key)
     for (name, gpu), lift in tuple(state.lifts.items()):
         lease = state.leases[name]
-        if gpu != key[1] or lease.environment != key[0] or not lift.is_lowered:
+        if gpu != key[1] or lease.environment != key[0]:
             continue
-        if not burst:
+        over = lift.is_lowered or lease.phase is not LeasePhase.HELD
+        if not burst and over:
             state = forget(state, name, gpu)
-        elif _extra(lease, gpu, lift) >= burst:  # this step is done
+        elif lift.is_lowered and _extra(lease, gpu, lift) >= burst:  # this step is done
             lift = replace(lift, is_lowered=False)
             state = replace(state, lifts=state.lifts.set((name, gpu), lift))
     return state

@@ -46,7 +46,7 @@ CONFIG = PolicyConfig(
     residue_margin=GIB // 16,
     parked_memory=24 * GIB,
     parked_memory_per_environment=16 * GIB,
-    burst_memory=0.9,
+    burst_memory=0.0,
     burst_return=10.0,
 )
 
