@@ -141,7 +141,8 @@ describe('leases', () => {
       memory: GIB,
       persistent: null,
       temporary: null,
-      cache: null
+      cache: null,
+      limit: 8 * GIB
     };
     const gpus = [
       { ...part, measured: GIB },

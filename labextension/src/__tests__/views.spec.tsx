@@ -108,7 +108,8 @@ describe('LeasesView', () => {
         measured: null,
         persistent: null,
         temporary: null,
-        cache: null
+        cache: null,
+        limit: 8 * GIB
       }
     ];
     const { container } = show(

@@ -263,6 +263,8 @@ export interface components {
             /** @description whether a task computes there in its turn */
             in_turns: boolean;
             index: number;
+            /** @description bytes of reserved above what people are entitled to */
+            lifted: number;
             /** @description bytes */
             memory: number;
             /** @description bytes */
@@ -343,9 +345,11 @@ export interface components {
                 /** @description bytes that its framework keeps unused */
                 cache: number | null;
                 index: number;
+                /** @description bytes it may use now: more while it is lifted */
+                limit: number;
                 /** @description bytes it uses; null is unknown */
                 measured: number | null;
-                /** @description bytes this lease may use */
+                /** @description bytes granted to this lease */
                 memory: number;
                 /** @description bytes it keeps across its steps; null: unknown */
                 persistent: number | null;
@@ -361,8 +365,26 @@ export interface components {
             kernel_id: string | null;
             /** @enum {unknown} */
             kind: "kernel" | "process";
+            /** @description whether its frameworks' memory limits can change while it runs; null: not tried yet */
+            live_limits: boolean | null;
             mine: boolean;
             name: string | null;
+            /** @description it uses more of a GPU than it may, and what is done about it when; null: it does not, or not yours to know */
+            over_limit: {
+                gpu: string;
+                /** @description bytes */
+                limit: number;
+                /** @enum {unknown} */
+                next: "trim" | "park" | "last" | null;
+                /** @description Unix time, seconds */
+                next_at: number | null;
+                /** @description Unix time, seconds */
+                since: number;
+                /** @enum {unknown} */
+                stage: "warned" | "trim" | "park" | "last";
+                /** @description bytes */
+                used: number | null;
+            } | null;
             /** @description whether it has once not given its turn back in time */
             overran: boolean;
             /** @description bytes of its GPUs' memory in the host's */

@@ -31,6 +31,7 @@ export function aGpu(index: number, given: Partial<Gpu> = {}): Gpu {
     persistent: 0,
     temporary: 0,
     in_turns: false,
+    lifted: 0,
     ...given
   };
 }
@@ -56,7 +57,8 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
         measured: GIB,
         persistent: null,
         temporary: null,
-        cache: null
+        cache: null,
+        limit: 8 * GIB
       }
     ],
     asked: { gpus: 1, memory: null },
@@ -70,6 +72,8 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     kept: null,
     turn: null,
     overran: false,
+    live_limits: null,
+    over_limit: null,
     rung: null,
     parked_memory: null,
     warning: null,
