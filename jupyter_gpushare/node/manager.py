@@ -456,7 +456,7 @@ class Manager:
             return
         self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
         self.samples.add(self.clock.wall(), readings)
-        await self.submit(cmd.Observe(at, readings))
+        await self.submit(cmd.Observe(at, readings, self.clock.boot()))
         self._tell_measured()
 
     def _tell_measured(self) -> None:

@@ -266,9 +266,13 @@ class UnsetQuota(Command):
 
 @dataclass(frozen=True, slots=True)
 class Observe(Command):
-    """What the inventory measured."""
+    """What the inventory measured, begun ``at``; ``ended``: when it had its figures.
+
+    What was so is dated by the begin; what follows from it, a grant, by the end.
+    """
 
     readings: tuple[GpuReading, ...]
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

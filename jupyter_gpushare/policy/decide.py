@@ -854,6 +854,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
                 "the task gave no sign of life and holds no GPU memory",
             )
             _free_drained(draft, lease.id, draft.at)
+    if command.ended is not None:
+        draft.at = max(draft.at, command.ended)
     if len(draft.events) > before:
         serve(draft)
     for fixed in tuple(elastic.unanswered(draft.state, draft.at)):

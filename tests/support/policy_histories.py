@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Activity,
@@ -369,8 +370,15 @@ class Histories(RuleBasedStateMachine):
                 before.quotas, overrides=state.quotas.overrides, groups_of=state.quotas.groups_of
             ),
         )
-        order = [item.lease for item in before.queue.service_order(before.grants)]
-        again = self.world.state.queue.service_order(self.world.state.grants)
+        # Weights are the configuration's: both are told it, as a node manager is when it starts.
+        quotas = before.quotas
+        told_quotas = ev.QuotasConfigured(
+            self.world.at, quotas.default, tuple(quotas.groups.items()), tuple(quotas.users.items())
+        )
+        expected = core.evolve(before, told_quotas).queue
+        order = [item.lease for item in expected.service_order(before.grants)]
+        again = core.evolve(self.world.state, told_quotas).queue.service_order(before.grants)
+        again = tuple(again)
         assert [item.lease for item in again] == order
         left = {item.lease: item.left for item in before.queue.waiting.values()}
         assert {item.lease: item.left for item in again} == left

@@ -12,6 +12,7 @@ from jupyter_gpushare.policy.model import (
     Activity,
     BudgetLevel,
     Bytes,
+    ClaimPhase,
     EnvironmentName,
     LeaseId,
     LeasePhase,
@@ -358,6 +359,24 @@ def host_memory_is_a_resource_too() -> None:
     assert world.state.parked_memory() == 0, "a process takes its copy along"
 
 
+def a_grant_is_dated_when_it_is_made() -> None:
+    """A driver that hangs: the measurement was begun long before it was known, or asked for."""
+    world = two_people_one_gpu()
+    world.release("L1", "alice")
+    world.memory.clear()
+    begun = world.at
+    world.at += 30
+    world.run(cmd.Observe(begun + 1, world.readings(), world.at))
+    granted = world.state.leases[LeaseId("L2")]
+    assert granted.granted_at == world.at
+    gone = next(
+        e
+        for e in world.history
+        if isinstance(e, ev.ClaimMoved) and e.lease == "L1" and e.phase is ClaimPhase.GONE
+    )
+    assert gone.at == begun + 1
+
+
 def who_is_moving_its_memory_is_waited_for() -> None:
     """A copy of gigabytes takes longer than an answer; nobody else is asked meanwhile."""
     world = lazy(2)
@@ -677,6 +696,7 @@ STORIES = (
     nobody_parks_or_resumes_for_another,
     what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed,
     host_memory_is_a_resource_too,
+    a_grant_is_dated_when_it_is_made,
     who_is_moving_its_memory_is_waited_for,
     its_people_are_told_first_and_may_keep_it,
     a_warning_that_nothing_came_of_is_given_anew,

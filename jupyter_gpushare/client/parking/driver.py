@@ -123,10 +123,7 @@ class DriverCheckpoint:
         """Whether this process can be checkpointed here, as far as the driver can tell."""
         request = Request(Action.PROBE, self._target(), deadline_s)
         try:
-            try:
-                answer = self._ask(request)
-            except _Lost:  # it may have been about to end; another one is asked
-                answer = self._ask(request)
+            answer = self._ask_until_heard(request)
         except (_NoHelper, _Lost) as error:
             return Ability(False, str(error), Cause.NO_HELPER)
         if isinstance(answer, Ability):
@@ -193,6 +190,18 @@ class DriverCheckpoint:
                 lost = "The checkpoint helper's answer is nonsense."
                 break
         return Outcome(Result.STUCK, Cause.NO_HELPER, lost)
+
+    def _ask_until_heard(self, request: Request) -> Outcome | Ability:
+        """Ask; a helper that goes away may have been about to end, and another one is asked.
+
+        One that dies takes connections for an instant more.
+        """
+        for tries in range(1, _MOST_TRIES):
+            try:
+                return self._ask(request)
+            except _Lost:
+                time.sleep(_POLL * tries)
+        return self._ask(request)
 
     def _ask(self, request: Request) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
