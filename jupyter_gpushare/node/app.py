@@ -57,7 +57,8 @@ from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
 from .parent import when_parent_ends
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
-from .quota_config import NodeSize, configure
+from .quota_config import NodeSize
+from .quotas_in_force import QuotasInForce
 from .service import Service
 from .transport import Limits, SocketInUse, Transport
 
@@ -704,17 +705,19 @@ class NodeManagerApp(JupyterApp):
         exporter: Any = None
         background: list[asyncio.Task[None]] = []
         try:
-            groups = self._hub_quotas(manager, clock, quotas) if self.hub else None
+            in_force = QuotasInForce(
+                quotas.default,
+                quotas.groups,
+                quotas.users,
+                clock.boot,
+                manager.ask,
+            )
+            manager.listeners.append(in_force.heard)
+            groups = self._hub_quotas(manager, in_force) if self.hub else None
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))
-                return configure(
-                    clock.boot(),
-                    NodeSize.of(gpus),
-                    quotas.default,
-                    {**quotas.groups, **known},
-                    quotas.users,
-                )
+                return in_force.of(gpus, known)
 
             starting = loop.create_task(manager.start(first_quotas))
             # A driver may hang right here; whoever waits must be able to give up.
@@ -763,21 +766,15 @@ class NodeManagerApp(JupyterApp):
             "configuration. Leases stay."
         )
 
-    def _hub_quotas(self, manager: Manager, clock: SystemClock, quotas: Quotas) -> HubQuotas:
+    def _hub_quotas(self, manager: Manager, in_force: QuotasInForce) -> HubQuotas:
         hub = Hub(parent=self)
 
         def node() -> NodeSize:
             return NodeSize.of(books.gpu for books in manager.state.gpus.values())
 
         async def apply(groups: dict[str, Any]) -> None:
-            command = configure(
-                clock.boot(),
-                node(),
-                quotas.default,
-                {**quotas.groups, **groups},
-                quotas.users,
-            )
-            await manager.submit(command)
+            gpus = [books.gpu for books in manager.state.gpus.values()]
+            await manager.submit(in_force.of(gpus, groups))
             self.log.info("Quotas of %d JupyterHub groups hold now", len(groups))
 
         return HubQuotas(
