@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.client.errors import GpuShareError
@@ -279,6 +279,7 @@ def test_it_says_what_it_could_do() -> None:
     assert ladder(None).ability(["GPU-1"])[0] is Rung.NONE
 
 
+@settings(deadline=None)
 @given(
     used=st.integers(1, 100),
     stay=st.integers(0, 100),
