@@ -1,8 +1,14 @@
-"""For all rooms: the tests' processes can be interrupted, wherever the tests run."""
+"""For all rooms: the tests' processes can be interrupted, wherever the tests run, and may be slow."""
 
 from __future__ import annotations
 
 import signal
+
+from hypothesis import settings
+
+# How long an example takes depends on the machine, and is no property of the code.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 
 def pytest_configure() -> None:
