@@ -1,4 +1,4 @@
-"""For all rooms: the tests' processes can be interrupted, wherever the tests run, and may be slow."""
+"""For all rooms: tests can be interrupted wherever they run, and may be slow."""
 
 from __future__ import annotations
 
