@@ -253,7 +253,6 @@ def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
         pinned_until=event.until,
         warned_at=None,
         warned_for=None,
-        asked_at=None,
         is_asked=False,
     )
 
