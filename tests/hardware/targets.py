@@ -316,9 +316,11 @@ def tensors_of(parameters: list[Any], optimizer: Any) -> list[Any]:
 
 def digest_of(torch: Any, tensors: list[Any]) -> str:
     """One number of all bytes of all tensors, computed where they are."""
-    from jupyter_gpushare.client.parking.checksum import checksum
+    from jupyter_gpushare.client.parking.checksum import Checksums
 
-    sums = [int(checksum(torch, tensor.reshape(-1).view(torch.uint8))) for tensor in tensors]
+    checksums = Checksums(torch)
+
+    sums = [int(checksums.of(tensor.reshape(-1).view(torch.uint8))) for tensor in tensors]
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
