@@ -586,7 +586,7 @@ class Service:
         if lease is None:
             return
         measured = measured_by_lease(state, self._manager.readings.by_gpu)
-        notice = translate.park_notice(effect, lease, measured)
+        notice = translate.park_notice(effect, state, lease, measured)
         self._tell_task(effect.lease, state, Notice.PARK, notice)
 
     def _tell_task(self, name: LeaseId, state: State, kind: Notice, notice: dict[str, Any]) -> None:

@@ -229,12 +229,15 @@ def queued_notice(
 
 
 def park_notice(
-    effect: AskBack, lease: Lease, measured: Mapping[tuple[LeaseId, GpuUuid], int | None]
+    effect: AskBack,
+    state: State,
+    lease: Lease,
+    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
     """What an idle task is told that shall give its GPUs back.
 
     ``may_stay`` bytes of it nobody needs on that GPU now; ``used`` is what was ``measured`` of
-    it there, ``None`` where that is unknown.
+    it there, ``None`` where that is unknown, as on a simulated GPU.
     """
     stay = {part.gpu: part.memory for part in effect.may_stay}
     return {
@@ -245,7 +248,9 @@ def park_notice(
             {
                 "uuid": part.gpu,
                 "may_stay": stay.get(part.gpu, 0),
-                "used": measured.get((lease.id, part.gpu), 0),
+                "used": None
+                if state.gpus[part.gpu].gpu.simulated
+                else measured.get((lease.id, part.gpu), 0),
             }
             for part in lease.allocations
         ],

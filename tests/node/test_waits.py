@@ -20,7 +20,7 @@ from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.node.status import NodeFacts, Viewer, status_document
 from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, decide
+from jupyter_gpushare.policy import core, decide, parking
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     EnvironmentName,
@@ -337,14 +337,14 @@ def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
 def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = crowded(300)
     calls = 0
-    real = decide.place
+    real = parking.place
 
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         return real(*arguments, **named)
 
-    monkeypatch.setattr(decide, "place", counted)
+    monkeypatch.setattr(parking, "place", counted)
     queue = queue_of(world, "root", admin=True)
     assert calls == decide.MOST_EXPLAINED
     assert len(queue) == 300

@@ -128,11 +128,12 @@ class NvmlWorld:
 
         The caller sets ``NVML_STUB_STATE`` in ``os.environ`` (the fixture does).
         """
-        library = ctypes.CDLL(str(self.library / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(self.library / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
         found = ctypes.CDLL("libnvidia-ml.so.1")
         if not hasattr(found, "nvml_stub_initialised"):
             raise RuntimeError("a real libnvidia-ml.so.1 was loaded into this process before")
-        return library
+        # That one pynvml has, whichever test has loaded it first.
+        return found
 
     @contextmanager
     def together(self) -> Iterator[None]:
