@@ -3,6 +3,7 @@
 #   make lab         JupyterLab with gpushare, on this machine's GPUs or on simulated ones
 #   make test        everything that CI runs: lint, types, import contracts, all tests
 #   make test-fast   the tests without the slow ones and without a browser
+#   make test-long   the tests that CI leaves out, because together they take minutes
 #   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
@@ -52,7 +53,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -157,7 +158,10 @@ test: chromium lint $(UI)
 	@$(SUITES) pytest jest playwright
 
 test-fast: $(VENV)/.dev $(UI)
-	@$(SUITES) --pytest='-m "not slow"' pytest jest
+	@$(SUITES) --pytest='-m "not slow and not long"' pytest jest
+
+test-long: $(VENV)/.dev $(UI)
+	@$(SUITES) --pytest='-m long' pytest
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright

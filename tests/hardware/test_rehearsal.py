@@ -33,9 +33,16 @@ def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(report.read_text())
 
 
+#: Quick, and what the others rest on.
+IN_CI = ("storage", "driver", "takeover")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in IN_CI else pytest.param(name, marks=pytest.mark.long) for name in SECTIONS],
+)
 def test_a_section(name: str, tmp_path: Path) -> None:
     code, report = rehearse(tmp_path / "report.json", "--only", name)
     section = report["sections"][name]

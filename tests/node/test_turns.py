@@ -85,6 +85,7 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
         assert len(alice.lines("dropped")) <= dropped + 1, "nobody stops it"
 
 
+@pytest.mark.long
 def test_who_cannot_be_gated_waits_for_room_of_its_own(node: RunningNode, tmp_path: Path) -> None:
     with node.client("alice") as alice, node.client("bob") as bob:
         lease = alice.request(memory=16 * 2**30)["lease"]
@@ -109,6 +110,7 @@ def test_the_holder_dies_and_the_other_goes_on(node: RunningNode, tmp_path: Path
             until(lambda: turn_of(node, "bob") is None, "bob is alone")
 
 
+@pytest.mark.long
 def test_a_stopped_holder_loses_its_turn_and_takes_turns_again(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_pat
             assert "overran" in leases(node)["alice"]
 
 
+@pytest.mark.long
 def test_interrupting_the_wait_ends_it_and_gives_the_place_up(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -150,6 +153,7 @@ def test_interrupting_the_wait_ends_it_and_gives_the_place_up(
             alice.trains(10)
 
 
+@pytest.mark.long
 def test_without_a_node_manager_nobody_waits_for_ever(node: RunningNode, tmp_path: Path) -> None:
     with Trainer(tmp_path, node.socket, "alice", unreachable=1.0) as alice:
         alice.trains(5)

@@ -11,11 +11,11 @@ pytestmark = pytest.mark.timeout(900)
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=1000,
+    max_examples=500,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
 TestCrowd = Crowd.TestCase
-TestCrowd.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestCrowd.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
