@@ -246,9 +246,11 @@ def _less(needs: Sequence[Need], freed: int) -> Sequence[Need]:
     total = sum(need.used or 0 for need in needs)
     if not total:
         return needs
-    share = max(0.0, 1.0 - freed / total)
+    left = max(0, total - freed)
     return [
-        need if need.used is None else replace(need, used=int(need.used * share)) for need in needs
+        # Rounded up: what stays is not told too small.
+        need if need.used is None else replace(need, used=-(-need.used * left // total))
+        for need in needs
     ]
 
 
