@@ -135,8 +135,9 @@ function tellWarnings(
           ]
         })
       );
-    } else if (document.getElementById(old)) {
-      // Only what is seen: an update would bring back what somebody has closed.
+    } else if (step > 0 && document.getElementById(old)) {
+      // Only what is seen: an update would bring back what somebody has closed. At the end it is
+      // about to go, and an update that crosses its going would keep it.
       Notification.update({ id: old, message });
     }
   };
