@@ -2,8 +2,8 @@ import { underRoot } from '../model/paths';
 
 it.each([
   ['work/a.ipynb', '/srv', 'work/a.ipynb'],
-  ['/srv/work/train.py', '/srv', 'work/train.py'],
-  ['/srv/work/train.py', '/srv/', 'work/train.py'],
+  ['/data/project/train.py', '/data', 'project/train.py'],
+  ['/data/project/train.py', '/data/', 'project/train.py'],
   ['/srv2/train.py', '/srv', null],
   ['/train.py', '/', 'train.py'],
   ['/home/a/train.py', '~', null],
