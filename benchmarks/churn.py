@@ -146,7 +146,7 @@ def churn(directory: Path, minutes: float, seed: int) -> list[Sample]:
                 continue
             if now >= len(samples):
                 samples.append(look(node, now, count))
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks at workers that have no event for it
         for _ in workers:
             os.wait()
     return samples

@@ -30,6 +30,9 @@ Data = dict[str, Any]
 #: MiB of memory that the kernel uses, and what it was given.
 USED, GIVEN = 10 * 1024, "4g"
 
+#: Seconds in which whoever would be ended is: that nothing happens has no event to wait for.
+_NOTHING_MORE = 1.0
+
 
 @contextlib.contextmanager
 def genv_kernel(host: GenvHost, memory: str = GIVEN) -> Iterator[dict[str, Any]]:
@@ -143,7 +146,7 @@ def sdk_process(peers: str, library: Path) -> Data:
         host.uses(1 - sdk_gpu if sdk_gpu < 2 else 0, child, 1024)
         host.uses(7, stranger.pid, 1024)
         done = host.run("enforce", "--interval", "0", "--non-env-processes")
-        time.sleep(1.0)
+        time.sleep(_NOTHING_MORE)
         found |= {
             "genv_enforce_worked": done.returncode == 0,
             "genv_sdk_process_lives": asked[0].process.poll() is None,
@@ -171,7 +174,7 @@ def sdk_process(peers: str, library: Path) -> Data:
         world.add_process(gpu, asked[0].process.pid, GIB)
         world.add_process(next(each for each in uuids if each != gpu), stranger.pid, GIB)
         until(lambda: stranger.poll() is not None, "the squatter is gone")
-        time.sleep(1.0)
+        time.sleep(_NOTHING_MORE)
         found |= {
             "gpushare_sdk_process_lives": asked[0].process.poll() is None,
             "gpushare_squatter_lives": stranger.poll() is None,
@@ -207,7 +210,7 @@ def kernel_memory(peers: str, library: Path) -> Data:
         host.uses(gpu, kernel["pid"], USED)
         host.uses(shells, child, USED)
         done = host.run("enforce", "--interval", "0", **_jupyter(kernel["environ"]))
-        time.sleep(1.0)
+        time.sleep(_NOTHING_MORE)
         found |= {
             "genv_enforce_worked": done.returncode == 0,
             "genv_kernel_seen": not _lives(kernel["pid"]) or kernel["kernel"] in done.stdout,

@@ -242,7 +242,7 @@ def crash(peers: str, rounds: int) -> Data:
                         first[0].go()
                         until(lambda f=first: f[0].said("got"), "the first has the GPU")
                         second[0].go()
-                        time.sleep(0.5)
+                        time.sleep(0.5)  # nothing may happen: there is no event to wait for
                         assert not second[0].said("got")
                         killed = time.monotonic()
                         first[0].process.send_signal(signal.SIGKILL)
@@ -276,7 +276,7 @@ def untouched(peers: str, seconds: float) -> Data:
             until(lambda c=crew_: c[0].said("got"), "it has the GPU")
             crew_[0].process.kill()
             crew_[0].process.wait()
-        time.sleep(seconds)
+        time.sleep(seconds)  # what is measured: whether time alone frees it
         left = sum(map(len, genv.attached().values()))
         genv.run("devices")
         after = sum(map(len, genv.attached().values()))
