@@ -270,14 +270,16 @@ def test_nothing_is_left_open_after_many_requests(
     cuda_world.heal()
     driver.state()
     ours, its = _open_files(os.getpid()), _open_files(helper)
-    for _ in range(5):
+    for _ in range(3):
         driver.state()
         assert tell(place, b"nonsense\n")
-    cuda_world.hang(Call.STATE)
-    driver.state(0.05)  # a worker that is killed
-    cuda_world.heal()
-    driver.state()
-    until(lambda: _open_files(helper) == its, "the helper's descriptors closed")
+        cuda_world.hang(Call.STATE)
+        driver.state(0.05)  # a worker that is killed
+        cuda_world.heal()
+        driver.state()
+    # At most: the last caller before may not have been hung up on yet when they were counted.
+    # What any of these leaves open, it leaves three times.
+    until(lambda: _open_files(helper) <= its, "the helper's descriptors closed")
     assert _open_files(os.getpid()) == ours
     assert len(children_of(helper)) == 1
 
