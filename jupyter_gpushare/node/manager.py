@@ -30,6 +30,7 @@ from .clock import Clock
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, UsageRow
+from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
 
@@ -120,7 +121,8 @@ class Manager:
         self.state = State()
         self.readings = Readings()
         self.samples = Samples(measure_interval)
-        #: Called after each measurement, with what it found.
+        #: Called after each measurement, with what it found. As of ``listeners``, one that raises
+        #: is told in the log and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
@@ -140,6 +142,8 @@ class Manager:
         self._failpoint = failpoint
         self._recorder = recorder
         self._log = log or logging.getLogger(__name__)
+        #: Whoever only looks on is called through this.
+        self.observers = Observers(clock.boot, self._log)
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
         self._backlog: list[Event] = []
         self._is_broken = False
@@ -325,7 +329,7 @@ class Manager:
         kept = [command for command in commands if not isinstance(command, _NEEDS_DISK)]
         state, (stopped, *outcomes) = self._decide(self.state, [stop, *kept])
         if self._recorder is not None:
-            self._recorder(stopped, state)
+            self.observers.call(self._recorder, stopped, state)
         by_command = {id(outcome.command): outcome for outcome in outcomes}
         # The stop itself is history too; and while it waits to be written, the disk is tried.
         self._backlog += [e for o in (stopped, *outcomes) for e in o.events if e.DURABLE]
@@ -349,15 +353,15 @@ class Manager:
 
     def _tell(self, pending: _Pending, outcome: Outcome) -> None:
         if self._recorder is not None:
-            self._recorder(outcome, self.state)
+            self.observers.call(self._recorder, outcome, self.state)
         for effect in outcome.effects:
             self._carry_out(effect)
         if pending.answer is not None:
-            pending.answer(outcome.decision)
+            self.observers.call(pending.answer, outcome.decision)
         seconds = max(0.0, self.clock.boot() - pending.since)
         outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:
-            listener(outcome, self.state)
+            self.observers.call(listener, outcome, self.state)
 
     async def _snapshot(self) -> None:
         self._since_snapshot, self._snapshot_due = 0, False
@@ -461,7 +465,7 @@ class Manager:
 
     def _tell_measured(self) -> None:
         for measured in self.measured:
-            measured(self.readings)
+            self.observers.call(measured, self.readings)
 
     async def _budget_loop(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from ..policy import commands as cmd
 from ..policy import core
 from ..policy.effects import (
     AskBack,
+    Effect,
     TellBudget,
     TellEnded,
     TellGranted,
@@ -221,7 +222,8 @@ class Service:
         self._guests[conn.id] = _Guest(conn, who)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
-        self._manager.ask(command, partial(self._welcome, conn, who, call), tag)
+        welcome = partial(self._welcome, conn, who, call)
+        self._manager.ask(command, self._or_hang_up(conn, welcome), tag)
         say(
             self._log,
             logging.DEBUG,
@@ -300,7 +302,19 @@ class Service:
             self._clock.boot(), who or guest.who, call.params, fresh
         )
         tag = call_tag(guest.conn.id, call.id)
-        self._manager.ask(command, partial(self._answer, guest, call), tag)
+        answer = partial(self._answer, guest, call)
+        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag)
+
+    def _or_hang_up(
+        self, conn: Conn, answer: Callable[[core.Decision], None]
+    ) -> Callable[[core.Decision], None]:
+        """``answer``, but who cannot be answered is not left waiting: it comes back and asks."""
+
+        def answered(decision: core.Decision) -> None:
+            if not self._manager.observers.call(answer, decision):
+                conn.close()
+
+        return answered
 
     def _attach(self, guest: _Guest, call: Call) -> None:
         if translate.knows_secret(self._key, call.params.lease, call.params.secret):
@@ -517,31 +531,46 @@ class Service:
 
     def _heard(self, outcome: Outcome, state: State) -> None:
         """The manager carried something out; tell those whom it concerns."""
-        self._waits.heard(outcome, state, self._clock.wall())
+        observers = self._manager.observers
+        observers.call(self._waits.heard, outcome, state, self._clock.wall())
         for effect in outcome.effects:
-            if isinstance(effect, TellGranted):
-                self._granted(effect.lease, state)
-            elif isinstance(effect, TellEnded):
-                self._ended(effect)
-            elif isinstance(effect, TellBudget):
-                self._budget(effect)
-            elif isinstance(effect, AskBack):
-                self._ask_back(effect, state)
-            elif isinstance(effect, TellLimit):
-                self._tell_task(effect.lease, state, Notice.LIMIT, translate.limit_notice(effect))
-            elif isinstance(effect, TellOverLimit):
-                notice = translate.over_limit_notice(effect, state, self._manager.config)
-                self._tell_task(effect.lease, state, Notice.OVER_LIMIT, notice)
-            elif isinstance(effect, WarnOfParking):
-                self._warn_of_parking(effect, state)
-            elif isinstance(effect, TellTurn):
-                self._tell_turn(effect.lease, state)
-            elif isinstance(effect, TellStopped):
-                self._stopped(effect.lease)
+            # One by one: what cannot be told to one client is told to the others.
+            if not observers.call(self._tell, effect, state):
+                self._hang_up(getattr(effect, "lease", None))
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self._changed.set()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
             self._queue_changed.set()
+
+    def _tell(self, effect: Effect, state: State) -> None:
+        if isinstance(effect, TellGranted):
+            self._granted(effect.lease, state)
+        elif isinstance(effect, TellEnded):
+            self._ended(effect)
+        elif isinstance(effect, TellBudget):
+            self._budget(effect)
+        elif isinstance(effect, AskBack):
+            self._ask_back(effect, state)
+        elif isinstance(effect, TellLimit):
+            self._tell_task(effect.lease, state, Notice.LIMIT, translate.limit_notice(effect))
+        elif isinstance(effect, TellOverLimit):
+            notice = translate.over_limit_notice(effect, state, self._manager.config)
+            self._tell_task(effect.lease, state, Notice.OVER_LIMIT, notice)
+        elif isinstance(effect, WarnOfParking):
+            self._warn_of_parking(effect, state)
+        elif isinstance(effect, TellTurn):
+            self._tell_turn(effect.lease, state)
+        elif isinstance(effect, TellStopped):
+            self._stopped(effect.lease)
+
+    def _hang_up(self, lease: LeaseId | None) -> None:
+        """Whoever waits for ``lease`` or holds it was not told something: it comes back."""
+        if lease is None:
+            return
+        holders = [self._guests.get(conn_id) for conn_id in self._holders.get(lease, ())]
+        waiters = [waiter.conn for waiter in self._waiters.get(lease, ())]
+        for conn in {guest.conn for guest in holders if guest is not None}.union(waiters):
+            conn.close()
 
     def _measured(self, readings: Readings) -> None:
         """Memory in use and utilisation change without any event: tell those who watch."""
@@ -656,31 +685,35 @@ class Service:
             await self._queue_changed.wait()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
-            for name, place in places(self._manager.state).items():
-                waiters = tuple(self._waiters.get(name, ()))
-                if waiters:
-                    self._tell_position(name, waiters, place)
+            self._manager.observers.call(self._tell_positions)
+
+    def _tell_positions(self) -> None:
+        for name, place in places(self._manager.state).items():
+            waiters = tuple(self._waiters.get(name, ()))
+            if waiters:
+                self._tell_position(name, waiters, place)
 
     async def _push_status(self) -> None:
-        is_behind = False
         while True:
             # Who could not be told before gets the newest status, even if nothing changes again.
+            is_behind = any(guest.behind for guest in self._guests.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if is_behind else None):
                     await self._changed.wait()
             changed = self._changed.is_set()
             self._changed.clear()
-            seen: dict[tuple[str, bool], dict[str, Any]] = {}
-            is_behind = False
-            for guest in tuple(self._guests.values()):
-                if guest.watching and (changed or guest.behind):
-                    view = (guest.who.environment, guest.who.admin)
-                    if view not in seen:
-                        seen[view] = self.status(guest.who)
-                    sent = guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
-                    guest.behind = not sent
-                    is_behind |= guest.behind
+            self._manager.observers.call(self._tell_status, changed)
             await asyncio.sleep(WATCH_INTERVAL)
+
+    def _tell_status(self, changed: bool) -> None:
+        seen: dict[tuple[str, bool], dict[str, Any]] = {}
+        for guest in tuple(self._guests.values()):
+            if guest.watching and (changed or guest.behind):
+                view = (guest.who.environment, guest.who.admin)
+                if view not in seen:
+                    seen[view] = self.status(guest.who)
+                sent = guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
+                guest.behind = not sent
 
     def status(self, who: Caller) -> dict[str, Any]:
         """The status document for one viewer."""

@@ -321,19 +321,75 @@ def test_a_process_that_may_not_be_signalled_is_only_reported(
     asyncio.run(story())
 
 
-def test_a_bug_in_the_loop_is_noticed(tmp_path: Path) -> None:
-    def bug(outcome: Outcome, state: State) -> None:
+def test_a_bug_in_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     async def story() -> None:
         async with managing(tmp_path / "ledger.sqlite") as manager:
-            manager.listeners.append(bug)
+            monkeypatch.setattr(core, "step", bug)
             manager.ask(ask(1))
             async with asyncio.timeout(10):
                 await manager.crashed.wait()
             assert isinstance(manager.crash, ZeroDivisionError)
 
     asyncio.run(story())
+
+
+def test_a_ledger_that_breaks_is_no_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not on disk is not told, whatever the ledger died of."""
+
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite") as manager:
+            told: list[object] = []
+
+            def bug(*_: object) -> None:
+                raise ZeroDivisionError("a bug in the ledger")
+
+            monkeypatch.setattr(FlakyLedger, "append", bug)
+            manager.listeners.append(lambda outcome, state: told.append(outcome))
+            manager.ask(ask(1), told.append)
+            async with asyncio.timeout(10):
+                await manager.crashed.wait()
+            assert isinstance(manager.crash, ZeroDivisionError)
+            assert told == []
+
+    asyncio.run(story())
+
+
+def test_a_broken_observer_stops_nothing_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does it keep what happened from those who come after it."""
+    heard: list[str] = []
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def well(outcome: Outcome, state: State) -> None:
+        heard.append(type(outcome.command).__name__)
+
+    async def story() -> None:
+        path = tmp_path / "ledger.sqlite"
+        async with managing(path, recorder=broken, measure_interval=0.01) as manager:
+            manager.listeners += [broken, well]
+            manager.measured.append(broken)
+            manager.ask(ask(1), broken)
+            for number in (2, 3):
+                assert isinstance(await manager.submit(ask(number)), core.Grant | core.Wait)
+            before = manager.readings.at
+            async with asyncio.timeout(10):
+                while manager.readings.at == before:
+                    await asyncio.sleep(0.01)
+            assert set(manager.state.leases) == {"lease-1", "lease-2", "lease-3"}
+            assert heard.count("RequestLease") == 3
+            assert not manager.crashed.is_set()
+
+    asyncio.run(story())
+    assert caplog.text.count("broken failed.") == 1
+    assert caplog.text.count("ZeroDivisionError: a bug") == 1, "with the story of it"
 
 
 def test_a_ledger_that_cannot_be_read_stops_nobody(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.disk import fill, tiny_disk
+from support.hub import free_ports
 from support.node import (
     GIB,
     NodeClient,
@@ -23,6 +24,7 @@ from support.node import (
     RemoteError,
     RunningNode,
     needs_root,
+    open_directory,
     until,
 )
 from support.nvml import NvmlWorld
@@ -80,16 +82,107 @@ def test_a_driver_that_hangs_for_ever_does_not_keep_it_from_ending(
         assert [x["id"] for x in node.status()["leases"]] == [lease]
 
 
+OTHER = 12_345  # another OS user
+
+
+class WithABug(RunningNode):
+    """A node manager that runs ``bug``, some lines of Python, before it begins."""
+
+    bug = ""
+
+    def command(self) -> list[str]:
+        python, _dash_m, _module, *arguments = super().command()
+        main = "from jupyter_gpushare.node.app import main; main()"
+        return [python, "-c", f"{self.bug}\n{main}", *arguments]
+
+
 def test_a_crash_of_ours_ends_the_process_instead_of_leaving_everybody_hanging(
     tmp_path: Path,
 ) -> None:
-    """A recorder that cannot write stands for a bug inside the loop."""
-    node = RunningNode(tmp_path, arguments=["--record=/dev/full"])
+    node = WithABug(tmp_path)
+    node.bug = "from jupyter_gpushare.policy import core; core.step = lambda *_: 1 / 0"
     node.launch()
     assert node.wait_dead(within=10) == 1
     assert "crashed" in node.story()
-    assert "No space left on device" in node.story()
+    assert "ZeroDivisionError" in node.story()
     node.close()
+
+
+def test_a_record_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    with (
+        RunningNode(tmp_path, arguments=["--record=/dev/full"]) as node,
+        node.client() as client,
+    ):
+        client.request()
+        client.request()
+        assert node.story().count("No space left on device") == 1
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "logs.EventLog.heard",
+        "waits.Waits.heard",
+        "simulated.BusyGpus.heard",
+        "quotas_in_force.QuotasInForce.heard",
+        "metrics.NodeMetrics._heard",
+        "service.figures",
+    ],
+)
+def test_no_broken_observer_ends_the_node_manager(tmp_path: Path, bug: str) -> None:
+    module, _, what = bug.partition(".")
+    package = "node.inventory" if module == "simulated" else "node"
+    node = WithABug(tmp_path, config="c.NodeManagerApp.measure_interval = 0.05\n")
+    node.arguments += [f"--metrics-port={free_ports(1)[0]}"]
+    node.bug = (
+        f"from jupyter_gpushare.{package} import {module}\n"
+        "def broken(*_): raise ZeroDivisionError('a bug')\n"
+        f"{module}.{what} = broken"
+    )
+    with node, node.client() as client:
+        client.call(Method.WATCH)
+        lease = client.request()["lease"]
+        client.wait_notice(Notice.CHANGED)
+        client.call(Method.RELEASE, lease=lease)
+        client.request()
+        until(lambda: "failed. Leases and grants go on" in node.story(), "it is told")
+        assert node.story().count("ZeroDivisionError: a bug") == 1
+
+
+@needs_root
+def test_who_cannot_be_told_is_hung_up_on_and_the_others_are_told() -> None:
+    """A client that would wait for ever for an answer comes back instead."""
+    bug = """
+from jupyter_gpushare.node import translate
+real = translate.lease_result
+def broken(state, lease, key):
+    if lease.task.name == "bad":
+        raise ZeroDivisionError("a bug")
+    return real(state, lease, key)
+translate.lease_result = broken
+"""
+    with open_directory() as place:
+        config = "c.Policy.max_tasks_per_gpu = 1\n"
+        node = WithABug(place, simulate="1x24GiB", config=config, shared=True)
+        node.bug = bug
+        with (
+            node,
+            node.client() as good,
+            Puppet(OTHER) as puppet,
+            puppet.client(node.socket) as bad,
+            puppet.client(node.socket) as same,
+        ):
+            first = good.request(name="good")["lease"]
+            waiting = bad.ask(name="bad", wait=True)
+            bad.wait_notice(Notice.QUEUED)
+            good.call(Method.RELEASE, lease=first)
+            with pytest.raises(ConnectionError):
+                bad.wait(waiting)
+            assert [x["phase"] for x in good.call(Method.STATUS)["leases"]] == ["held"]
+            with pytest.raises(ConnectionError):
+                same.request(name="bad")
+            assert node.process is not None
+            assert node.process.poll() is None
 
 
 def test_a_holder_that_could_not_be_watched_at_first_is_found_dead_later(tmp_path: Path) -> None:
