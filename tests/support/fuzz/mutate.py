@@ -28,6 +28,11 @@ _VALUES: tuple[Any, ...] = (
     *("\0", "\ud800", "8GiB", "x" * 5000, [], {}, [None], {"a": {}}, [[[[]]]], "request", "GPU-0"),
 )
 
+_NUMBERS: tuple[bytes, ...] = (
+    *(b"", b"0", b"-0", b"1", b"-1", b"0.5", b"1e12", b"1e13", b"1e-99", b"1e99", b"nan", b"inf"),
+    *(b"9" * 19, b"9" * 40, b"4096", b"4097", b"1_0", b" 1", b"0x1", b'"a,b"', b'"', b"\r"),
+)
+
 
 def mutate(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
     """A new input, near a seed or far."""
@@ -61,14 +66,33 @@ def _bytes(rng: random.Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
 
 
 def _structure(rng: random.Random, data: bytes) -> bytes:
-    """Another value, another name, or something more or less, where it is JSON."""
+    """Another value, another name, or something more or less, where it is JSON or a table."""
     try:
         value = json.loads(data)
     except ValueError:
-        return data
+        return _cell(rng, data) if data.isascii() and b"," in data else data
     for _ in range(rng.choice((1, 1, 2, 4))):
         value = _change(rng, value)
     return json.dumps(value).encode() + (b"\n" if data.endswith(b"\n") else b"")
+
+
+def _cell(rng: random.Random, data: bytes) -> bytes:
+    """Another value in a column, or lines that come twice, not at all, or elsewhere."""
+    lines = data.split(b"\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    match rng.randrange(5):
+        case 0:
+            lines.insert(other, lines[at])
+        case 1:
+            del lines[at]
+        case 2:
+            lines[at], lines[other] = lines[other], lines[at]
+        case _:
+            cells = lines[at].split(b",")
+            value = rng.choice((*_NUMBERS, cells[rng.randrange(len(cells))]))
+            cells[rng.randrange(len(cells))] = value
+            lines[at] = b",".join(cells)
+    return b"\n".join(lines)
 
 
 def _change(rng: random.Random, value: Any) -> Any:

@@ -7,6 +7,7 @@ that is a bug. ``seeds`` are inputs that make sense, from which others are made.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tempfile
@@ -29,6 +30,7 @@ from jupyter_gpushare.protocol.connection import ClientConnection, Phase, Server
 from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import parse_share, parse_size
+from jupyter_gpushare.replay.trace import TraceError, read_trace, write_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,27 @@ class _TokenFile:
             identity._refresh()
 
 
+def traces(data: bytes) -> None:
+    """A trace for ``jupyter gpushare replay``. What is read can be written and is the same then."""
+    sessions = []
+    with contextlib.suppress(TraceError):
+        sessions += read_trace(io.BytesIO(data))
+    again = io.StringIO()
+    write_trace(sessions, again)
+    assert list(read_trace(io.BytesIO(again.getvalue().encode()))) == sessions
+    for session in sessions:
+        assert all(0.0 <= gap < float("inf") for gap in session.gaps())
+
+
+_COLUMNS = b"session,environment,gpus,memory,resident,start,end,submit,seconds"
+TRACES = [
+    _COLUMNS + b"\ns1,alice,1,8589934592,1024,0,3600,10,5.5\n"
+    b"s1,alice,1,8589934592,1024,0,3600,60,1e2\n",
+    _COLUMNS + b'\ns1,alice,2,,,0.5,9e3,,\n"s,2",bob,1,5,,1,2,1.5,0.25\ns3,bob,1,,7,1,1e4,1,3\n',
+    b"\xef\xbb\xbf" + _COLUMNS + b"\r\ns1,alice,1,,,0,1,,\r\n",
+]
+
+
 def all_targets() -> list[Target]:
     """All targets with their seeds; shares add up to 1."""
     quota = b'{"default":{"gpus":"all","memory":"16GiB","weight":2},"users":{"a":{"memory":0.5}}}'
@@ -259,7 +282,7 @@ def all_targets() -> list[Target]:
         checkpoint.encode_answer(checkpoint.Ability(usable=True, why="", cuda=12080, gpus=(seen,))),
     ]
     return [
-        Target("calls to the node manager", calls, CALLS, 0.35),
+        Target("calls to the node manager", calls, CALLS, 0.25),
         Target("answers to a client", answers, ANSWERS, 0.2),
         Target("checkpoint helper", helper, asks, 0.1),
         Target("memory sizes", sizes, [b"8GiB", b"0.5", b"1e3"], 0.05),
@@ -268,6 +291,7 @@ def all_targets() -> list[Target]:
         Target("grants", grants, [grant], 0.05),
         Target("plans", plans, [plan], 0.05),
         Target("ledger records", records, _records(), 0.06),
+        Target("traces", traces, TRACES, 0.1),
         Target("token files", _TokenFile(), [tokens], 0.009),
         Target("ledger files", ledgers, [_ledger_seed()], 0.001),
     ]
