@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import __version__
 from ..protocol import names
+from .table import duration
 
 #: Seconds that another process may take to answer a check.
 PATIENCE = 30.0
@@ -325,6 +326,10 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
     yield _quota(status), None
     if node["problem"]:
         yield problem("node health", node["problem"], "See the node manager's log."), None
+    if (told := node.get("quotas_as_of")) is not None:
+        age = duration(max(0.0, node["time"] - told))
+        text = f"JupyterHub does not answer; quotas of its groups are those of {age} ago."
+        yield warning("quotas", text, "See whether the Hub runs, and the node manager's log."), None
     for gpu in status["gpus"]:
         if gpu["health"] != "ok":
             text = f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"

@@ -59,6 +59,9 @@ def heading(status: dict[str, Any]) -> str:
     ]
     if memory := host_memory_line(node):
         lines.append(memory)
+    if (told := node.get("quotas_as_of")) is not None:
+        age = duration(max(0.0, node["time"] - told))
+        lines.append(f"JupyterHub does not answer: quotas of its groups are those of {age} ago.")
     if node["problem"]:
         lines.append(f"PROBLEM: {node['problem']}")
     return "\n".join(lines)

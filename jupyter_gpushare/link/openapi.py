@@ -71,11 +71,18 @@ HUB = Host(
 )
 
 
-def _object(properties: Json, *, required: list[str] | None = None, closed: bool = False) -> Json:
+def _object(
+    properties: Json,
+    *,
+    required: list[str] | None = None,
+    optional: tuple[str, ...] = (),
+    closed: bool = False,
+) -> Json:
+    needed = list(properties) if required is None else required
     schema: Json = {
         "type": "object",
         "properties": properties,
-        "required": list(properties) if required is None else required,
+        "required": [name for name in needed if name not in optional],
     }
     if closed:
         schema["additionalProperties"] = False
@@ -386,7 +393,12 @@ def _schemas() -> Json:
                             "description": "the most for which an idle task keeps its GPUs",
                         },
                         "keep_for": {**_SECONDS, "description": "the usual time of a pin"},
-                    }
+                        "quotas_as_of": _or_null(
+                            "number",
+                            description="when JupyterHub, which is away, told its groups' quotas",
+                        ),
+                    },
+                    optional=("quotas_as_of",),
                 ),
                 "environment": _TEXT,
                 "admin": _FLAG,

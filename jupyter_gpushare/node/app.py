@@ -52,6 +52,7 @@ from .inventory import open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
+from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
 from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
@@ -713,7 +714,10 @@ class NodeManagerApp(JupyterApp):
                 manager.ask,
             )
             manager.listeners.append(in_force.heard)
-            groups = self._hub_quotas(manager, in_force) if self.hub else None
+            groups: HubQuotas | None = None
+            if self.hub:
+                groups = self._hub_quotas(manager, in_force, ledger_path)
+                service.quotas_as_of = groups.when_away
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))
@@ -766,8 +770,9 @@ class NodeManagerApp(JupyterApp):
             "configuration. Leases stay."
         )
 
-    def _hub_quotas(self, manager: Manager, in_force: QuotasInForce) -> HubQuotas:
+    def _hub_quotas(self, manager: Manager, in_force: QuotasInForce, ledger: Path) -> HubQuotas:
         hub = Hub(parent=self)
+        api = hub.api()
 
         def node() -> NodeSize:
             return NodeSize.of(books.gpu for books in manager.state.gpus.values())
@@ -778,11 +783,13 @@ class NodeManagerApp(JupyterApp):
             self.log.info("Quotas of %d JupyterHub groups hold now", len(groups))
 
         return HubQuotas(
-            hub.api(),
+            api,
             hub.own_token(),
             refresh=hub.refresh,
             node=node,
             apply=apply,
+            last=LastQuotas(ledger.with_suffix(".hub-quotas.json"), api.url, self.log),
+            wall=manager.clock.wall,
             log=self.log,
         )
 

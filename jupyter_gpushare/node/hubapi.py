@@ -35,7 +35,7 @@ class HubApi:
     """Asks the Hub's REST API at ``url`` (``http://…/hub/api``); ``timeout`` in seconds."""
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._timeout = timeout
         self._client: AsyncHTTPClient | None = None
 
@@ -49,7 +49,7 @@ class HubApi:
             self._client = AsyncHTTPClient(
                 force_instance=True, max_clients=AT_ONCE, max_body_size=LARGEST
             )
-        question = "/".join([self._url, *(quote(part, safe="") for part in path)])
+        question = "/".join([self.url, *(quote(part, safe="") for part in path)])
         request = HTTPRequest(
             f"{question}?offset={offset}" if offset else question,
             headers={"Authorization": f"token {token}", "Accept": "application/json"},

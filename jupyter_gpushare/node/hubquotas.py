@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from .hubapi import HubApi, HubUnreachable
+from .lastquotas import LastAnswer, LastQuotas
 from .quota_config import NodeSize, parse_quota
 
 #: The property of a Hub group that is ours.
 PROPERTY: Final = "gpushare"
 #: Groups that are read at most: something that always has one more is no Hub.
 MOST_GROUPS: Final = 100_000
+#: Seconds between two looks while the Hub is away, where ``refresh`` is longer.
+AWAY_REFRESH: Final = 10.0
 
 
 def group_quotas(
@@ -51,7 +54,8 @@ def group_quotas(
 class HubQuotas:
     """Looks at the Hub's groups every ``refresh`` seconds; ``apply`` gets them when they changed.
 
-    While the Hub is away the last known quotas stay.
+    While the Hub is away the last known quotas stay; ``last`` keeps them over a restart. ``wall``
+    gives Unix seconds.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class HubQuotas:
         refresh: float,
         node: Callable[[], NodeSize],
         apply: Callable[[dict[str, Any]], Awaitable[object]],
+        last: LastQuotas,
+        wall: Callable[[], float],
         log: logging.Logger,
     ) -> None:
         self._api = api
@@ -69,12 +75,22 @@ class HubQuotas:
         self._refresh = refresh
         self._node = node
         self._apply = apply
+        self._last = last
+        self._wall = wall
         self._log = log
         self._known: dict[str, Any] = {}
+        self._answered: float | None = None
         self._told: dict[str, str] = {}
         self._is_away = False
         self._now = asyncio.Event()
         self._then: list[Callable[[], object]] = []
+
+    def when_away(self) -> float | None:
+        """When the Hub told the quotas in force, Unix seconds; ``None`` while it answers.
+
+        ``None`` as well where it never did: then there are none of its.
+        """
+        return self._answered if self._is_away else None
 
     def hurry(self, then: Callable[[], object] = lambda: None) -> None:
         """Look now; ``then`` is called after that look, whatever came of it."""
@@ -94,14 +110,21 @@ class HubQuotas:
             for then in waiting:
                 then()
             try:
-                async with asyncio.timeout(self._refresh):
+                async with asyncio.timeout(self._pause()):
                     await self._now.wait()
             except TimeoutError:
                 continue
 
+    def _pause(self) -> float:
+        return min(self._refresh, AWAY_REFRESH) if self._is_away else self._refresh
+
     async def first(self, node: NodeSize) -> dict[str, Any]:
-        """The quotas to begin with; none while the Hub is away. The caller applies them."""
-        self._known = await self._read(node) or {}
+        """The quotas to begin with; those told last, while the Hub is away.
+
+        The caller applies them.
+        """
+        quotas = await self._read(node)
+        self._known = await self._recall(node) if quotas is None else quotas
         return self._known
 
     async def look(self) -> None:
@@ -119,12 +142,41 @@ class HubQuotas:
                 self._is_away = True
                 self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
             return None
-        self._is_away = False
+        if self._is_away:
+            self._is_away = False
+            self._log.info("JupyterHub's groups can be read again")
         quotas, wrong = group_quotas(groups, node, self._known)
         for name, why in wrong.items():
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)
         self._told = wrong
+        self._answered = self._wall()
+        await asyncio.to_thread(self._last.keep, LastAnswer(quotas, self._answered))
+        return quotas
+
+    async def _recall(self, node: NodeSize) -> dict[str, Any]:
+        """What the Hub said before this node manager started."""
+        last = await asyncio.to_thread(self._last.recall)
+        if last is None:
+            self._log.warning(
+                "What JupyterHub said of its groups before is not known: their members have what "
+                "the configuration says, or the default quota, until it answers."
+            )
+            return {}
+        self._answered = last.at
+        # As they are written: the node may have other GPUs by now.
+        told = [
+            {"name": name, "properties": {PROPERTY: quota}} for name, quota in last.groups.items()
+        ]
+        quotas, wrong = group_quotas(told, node, {})
+        for why in wrong.values():
+            self._log.error("%s It is ignored.", why)
+        age = max(0.0, self._wall() - last.at)
+        self._log.warning(
+            "The quotas of %d JupyterHub groups are those of its last answer, %d minutes ago.",
+            len(quotas),
+            age // 60,
+        )
         return quotas
 
     async def _groups(self) -> list[Any]:

@@ -159,6 +159,8 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
         self._figures: object = None
+        #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
+        self.quotas_as_of: Callable[[], float | None] = lambda: None
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -726,6 +728,7 @@ class Service:
             now=self._clock.wall(),
             boot=self._clock.boot(),
             problem=manager.readings.problem,
+            quotas_as_of=self.quotas_as_of(),
         )
         return status_document(
             manager.state,

@@ -61,7 +61,10 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a status says of the node itself. ``now`` and ``boot`` are the same instant."""
+    """What a status says of the node itself. ``now`` and ``boot`` are the same instant.
+
+    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away.
+    """
 
     name: str
     version: str
@@ -70,6 +73,7 @@ class NodeFacts:
     now: float
     boot: float
     problem: str | None = None
+    quotas_as_of: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ def status_document(
             "version": facts.version,
             "simulated": facts.simulated,
             "problem": state.problem or facts.problem,
+            "quotas_as_of": facts.quotas_as_of,
             "time": facts.now,
             "started": facts.started,
             "max_tasks_per_gpu": config.max_tasks_per_gpu,

@@ -153,6 +153,43 @@ def test_who_waits_by_a_groups_quota_still_waits_after_a_restart(
             assert bob.wait(waiting)["lease"] == queued["lease"]
 
 
+def test_who_waits_by_a_groups_quota_still_waits_while_the_hub_is_away(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    """The Hub went with the node manager, and comes back later: its last answer holds."""
+    config = 'c.Policy.max_tasks_per_gpu = 1\nc.Quotas.default = {"gpus": 0}\n'
+    with hub_node(tmp_path, hub, config=config, simulate="1x24GiB") as node:
+        node.arguments.append("--Hub.host_admins=True")
+        with node.client("token-a") as alice, node.client("token-b") as bob:
+            held = alice.request()["lease"]
+            bob.ask(request_id="r")
+            queued = bob.wait_notice(Notice.QUEUED)
+            hub.broken = 503
+            node.kill9()
+            node.start()
+        with node.client() as admin:
+            status = admin.call(Method.STATUS)
+            assert {lease["state"] for lease in status["leases"]} & {"queued"}
+            assert status["node"]["quotas_as_of"] <= status["node"]["time"]
+            quotas = {row["environment"]: row for row in admin.call(Method.QUOTA_LIST)["quotas"]}
+            assert (quotas["bob"]["gpus"], quotas["bob"]["source"]) == (1, "group")
+            assert "those of its last answer, 0 minutes ago" in node.story()
+            hub.properties["students"]["gpushare"]["gpus"] = 2
+            hub.broken = 0
+            until(lambda: admin.call(Method.STATUS)["node"]["quotas_as_of"] is None, "it is back")
+            until(lambda: bob_gpus(admin) == 2, "what it says now holds")
+        with node.client("token-a") as alice, node.client("token-b") as bob:
+            waiting = bob.ask(request_id="r")
+            alice.call(Method.RELEASE, lease=held)
+            assert bob.wait(waiting)["lease"] == queued["lease"]
+
+
+def bob_gpus(admin: NodeClient) -> int:
+    (row,) = (row for row in admin.call(Method.QUOTA_LIST)["quotas"] if row["environment"] == "bob")
+    gpus: int = row["gpus"]
+    return gpus
+
+
 def test_clients_show_the_hubs_token_only_where_they_are_told_to() -> None:
     hub = {"JUPYTERHUB_API_TOKEN": "h"}
     assert read_token(hub) is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +17,10 @@ from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.node.hubapi import HubApi
 from jupyter_gpushare.node.hubquotas import HubQuotas, group_quotas
+from jupyter_gpushare.node.lastquotas import LastAnswer, LastQuotas
 from jupyter_gpushare.node.quota_config import NodeSize
 
+LOG = logging.getLogger("hubquotas")
 NODE = NodeSize(4, 24 * 2**30)
 STUDENTS = {"gpus": 1, "memory": "16GiB"}
 
@@ -56,6 +61,13 @@ def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
 def looking(
     work: Callable[[TinyHub, HubQuotas, list[dict[str, Any]]], Awaitable[None]],
 ) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_looking(work, Path(folder) / "hub-quotas.json"))
+
+
+async def _looking(
+    work: Callable[[TinyHub, HubQuotas, list[dict[str, Any]]], Awaitable[None]], file: Path
+) -> None:
     async def run() -> None:
         applied: list[dict[str, Any]] = []
 
@@ -70,14 +82,16 @@ def looking(
                 refresh=3600.0,
                 node=lambda: NODE,
                 apply=apply,
-                log=logging.getLogger("hubquotas"),
+                last=LastQuotas(file, hub.url, LOG),
+                wall=time.time,
+                log=LOG,
             )
             try:
                 await work(hub, quotas, applied)
             finally:
                 api.close()
 
-    asyncio.run(run())
+    await run()
 
 
 def test_they_are_applied_when_they_change() -> None:
@@ -162,3 +176,68 @@ def test_a_signal_makes_it_look_at_once() -> None:
         running.cancel()
 
     looking(work)
+
+
+def test_those_of_its_last_answer_hold_after_a_restart_while_it_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        before = time.time()
+        assert await quotas.first(NODE) == {"students": STUDENTS}
+        assert quotas.when_away() is None
+        hub.broken = 503
+        again = anew(quotas)
+        assert await again.first(NODE) == {"students": STUDENTS}
+        told = again.when_away()
+        assert told is not None
+        assert before - 1 <= told <= time.time() + 1
+        assert "1 JupyterHub groups are those of its last answer, 0 minutes ago" in caplog.text
+        # The same answer, when it is back, changes nothing but the age.
+        hub.broken = 0
+        await again.look()
+        assert again.when_away() is None
+        assert applied == []
+
+    looking(work)
+
+
+def test_the_age_counts_from_the_last_answer_and_not_from_the_last_change() -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        wall = 1_000_000.0
+        quotas._wall = lambda: wall
+        await quotas.look()
+        wall += 3600
+        await quotas.look()
+        hub.broken = 503
+        again = anew(quotas)
+        await again.first(NODE)
+        assert again.when_away() == wall
+
+    looking(work)
+
+
+def test_a_kept_quota_that_makes_no_sense_on_the_node_of_today_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+        odd = {"students": STUDENTS, "odd": {"gpus": "many"}}
+        quotas._last.keep(LastAnswer(odd, time.time()))
+        hub.broken = 503
+        assert await quotas.first(NODE) == {"students": STUDENTS}
+        assert "JupyterHub group 'odd'" in caplog.text
+
+    looking(work)
+
+
+def anew(quotas: HubQuotas) -> HubQuotas:
+    """What a restarted node manager has: the same files, and nothing in memory."""
+    return HubQuotas(
+        quotas._api,
+        OWN,
+        refresh=3600.0,
+        node=lambda: NODE,
+        apply=quotas._apply,
+        last=LastQuotas(quotas._last._path, quotas._last._hub, LOG),
+        wall=quotas._wall,
+        log=LOG,
+    )

@@ -516,6 +516,8 @@ export interface components {
                 /** @description the most for which an idle task keeps its GPUs */
                 pin_limit: number;
                 problem: string | null;
+                /** @description when JupyterHub, which is away, told its groups' quotas */
+                quotas_as_of?: number | null;
                 simulated: boolean;
                 /** @description Unix time, seconds */
                 started: number;

@@ -1,0 +1,34 @@
+"""What ``status`` and ``doctor`` say of a node manager whose JupyterHub is away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.node import RunningNode
+
+from jupyter_gpushare.cli.status import heading
+from jupyter_gpushare.protocol.messages import Method
+
+
+@pytest.fixture(scope="module")
+def status(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with RunningNode(tmp_path_factory.mktemp("node")) as node, node.client() as client:
+        document: dict[str, Any] = client.call(Method.STATUS)
+        return document
+
+
+def test_an_old_answer_of_the_hub_is_told_with_its_age(status: dict[str, Any]) -> None:
+    told = {**status["node"], "quotas_as_of": status["node"]["time"] - 7200}
+    assert (
+        "JupyterHub does not answer: quotas of its groups are those of 2h ago."
+        in heading({**status, "node": told}).splitlines()
+    )
+    assert "JupyterHub" not in heading(status)
+
+
+def test_a_node_manager_that_does_not_tell_it_is_none_without_a_hub(
+    status: dict[str, Any],
+) -> None:
+    node = {name: value for name, value in status["node"].items() if name != "quotas_as_of"}
+    assert "JupyterHub" not in heading({**status, "node": node})
