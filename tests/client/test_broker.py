@@ -15,10 +15,12 @@ from support.node import RunningNode, until
 from support.scripted_node import ScriptedNode
 
 from jupyter_gpushare.client import broker as broker_module
+from jupyter_gpushare.client import holding as holding_module
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.broker import Broker, Standing
+from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.grant import Grant, read_grant
+from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.settings import Ask, Settings
 from jupyter_gpushare.protocol.messages import Method
 
@@ -162,7 +164,8 @@ def test_gpus_cannot_be_exchanged_once_cuda_runs(
 ) -> None:
     broker = world.broker()
     first = broker.request(Ask(1))
-    monkeypatch.setattr(broker_module, "cuda_started", lambda: True)
+    for module in (broker_module, holding_module):
+        monkeypatch.setattr(module, "cuda_started", lambda: True)
     with pytest.raises(GpuShareError, match="Restart the kernel"):
         broker.request(Ask(2))
     assert broker.grant is first

@@ -19,8 +19,9 @@ from support.kernel import Kernel, Shown
 from support.node import NodeClient, RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.broker import Broker, Standing
+from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.grant import Grant
+from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.parking.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.parking.steps import MemoryUse
 from jupyter_gpushare.client.settings import Ask
@@ -350,7 +351,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         said = Said()
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
         broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
-        broker._adapters["torch"] = (adapter, ModuleType("torch"))  # type: ignore[assignment]
+        broker._frameworks.add("torch", adapter, ModuleType("torch"))
         broker.request(Ask())
         broker.set_activity(False)
         node.wait_for(Method.PARKED, 1)
@@ -361,7 +362,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
 
 def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each lease, when CUDA runs and idle kernels are asked for their GPUs at all."""
-    monkeypatch.setattr("jupyter_gpushare.client.broker.cuda_started", lambda: True)
+    monkeypatch.setattr("jupyter_gpushare.client.giveback.cuda_started", lambda: True)
     too_old = Ability(False, "The driver is too old.")
     monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
 

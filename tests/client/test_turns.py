@@ -179,12 +179,12 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
 
 def test_the_frameworks_limit_follows_the_turn() -> None:
     broker = Broker({})
-    broker.grant = GRANT
+    broker._holding.grant = GRANT
     seen: list[int] = []
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, grant: seen.append(grant.gpus[0].memory)
     )
-    broker._adapters["pretend"] = (adapter, SimpleNamespace())  # type: ignore[assignment]
+    broker._frameworks.add("pretend", adapter, SimpleNamespace())  # type: ignore[arg-type]
     assert broker.turns.limited is not None
     broker.turns.limited({"GPU-0": 3 * GIB})
     broker.turns.limited({"GPU-0": 8 * GIB})

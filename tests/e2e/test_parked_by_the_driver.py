@@ -293,7 +293,8 @@ def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) ->
         wants = bob_wants(bob)
         stage.until_state("alice", "parking")
         cell = alice.start("ran = True")
-        until(lambda: (alice.pump(), cell.messages)[1], "the cell has begun")
+        # Before that the kernel does not hear interrupts.
+        until(lambda: (alice.pump(), cell.of("execute_input"))[1], "the cell has begun")
         alice.interrupt()
         alice.finish(cell)
         assert "was not run" in cell.error()["evalue"]

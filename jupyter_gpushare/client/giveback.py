@@ -1,0 +1,264 @@
+"""Giving GPUs back: by a person's wish, or when the node manager asks an idle process for them.
+
+Released: the lease ends. Parked: the lease goes on without its GPUs, and the variables
+are kept. Which threads come here, and which locks they take, is in `holding`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..protocol.messages import Method
+from ..protocol.sizes import format_size
+from .errors import GpuShareError, LeaseLost
+from .frameworks import Frameworks
+from .holding import Holding, Standing
+from .parking.rungs import Given, Need, Rung
+from .session import Session
+from .setaside import LEAVE_SOMETHING, SetAside
+from .visible import cuda_started
+
+#: Bytes that may stay on a GPU when a person parks it by hand, and nobody said what is needed.
+_MAY_STAY: Final = 1024**3
+#: Seconds after a training step in which a task is at work though no cell runs.
+_A_STEP_IS_WORK: Final = 10.0
+
+
+class GivingBack:
+    """See the module.
+
+    ``session`` is the one that there is, ``connect`` makes one if need be.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        frameworks: Frameworks,
+        aside: SetAside,
+        *,
+        session: Callable[[], Session | None],
+        connect: Callable[[], Session],
+        say: Callable[[str], None],
+    ) -> None:
+        self._holding = holding
+        self._frameworks = frameworks
+        self._aside = aside
+        self._session = session
+        self._connect = connect
+        self._say = say
+        self._busy: bool | None = None
+        # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
+        self._between_cells = threading.Lock()
+        self._told_ability: str | None = None  # of which lease
+
+    @property
+    def busy(self) -> bool | None:
+        """Whether a cell runs; ``None``: nobody has told."""
+        return self._busy
+
+    def set_busy(self, busy: bool) -> None:
+        """A cell begins, or none runs any more. Waits for an instant."""
+        with self._between_cells:
+            self._busy = busy
+
+    # -- a person's wish ------------------------------------------------------------------
+
+    def release(self) -> str | None:
+        """End the lease; its state then, or ``None`` if there was none.
+
+        A lease that this process has joined stays its parent's. Raises
+        :class:`GpuShareError`.
+        """
+        holding = self._holding
+        with holding.lock:
+            holding.settle()
+            self._aside.must_be_whole()
+            if holding.standing is Standing.PARKED and holding.parked is not None:
+                lease = holding.parked
+                holding.drop_parked()
+                return self._end(self._connect(), lease)
+            if holding.grant is None:
+                return None
+            lease, session = holding.grant.lease, self._session()
+            joined = holding.standing is Standing.JOINED
+            holding.remember_cuda()
+            holding.forget()
+            if session is not None and not joined:
+                return self._end(session, lease)
+            if session is not None:
+                session.let_go(lease)
+            return "joined"
+
+    def _end(self, session: Session, lease: str) -> str:
+        session.let_go(lease)
+        try:
+            result = session.call(Method.RELEASE, lease=lease, again=True)
+        except LeaseLost:
+            return "ended"  # somebody was faster
+        return str(result.get("state")) if isinstance(result, dict) else "ended"
+
+    def park(self) -> Given | None:
+        """Give the GPUs back now and keep the variables; ``None``: there is nothing to give.
+
+        Raises :class:`GpuShareError` when this process cannot.
+        """
+        holding = self._holding
+        with holding.lock:
+            holding.settle()
+            grant, session = holding.grant, self._session()
+            if grant is None or session is None or holding.standing is not Standing.HELD:
+                return None
+            used = self._measured(session, grant.lease)
+            needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
+            if not self._uses_cuda(needs):
+                self._parked(session, grant.lease, Given(Rung.RELEASE))
+                return self._aside.given
+            # Only what is idle may move to host memory, and this cell is ours.
+            session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
+            holding.standing = Standing.PARKING
+            try:
+                self._give(session, grant.lease, needs)
+            finally:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = Standing.HELD
+            return self._aside.given
+
+    def _measured(self, session: Session, lease: str) -> dict[str, int]:
+        """Bytes that were measured of a lease on its GPUs, where they are known."""
+        status = session.call(Method.STATUS, again=True)
+        for one in status.get("leases", ()) if isinstance(status, dict) else ():
+            if one.get("id") == lease:
+                return {
+                    str(gpu["uuid"]): int(gpu["measured"])
+                    for gpu in one.get("gpus", ())
+                    if gpu.get("measured") is not None
+                }
+        return {}
+
+    # -- the node manager's wish ----------------------------------------------------------
+
+    def asked_back(self, lease: str, message: str, needs: Sequence[Need]) -> None:
+        """The node manager wants the GPUs of an idle task; on the session's thread."""
+        holding, session = self._holding, self._session()
+        # Who holds the lock asks, waits or releases: no time to give anything back.
+        if session is None or not holding.lock.acquire(blocking=False):
+            return
+        try:
+            with self._between_cells:
+                is_new = holding.parked != lease
+                deeper = not is_new and self._aside.given.rung in LEAVE_SOMETHING
+                if is_new or deeper:
+                    if not self._may_be_taken(lease, is_new=is_new):
+                        return
+                    ago = self._frameworks.last_step()
+                    if ago is not None and ago < _A_STEP_IS_WORK:
+                        why = f"It trains in the background: a step ended {ago:.0f} s ago."
+                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        return
+                    if deeper or self._uses_cuda(needs):
+                        # It may take long, and this thread gives our signs of life.
+                        holding.standing = Standing.PARKING
+                        _in_background(lambda: self._climb(session, lease, message, needs))
+                        return
+                    self._parked(session, lease, Given(Rung.RELEASE))
+                else:
+                    self._tell_parked(session, lease)
+        finally:
+            holding.lock.release()
+        if is_new:
+            self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
+
+    def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
+        # Not told that no cell runs: then one does, or nobody would tell of the next.
+        if self._busy is not False:
+            return False
+        holding = self._holding
+        if not is_new:
+            return True
+        ours = holding.grant is not None and holding.grant.lease == lease
+        return ours and holding.standing is Standing.HELD
+
+    def _climb(self, session: Session, lease: str, message: str, needs: Sequence[Need]) -> None:
+        """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
+        holding = self._holding
+        with holding.lock:
+            if holding.standing is not Standing.PARKING:
+                return  # it was lost meanwhile
+            before = Standing.PARKED if holding.parked == lease else Standing.HELD
+            try:
+                self._give(session, lease, needs)
+            except GpuShareError as error:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
+                return
+            except BaseException:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
+                raise
+        memory = self._aside.given.memory
+        where = f"; {format_size(memory)} are in host memory" if memory else ""
+        self._say(f"{message} Your variables are kept{where}; the next cell asks for a GPU again.")
+
+    def until_parked(self) -> bool:
+        """Wait for a parking that is under way, which is no moment to stop; was it interrupted?"""
+        interrupted = False
+        while self._holding.standing is Standing.PARKING:
+            try:
+                with self._holding.lock:
+                    pass
+            except KeyboardInterrupt:
+                interrupted = True
+        return interrupted
+
+    def tell_ability(self, session: Session, lease: str) -> None:
+        """Tell once of each lease how far this process could go. Never waits."""
+        asks = session.hello.get("parks") is True
+        if asks and self._told_ability != lease and cuda_started():
+            self._told_ability = lease
+
+            def tell() -> None:
+                rung, why = self._aside.ability()
+                session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000])
+
+            _in_background(tell)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _give(self, session: Session, lease: str, needs: Sequence[Need]) -> None:
+        """Raises :class:`GpuShareError` when nothing can be given back."""
+
+        def plan(memory: int) -> None:
+            session.call(Method.PARKING, again=True, lease=lease, memory=memory)
+
+        given = self._aside.give(needs, plan)
+        if self._holding.standing is not Standing.LOST:
+            self._parked(session, lease, given)
+
+    def _parked(self, session: Session, lease: str, given: Given) -> None:
+        self._holding.park(lease)
+        self._aside.given = given
+        self._tell_parked(session, lease)
+
+    def _tell_parked(self, session: Session, lease: str) -> None:
+        given = self._aside.given
+        session.tell_surely(
+            Method.PARKED,
+            lease=lease,
+            rung=given.rung.value,
+            memory=given.memory,
+            movable=given.movable.value,
+            seconds=given.seconds,
+        )
+
+    def _uses_cuda(self, needs: Sequence[Need]) -> bool:
+        """Whether CUDA may run in this process, as far as anybody can tell."""
+        used = cuda_started() or any(need.used for need in needs)
+        return used or bool(self._frameworks.on_gpus())
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="gpushare-parking", daemon=True).start()
