@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from ...protocol import names
@@ -167,41 +168,40 @@ class DriverCheckpoint:
         target = self._target()
         if target is None:
             return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
-        end = time.monotonic() + deadline
-        lost = ""
-        for tries in range(_MOST_TRIES):
-            left = max(1.0, end - time.monotonic())
-            request = Request(action, target, left, lock_timeout, gpu_map or {})
-            try:
-                answer = self._ask(request)
-            except _NoHelper as error:
-                # After a question that was cut off nobody knows how far it came.
-                result = Result.STUCK if lost else Result.REFUSED
-                return Outcome(result, Cause.NO_HELPER, str(error))
-            except _Lost as error:
-                # A helper that was killed left a state from which the next one goes on.
-                lost = str(error)
-                if time.monotonic() > end:
-                    break
-                time.sleep(_POLL * (tries + 1))  # a dying one may still hold its socket
-            else:
-                if isinstance(answer, Outcome):
-                    return answer
-                lost = "The checkpoint helper's answer is nonsense."
-                break
-        return Outcome(Result.STUCK, Cause.NO_HELPER, lost)
+        request = Request(action, target, deadline, lock_timeout, gpu_map or {})
+        try:
+            answer = self._ask_until_heard(request)
+        except _NoHelper as error:
+            return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
+        except _Lost as error:
+            return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
+        if isinstance(answer, Outcome):
+            return answer
+        said = "The checkpoint helper's answer is nonsense."
+        return Outcome(Result.STUCK, Cause.NO_HELPER, said)
 
     def _ask_until_heard(self, request: Request) -> Outcome | Ability:
-        """Ask; a helper that goes away may have been about to end, and another one is asked.
+        """Ask; where a helper goes away another one is asked, and goes on from where it left.
 
-        One that dies takes connections for an instant more.
+        It may have been about to end, or killed; a dying one takes connections for an
+        instant more. Raises :class:`_NoHelper` and :class:`_Lost`.
         """
-        for tries in range(1, _MOST_TRIES):
+        end = time.monotonic() + request.deadline
+        tries = 0
+        while True:
+            tries += 1
+            left = max(1.0, end - time.monotonic())
             try:
-                return self._ask(request)
+                return self._ask(replace(request, deadline=left))
+            except _NoHelper as error:
+                if tries == 1:
+                    raise
+                # After a question that was cut off nobody knows how far it came.
+                raise _Lost(str(error)) from error
             except _Lost:
+                if tries == _MOST_TRIES or time.monotonic() > end:
+                    raise
                 time.sleep(_POLL * tries)
-        return self._ask(request)
 
     def _ask(self, request: Request) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
