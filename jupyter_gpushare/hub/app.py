@@ -24,12 +24,12 @@ from traitlets import Dict, Float, Integer, List, TraitError, Unicode, default, 
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
+from jupyter_gpushare.protocol.parent import when_parent_ends
 
 from . import api, pages
 from .handlers import CallbackHandler, HealthHandler, quiet_log
 from .links import Limits, LinkPool
 from .live import Audience, LiveHandler
-from .parent import when_parent_ends
 from .site import STATIC, Site, make_templates, versions
 
 _OTHER_ENDS: Final = 10.0  # seconds for another one to give up the port
@@ -109,7 +109,7 @@ class GpuShareHub(JupyterApp):
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        when_parent_ends(stop.set)
+        when_parent_ends(asyncio.get_running_loop(), stop.set)
         site = self.make_site()
         audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
         server = HTTPServer(

@@ -39,6 +39,7 @@ from ..policy.model import (
 from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol.address import embedded_socket
+from ..protocol.parent import when_parent_ends
 from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
@@ -56,7 +57,6 @@ from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
 from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
-from .parent import when_parent_ends
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
 from .quota_config import NodeSize
 from .quotas_in_force import QuotasInForce
