@@ -140,16 +140,6 @@ def _unreachable(path: str, error: Exception) -> str:
     )
 
 
-def call_once(path: str, token: str | None, timeout: float, method: Method, **params: Any) -> Any:
-    """One call on a connection of its own. Raises :class:`GpuShareError`."""
-    session = Session(path, lambda: token, timeout)
-    session.open()
-    try:
-        return session.call(method, **params)
-    finally:
-        session.close()
-
-
 class Session:
     """See the module. Thread-safe; ``open`` starts the thread.
 

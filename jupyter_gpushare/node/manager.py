@@ -24,7 +24,7 @@ from ..policy.config import PolicyConfig
 from ..policy.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
-from ..policy.model import EnvironmentName, Gpu, ProcessId, Quota
+from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
 from .clock import Clock
 from .codec import from_record, to_record
@@ -243,14 +243,6 @@ class Manager:
         No task is made: heart-beats come by the thousand.
         """
         self._queue.put_nowait(_Pending(command, answer, call, self.clock.boot()))
-
-    def measure_soon(self) -> None:
-        """Read the inventory at once."""
-        self._measure_wanted.set()
-
-    def default_quota(self) -> Quota:
-        """The quota of an environment that nothing is configured for."""
-        return self.state.quotas.default
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
         """Run a reading of the ledger in its own thread."""

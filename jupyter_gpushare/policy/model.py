@@ -56,13 +56,6 @@ class TaskKind(Enum):
     PROCESS = "process"
 
 
-class GpuHealth(Enum):
-    """Whether a GPU may take new leases."""
-
-    OK = "ok"
-    LOST = "lost"
-
-
 class EndReason(Enum):
     """Why a lease ended."""
 

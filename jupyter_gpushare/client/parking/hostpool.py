@@ -82,14 +82,6 @@ class HostPool:
         used, self._used = self._used, []
         self._give_back(used)
 
-    def drop_kept(self) -> int:
-        """Give what nobody uses to the system; bytes."""
-        dropped: int = sum(buffer.numel() for buffer in self._free)
-        self._free.clear()
-        if dropped:
-            self._forget()
-        return dropped
-
     def _give_back(self, buffers: list[Any]) -> None:
         kept = sum(buffer.numel() for buffer in self._free)
         dropped = False

@@ -73,11 +73,6 @@ class Ladder:
         """Bytes that are in host memory now."""
         return self._memory
 
-    @property
-    def can_go_deeper(self) -> bool:
-        """Whether there is something left on the GPUs that the driver could take."""
-        return not self._checkpointed
-
     def ability(self, gpus: Sequence[str]) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one."""
         driver = self._driver.probe()

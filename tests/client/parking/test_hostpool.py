@@ -57,7 +57,5 @@ def test_a_failure_takes_nothing() -> None:
     assert forgotten
     pool.take([100])
     assert pool.held == 128
-    assert pool.drop_kept() == 0
     pool.give_all_back()
-    assert pool.drop_kept() == 128
-    assert pool.held == 0
+    assert pool.held == 128, "kept for the next one"
