@@ -560,6 +560,9 @@ class Broker:
             self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
         elif message.notice in (Notice.TURN, Notice.YIELD):
             self.turns.noticed(message)
+            ours = message.params.get("lease") == self.lease
+            if message.notice is Notice.YIELD and ours and self._busy is False:
+                _in_background(self.turns.clear_idle)
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
             self._giving.asked_back(

@@ -21,7 +21,8 @@ from . import display, render
 from .grant import Grant
 from .session import Link, Session
 
-#: Seconds between two reports, and bytes that make one worth sending.
+#: Seconds between two reports, of growth and else, and bytes that make one worth sending.
+GROWTH_EVERY: Final = 0.25
 REPORT_EVERY: Final = 5.0
 GRAIN: Final = 64 * 1024**2
 #: The first step makes the optimizer's state: figures are told from the second on.
@@ -91,6 +92,7 @@ class Turns:
         self._gate = Gate.OPEN
         self._takes_turns = False
         self._opened = threading.Event()
+        self._cleared = False  # since the gate closed
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
         self._told_in: object = None  # the greeting of the session it was told in
@@ -110,28 +112,42 @@ class Turns:
         if grant is None or message.params.get("lease") != grant.lease:
             return
         if message.notice is Notice.YIELD:
+            if self._gate is Gate.OPEN:
+                self._cleared = False
             self._opened.clear()
             self._takes_turns, self._gate = True, Gate.CLOSED
+            self._has_limits(message)
         elif message.notice is Notice.TURN:
             self._takes_turns = message.params.get("quantum") is not None
             self._gate = Gate.OPEN
             self._opened.set()
-            if self.limited is not None:
-                self.limited(dict(_limits(message.params.get("gpus"))))
+            self._has_limits(message)
+
+    def _has_limits(self, message: Notification) -> None:
+        if self.limited is not None:
+            self.limited(dict(_limits(message.params.get("gpus"))))
 
     # -- at the end of each step; on the thread that computes --------------------------
 
     def report(self, use: StepFigures) -> None:
-        """Tell the node manager what this task's memory is made of, if that is news."""
+        """Tell the node manager what this task's memory is made of, if that is news.
+
+        Growth is told at once, and whatever has changed before the turn is given back:
+        somebody may be placed by these figures.
+        """
         session, grant = self._session(), self._grant()
         if session is None or grant is None or use.steps < KNOWN_AFTER:
             return
         now = time.monotonic()
         again = session.hello is not self._told_in  # it may have forgotten
-        if not again and now < self._told_at + REPORT_EVERY:
+        soon = self._gate is Gate.CLOSED
+        if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return
         figures = tuple(_figures(use.devices, grant))
         if not figures or (not again and not _is_news(self._told, figures)):
+            return
+        waits = not soon and now < self._told_at + REPORT_EVERY
+        if waits and not again and not _is_growth(self._told, figures):
             return
         self._told, self._told_at, self._told_in = figures, now, session.hello
         session.tell(
@@ -152,6 +168,7 @@ class Turns:
         """
         if self._gate is Gate.CLOSED:
             self.drop()
+            self._cleared = True
             self._wait()
 
     # -- between cells; on the user's thread -------------------------------------------
@@ -166,13 +183,18 @@ class Turns:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._watch_no_more()
         self._shown.done()
-        if not self._takes_turns or self._gate is Gate.CLOSED:
+        if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
             return
-        self.trim()
+        self.clear_idle()
         self._gate = Gate.CLOSED
         self._opened.clear()
         # Not `turn.done`, which says that all is cleared: what a person may still read is not.
         # The node manager hears that this task is idle, and measures what it keeps.
+
+    def clear_idle(self) -> None:
+        """Asked for its turn, or its cache, while no cell runs: only the cache is emptied."""
+        self._cleared = True
+        self.trim()
 
     def _first_use(self) -> None:
         self._watch_no_more()
@@ -320,6 +342,16 @@ def _is_news(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bo
         uuid not in known
         or any(abs(a - b) >= GRAIN for a, b in zip(known[uuid], sizes, strict=True))
         for uuid, *sizes in new
+    )
+
+
+def _is_growth(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:
+    """Whether a step needs more, of persistent or temporary memory, than was told."""
+    known = {uuid: (kept, kept + step) for uuid, kept, step, _cache in old}
+    return any(
+        now >= before + GRAIN
+        for uuid, kept, step, _cache in new
+        for before, now in zip(known.get(uuid, (0, 0)), (kept, kept + step), strict=True)
     )
 
 

@@ -257,6 +257,8 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ),
     ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
     ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
+    ev.TrimAsked: (_INFO, "cache.asked", lambda e: {"lease": e.lease}),
+    ev.TrimCleared: (_DEBUG, "cache.emptied", lambda e: {"lease": e.lease}),
     ev.TurnOverran: (_WARNING, "turn.overran", _who),
 }
 

@@ -36,7 +36,7 @@ from ..policy.model import (
     Task,
     TaskKind,
 )
-from ..policy.sharing import Figures, TurnPhase
+from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
@@ -294,18 +294,21 @@ def turn_notice(
     """How a task stands with its turn: it may compute, or must ask; ``None``: it has asked.
 
     ``memory`` is what it may use on each GPU meanwhile; without a ``quantum`` (seconds) it
-    is alone and need not ask.
+    is alone and need not ask. One that shall empty its cache for somebody must ask, too.
     """
-    turn = state.turns.get(lease.id)
+    turn, trim = state.turns.get(lease.id), state.trims.get(lease.id)
     if turn is not None and turn.phase is TurnPhase.WAITS:
         return None
+    if trim is not None and trim.phase is TrimPhase.CLEARED:
+        return None  # its next step begins when this was measured
     limits = memory.limits(state, lease.id)
     gpus = [
         {"uuid": gpu, "index": state.gpus[gpu].gpu.index, "memory": size}
         for gpu, size in limits
         if gpu in state.gpus
     ]
-    if turn is None or turn.phase is TurnPhase.HOLDS:
+    shall_trim = trim is not None and trim.phase is TrimPhase.ASKED
+    if not shall_trim and (turn is None or turn.phase is TurnPhase.HOLDS):
         quantum = None if turn is None else config.quantum
         return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
     return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}

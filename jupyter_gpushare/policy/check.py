@@ -75,6 +75,10 @@ def _turns(state: State) -> None:
     _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
     _require(set(state.takers) <= held, "a task takes turns that has ended")
+    asked = {name: state.leases[name].phase for name in state.trims}
+    _require(set(asked) <= set(state.takers), "the cache of one that cannot be gated is asked for")
+    held_only = all(phase is LeasePhase.HELD for phase in asked.values())
+    _require(held_only, "the cache of one that holds no GPU is asked for")
     keys = {*state.figures, *state.measured, *state.left, *state.shares}
     _require(keys <= set(state.claims), "figures of a claim that is gone")
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from . import commands as cmd
-from . import elastic, explain, memory, parking, turns
+from . import elastic, explain, memory, parking, trimming, turns
 from . import events as ev
 from .config import PolicyConfig
 from .evolve import evolve
@@ -34,7 +34,7 @@ from .model import (
 from .observe import observe, used_by_environment
 from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
 from .queueing import Waiting
-from .sharing import TurnEnd, TurnPhase
+from .sharing import TrimPhase, TurnEnd, TurnPhase
 from .state import Lease, State
 
 
@@ -129,7 +129,8 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     settle = state.settled_at + config.settle_interval
     seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
     silent = min(seen, default=settle) + config.heartbeat_timeout
-    return min(silent, settle, parking.deadline(state, config), turns.deadline(state, config))
+    rooms_made = min(parking.deadline(state, config), trimming.deadline(state, config))
+    return min(silent, settle, rooms_made, turns.deadline(state, config))
 
 
 def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
@@ -431,10 +432,13 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
 
 
 def _ask_back(draft: Draft) -> None:
-    """Ask idle tasks for their GPUs, where that helps."""
+    """Ask tasks for their caches, and idle ones for their GPUs, where that helps."""
+    caches = bool(draft.state.takers) and bool(trimming.candidates(draft.state, draft.config))
     ripe = parking.ripe(draft.state, draft.config, draft.at)
-    if not ripe:
+    if not ripe and not caches:
         return
+    for name in tuple(trimming.to_ask(draft.state, draft.config, draft.at)):
+        draft.emit(ev.TrimAsked(draft.at, name))
     for ask in tuple(parking.to_ask(draft.state, draft.config, draft.at, ripe)):
         if parking.must_warn(draft.state.leases[ask.lease], draft.config, draft.at):
             draft.emit(ev.ParkWarned(draft.at, ask.lease, ask.reason))
@@ -477,7 +481,8 @@ def why_waiting(
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
     result = _try(Draft(state, config, state.settled_at), waiting)
     if isinstance(result, NoRoom):
-        text = explain.no_room_text(result, asked, ahead)
+        cached = trimming.why(state, config, waiting, at)
+        text = " ".join(filter(None, (explain.no_room_text(result, asked, ahead), cached)))
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
@@ -708,6 +713,7 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
     if lease is None:
         return unknown_lease()
     _join_turns(draft, lease, can=True)
+    _has_cleared(draft, lease.id)
     _settle_sharing(draft)
     turn = draft.state.turns.get(lease.id)
     if turn is not None and turn.phase in (TurnPhase.REST, TurnPhase.YIELDS):
@@ -715,10 +721,18 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
     return Done(lease.id)
 
 
+def _has_cleared(draft: Draft, name: LeaseId) -> None:
+    """It says that what is temporary is dropped; if that was asked for, it is measured now."""
+    trim = draft.state.trims.get(name)
+    if trim is not None and trim.phase is TrimPhase.ASKED:
+        draft.emit(ev.TrimCleared(draft.at, name))
+
+
 def _end_turn(draft: Draft, command: cmd.EndTurn) -> Decision:
     lease = _own_task(draft, command.lease, command.environment, command.process)
     if lease is None:
         return unknown_lease()
+    _has_cleared(draft, lease.id)
     turn = draft.state.turns.get(lease.id)
     if turn is not None and turn.phase is not TurnPhase.REST:
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
@@ -840,6 +854,9 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
             draft.emit(shrunk)
     for event in observe(draft.state, command.readings, draft.at, draft.config):
         draft.emit(event)
+    seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
+    for done in tuple(trimming.measured(draft.state, draft.config, command.at, seen_gpus)):
+        draft.emit(done)
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
         seen = {reading.uuid: reading for reading in command.readings}
@@ -895,7 +912,10 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if seen + timeout <= draft.at and name not in draft.state.stalled
         ]
         _silence(draft, sorted(silent))
-    if parking.deadline(draft.state, draft.config) <= draft.at:
+    for late in tuple(trimming.overdue(draft.state, draft.at)):
+        draft.emit(late)
+    looks = (parking.deadline, trimming.deadline)
+    if any(look(draft.state, draft.config) <= draft.at for look in looks):
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)

@@ -120,7 +120,10 @@ class TellStopped:
 
 @dataclass(frozen=True, slots=True)
 class TellTurn:
-    """Tell a task how it stands with its turn: it may compute, must ask, or is left alone."""
+    """Tell a task how it stands with its turn: it may compute, must ask, or is left alone.
+
+    One that shall empty its cache must ask, too.
+    """
 
     lease: LeaseId
 
@@ -185,6 +188,10 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
                 yield Measure()
+        case ev.TrimAsked() | ev.TrimEnded():
+            yield TellTurn(event.lease)
+        case ev.TrimCleared():
+            yield Measure()
         case ev.ResumeCancelled():
             yield TellStopped(event.lease)
         case ev.MemberLeft():

@@ -458,6 +458,30 @@ class TurnOverran(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TrimAsked(Event):
+    """A task shall empty its cache at the end of its step: then a waiting request may fit."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TrimCleared(Event):
+    """The task has emptied its cache, and waits until that was measured."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TrimEnded(Event):
+    """The task goes on; what it uses without its cache was measured, if that could be had."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
 class LeftGone(Event):
     """What a task had not cleared after its turn is measured as gone."""
 
@@ -599,6 +623,9 @@ EVENTS: Final[dict[str, type[Event]]] = {
         TurnGiven,
         TurnMoved,
         TurnOverran,
+        TrimAsked,
+        TrimCleared,
+        TrimEnded,
         LeftGone,
         ProcessFlagged,
         OverLimitStaged,

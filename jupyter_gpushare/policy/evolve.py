@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from immutables import Map
 
-from . import elastic, memory
+from . import elastic, memory, trimming
 from . import events as ev
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (
@@ -299,7 +299,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         **_UNWARNED,
     )
     state = _put_lease(state, before, lease)
-    state = _no_turn(_leave_behind(state, lease.id, event.at), lease.id)
+    state = _gives_up(_leave_behind(state, lease.id, event.at), lease.id)
     if event.rung.stays:
         for part in lease.allocations:
             state = elastic.forget(state, lease.id, part.gpu)
@@ -527,7 +527,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stalled=_drop(state.stalled, lease.id),
         queue=state.queue.remove(lease.id),
     )
-    state = _no_turn(_leave_behind(state, lease.id, event.at), lease.id)
+    state = _gives_up(_leave_behind(state, lease.id, event.at), lease.id)
     state = replace(state, takers=_drop(state.takers, lease.id))
     if not lease.allocations:  # it waited, or was parked and all is given back
         return _forget(state, lease)
@@ -629,6 +629,11 @@ def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> St
 
 def _no_turn(state: State, lease: LeaseId) -> State:
     return replace(state, turns=_drop(state.turns, lease))
+
+
+def _gives_up(state: State, lease: LeaseId) -> State:
+    """A lease that is no longer held has no turn, and no cache that anybody waits for."""
+    return replace(_no_turn(state, lease), trims=_drop(state.trims, lease))
 
 
 def _leave_behind(state: State, lease: LeaseId, at: float) -> State:
@@ -789,6 +794,9 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.TurnGiven: _turn_given,
     ev.TurnMoved: _turn_moved,
     ev.TurnOverran: _turn_overran,
+    ev.TrimAsked: trimming.asked,
+    ev.TrimCleared: trimming.cleared,
+    ev.TrimEnded: trimming.ended,
     ev.LeftGone: _left_gone,
     ev.ProcessFlagged: _process_flagged,
     ev.OverLimitStaged: _over_limit_staged,

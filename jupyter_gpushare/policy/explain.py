@@ -71,6 +71,36 @@ def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
     )
 
 
+def cache_bars_text(gpu: int) -> str:
+    """Why a request waits that would fit without another task's cache."""
+    return (
+        f"There would be room on GPU {gpu} if a task there emptied its cache; it is asked to do "
+        "so at the end of a training step."
+    )
+
+
+def cache_asked_text(gpu: int, late: float | None) -> str:
+    """The same when it was asked; ``late`` seconds ago, if it should have answered by now."""
+    if late is None:
+        return (
+            f"A task on GPU {gpu} was asked to empty its cache at the end of its training step; "
+            "then there may be room."
+        )
+    return (
+        f"A task on GPU {gpu} was asked {_about(late)} ago to empty its cache, and has come to no "
+        "end of a training step since. It cannot be made to."
+    )
+
+
+def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
+    """The same when it did so in vain; it is asked again in ``again`` seconds."""
+    when = "" if again is None else f" It is asked again in about {_about(again)}."
+    return (
+        f"A task on GPU {gpu} was asked to empty its cache, and still uses {size(used)} there, "
+        f"more than it says that it needs.{when}"
+    )
+
+
 def hours(count: float) -> str:
     """GPU-hours as a person says them."""
     return f"{count:.2f}".rstrip("0").rstrip(".")

@@ -33,7 +33,7 @@ from .model import (
 )
 from .queueing import Account, Queue
 from .quotas import QuotaBook
-from .sharing import Figures, Share, Turn
+from .sharing import Figures, Share, Trim, Turn
 
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
@@ -233,6 +233,8 @@ class State:
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()
     left: Map[ClaimKey, float] = Map()
+    #: Who was asked to empty its cache for somebody who waits (:mod:`.trimming`).
+    trims: Map[LeaseId, Trim] = Map()
     asks: int = 0
 
     def parked_memory(self, environment: EnvironmentName | None = None) -> int:

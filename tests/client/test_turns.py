@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.node import until
 
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.broker import Broker, Standing
 from jupyter_gpushare.client.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.session import Link
 from jupyter_gpushare.client.turns import GRAIN, Turns
@@ -90,11 +90,22 @@ def test_only_news_are_told_and_again_after_a_reconnect(
     scene.turns.report(use(4, kept=GIB + GRAIN))
     assert scene.wire.count(Method.MEMORY) == 2
     clock.now += 1.0
-    scene.turns.report(use(5, kept=3 * GIB))
-    assert scene.wire.count(Method.MEMORY) == 2, "not so often"
+    scene.turns.report(use(5, kept=GIB // 2))
+    assert scene.wire.count(Method.MEMORY) == 2, "what it needs less is not told so often"
     scene.wire.hello = {}
-    scene.turns.report(use(6, kept=3 * GIB))
+    scene.turns.report(use(6, kept=GIB // 2))
     assert scene.wire.count(Method.MEMORY) == 3, "a new node manager is told at once"
+    scene.turns.report(use(7, kept=GIB))
+    assert scene.wire.count(Method.MEMORY) == 3, "not with every step"
+    clock.now += 0.25
+    scene.turns.report(use(8, kept=GIB // 2 + GRAIN, step=GIB - GRAIN))
+    assert scene.wire.count(Method.MEMORY) == 4, "it keeps more: somebody may be placed by it"
+    clock.now += 0.25
+    scene.turns.report(use(9, kept=GIB // 2 + GRAIN, step=GIB))
+    assert scene.wire.count(Method.MEMORY) == 5, "its step needs more"
+    scene.notice(Notice.YIELD)
+    scene.turns.report(use(10, kept=GIB // 2, step=GIB // 2))
+    assert scene.wire.count(Method.MEMORY) == 6, "before it gives its turn back all is told"
 
 
 def test_unknown_figures_are_not_told(scene: Scene) -> None:
@@ -118,6 +129,34 @@ def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> No
     assert scene.dropped == [1], "in its turn it is not held up"
     scene.notice(Notice.TURN, quantum=None)
     assert not scene.turns.is_gated
+
+
+def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scene) -> None:
+    trimmed: list[int] = []
+    scene.turns.trim = lambda: trimmed.append(1)
+    scene.notice(Notice.YIELD)
+    scene.turns.rest()
+    assert (trimmed, scene.dropped) == ([1], []), "the cell ended before any step did"
+    scene.turns.rest()
+    scene.notice(Notice.YIELD)
+    scene.turns.rest()
+    assert trimmed == [1]
+    scene.notice(Notice.TURN, quantum=None)
+    scene.notice(Notice.YIELD)
+    scene.turns.rest()
+    assert trimmed == [1, 1]
+
+
+def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
+    broker, done = Broker({}), threading.Event()
+    broker.grant, broker.standing = GRANT, Standing.HELD
+    broker.turns.trim = done.set
+    told = Notification(Notice.YIELD, "yield", {"lease": "L", "gpus": []})
+    broker._noticed(told)
+    assert not done.is_set(), "nobody said that no cell runs: it is for the end of a step"
+    broker._busy = False
+    broker._noticed(told)
+    assert done.wait(10)
 
 
 def test_others_turns_are_not_its_own(scene: Scene) -> None:

@@ -1,5 +1,6 @@
 """What every test of the node's room can ask for."""
 
+from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.nvml_fixtures import nvml_stub, nvml_world
 
-__all__ = ["nvml_stub", "nvml_world"]
+__all__ = ["cuda_stubs", "cuda_world", "nvml_stub", "nvml_world"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cuda import GIB, CudaWorld
 from support.node import RunningNode, until
 from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
 
@@ -27,14 +28,19 @@ CONFIG = (
 )
 
 
+def people(directory: Path) -> list[str]:
+    """The node manager's arguments that let alice, bob and an administrator in."""
+    tokens = directory / "tokens.json"
+    tokens.touch(0o600)
+    known: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    known.append({"token": "root", "environment": "root", "admin": True})
+    tokens.write_text(json.dumps({"tokens": known}))
+    return [f"--token-file={tokens}"]
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    arguments = [f"--token-file={tokens}"]
+    arguments = people(tmp_path)
     with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=arguments) as running:
         yield running
 
@@ -180,3 +186,70 @@ def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:
             bob.call(Method.MEMORY, lease=lease, figures=huge, steps=9)
         with pytest.raises(Exception, match="no such lease, or it is not yours"):
             bob.call(Method.TURN_DONE, lease=lease)
+
+
+CACHES = CONFIG.replace("c.Policy.turn_context = 0\n", "")
+
+
+def test_a_lone_tasks_cache_is_given_back_for_a_newcomer(
+    cuda_world: CudaWorld, tmp_path: Path
+) -> None:
+    """Two real processes over the doubles of the driver and NVML: asked, emptied, measured."""
+    capacity = 24 * GIB
+    cuda_world.add_gpu(memory=capacity, reserved=0)
+    environ, arguments = cuda_world.environ(), people(tmp_path)
+    with (
+        RunningNode(
+            tmp_path, simulate="", config=CACHES, arguments=arguments, environ=environ
+        ) as node,
+        Trainer(
+            tmp_path, node.socket, "alice", memory=20, cache=14, seconds=0.1, environ=environ
+        ) as alice,
+    ):
+        alice.trains(5)
+        until(lambda: measured(node, "alice") > 19 * GIB, "its cache fills the GPU")
+        assert not alice.lines("dropped"), "alone, it is left alone"
+        with Trainer(tmp_path, node.socket, "bob", memory=12, environ=environ) as bob:
+            until(lambda: bob.lines("granted"), "bob is granted")
+            assert len(alice.lines("dropped")) == 1
+            assert alice.lines("dropped")[0] < bob.lines("granted")[0]
+            since = both(node, alice, bob)
+            assert overlaps(alice.steps, bob.steps, since) == []
+            assert measured(node, "alice") + measured(node, "bob") <= capacity
+            held = [cuda_world.held_by(one.process.pid) for one in (alice, bob)]
+            assert sum(sum(one.values()) for one in held) <= capacity
+
+
+def test_a_task_that_never_ends_a_step_leaves_the_newcomer_queued_and_says_so(
+    cuda_world: CudaWorld, tmp_path: Path
+) -> None:
+    cuda_world.add_gpu(memory=24 * GIB, reserved=0)
+    environ, arguments = cuda_world.environ(), people(tmp_path)
+    with (
+        RunningNode(
+            tmp_path, simulate="", config=CACHES, arguments=arguments, environ=environ
+        ) as node,
+        Trainer(
+            tmp_path, node.socket, "alice", memory=20, cache=14, gated=False, environ=environ
+        ) as alice,
+        node.client("bob") as bob,
+    ):
+        alice.trains(5)
+        until(lambda: measured(node, "alice") > 19 * GIB, "its cache fills the GPU")
+        waiting = bob.ask(memory=12 * GIB)
+        until(lambda: "to empty its cache" in reason(node), "alice is asked")
+        until(lambda: "to no end of a training step since" in reason(node), "and does not")
+        assert not bob.answered(waiting)
+        alice.trains(5)
+        assert not leases(node)["alice"]["overran"], "it is asked a favour, no turn is taken away"
+
+
+def measured(node: RunningNode, who: str) -> int:
+    found = leases(node).get(who)
+    return (found["gpus"][0]["measured"] or 0) if found and found["gpus"] else 0
+
+
+def reason(node: RunningNode) -> str:
+    with node.client("root") as root:
+        (row,) = root.call(Method.STATUS)["queue"] or [{"message": ""}]
+    return str(row["message"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.policy_turns import NobodyStarves, TakingTurns
 from support.turn_stories import STORIES
 
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy import evolve, memory, turns
+from jupyter_gpushare.policy import evolve, memory, trimming, turns
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
 from jupyter_gpushare.policy.sharing import TURN_MOVES, Share, ShareMode, TurnPhase
@@ -122,6 +123,21 @@ def _never_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_take_away", take_away)
 
 
+def _ask_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is asked for its cache as long as somebody waits."""
+    monkeypatch.setattr(trimming, "next_ask", lambda state, name, waiting: -math.inf)
+
+
+def _never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has emptied its cache waits for a measurement, however long."""
+    monkeypatch.setattr(trimming, "overdue", lambda state, at: iter(()))
+
+
+def _ask_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it would help is not looked at."""
+    monkeypatch.setattr(trimming, "_fits", lambda state, config, waiting, names: bool(tuple(names)))
+
+
 def run_all() -> None:
     for story in STORIES:
         story()
@@ -135,6 +151,9 @@ def run_all() -> None:
         _count_the_smallest_step,
         _believe_what_is_told,
         _never_overrun,
+        _ask_every_second,
+        _never_let_go,
+        _ask_in_vain,
     ],
     ids=lambda plant: plant.__name__.strip("_"),
 )

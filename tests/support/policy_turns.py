@@ -34,7 +34,13 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
-from jupyter_gpushare.policy.sharing import COMPUTING, Figures, ShareMode, TurnPhase
+from jupyter_gpushare.policy.sharing import (
+    COMPUTING,
+    Figures,
+    ShareMode,
+    TrimPhase,
+    TurnPhase,
+)
 from jupyter_gpushare.policy.state import State
 from support.policy_world import BOOT, GIB, World, gpu, process
 
@@ -63,6 +69,8 @@ class Actor:
     persistent: int
     temporary: int
     gated: bool
+    #: What its framework keeps after a step until it is told to drop it.
+    cache: int = 0
     steps: int = 0
     closed: bool = False
     waiting: bool = False
@@ -98,17 +106,26 @@ class TurnWorld(World):
 
     def tell(self, name: LeaseId) -> None:
         actor, turn = self.actors.get(name), self.state.turns.get(name)
-        if actor is None or (turn is not None and turn.phase is TurnPhase.WAITS):
+        trim = self.state.trims.get(name)
+        cleared = trim is not None and trim.phase is TrimPhase.CLEARED
+        if actor is None or cleared or (turn is not None and turn.phase is TurnPhase.WAITS):
             return
-        closed = turn is not None and turn.phase is not TurnPhase.HOLDS
+        shall_trim = trim is not None and trim.phase is TrimPhase.ASKED
+        closed = shall_trim or (turn is not None and turn.phase is not TurnPhase.HOLDS)
         actor.unread.append(closed)
         if not actor.stopped:
             self.read(actor)
 
     def read(self, actor: Actor) -> None:
+        limits = dict(memory.limits(self.state, actor.lease)) if actor.unread else {}
         for closed in actor.unread:
             actor.closed = closed
             actor.waiting = actor.waiting and closed
+            if closed and actor.idle:
+                self.have(actor, actor.persistent, limited=False)
+        for uuid, limit in limits.items():  # a framework empties its cache before it is limited
+            if not actor.in_step and self.memory.get((actor.pid, uuid), 0) > limit:
+                self.memory[(actor.pid, uuid)] = limit
         actor.unread.clear()
 
     def who(self, actor: Actor) -> tuple[Any, ...]:
@@ -157,7 +174,7 @@ class TurnWorld(World):
             self.ask(actor)
         if not actor.waiting:
             actor.in_step = True
-            self.have(actor, actor.persistent + actor.temporary, limited=True)
+            self.have(actor, actor.persistent + actor.temporary + actor.cache, limited=True)
 
     def holds(self, actor: Actor) -> bool:
         lease = self.state.leases.get(actor.lease)
@@ -189,9 +206,7 @@ class TurnWorld(World):
         self.have(actor, actor.persistent, limited=False)
         actor.waiting = True
         self.run(cmd.AskTurn(self.at, *self.who(actor)))
-        turn = self.state.turns.get(actor.lease)
-        if turn is None or turn.phase is TurnPhase.HOLDS:  # the answer says so
-            actor.closed = actor.waiting = False
+        self.tell(actor.lease)  # the answer
 
     def beat(self) -> None:
         for actor in list(self.actors.values()):
@@ -236,17 +251,32 @@ class TakingTurns(RuleBasedStateMachine):
         kept=st.integers(0, 40),
         step=st.integers(0, 50),
         gated=st.integers(0, 9),
+        cached=st.sampled_from([0, 0, 1, 14]),
+        waits=st.booleans(),
     )
-    def come(self, who: str, gpus: int, gib: int, kept: int, step: int, gated: int) -> None:
-        """Somebody comes, gets GPUs or not, and takes a few steps."""
+    def come(
+        self,
+        who: str,
+        gpus: int,
+        gib: int,
+        kept: int,
+        step: int,
+        gated: int,
+        cached: int = 0,
+        waits: bool = False,
+    ) -> None:
+        """Somebody comes, gets GPUs or waits or goes, and takes a few steps."""
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         request = Request(gpus, Bytes(gib * GIB))
-        decision = self.world.request(who, pid, request, wait=False)
+        decision = self.world.request(who, pid, request, wait=waits)
+        if not isinstance(decision, core.Grant | core.Wait):
+            return
+        persistent = gib * GIB * kept // 100
+        temporary = (gib * GIB - persistent) * step // 100
+        actor = Actor(pid, who, decision.lease, persistent, temporary, gated > 0)
+        actor.cache = cached * GIB
+        self.world.actors[decision.lease] = actor
         if isinstance(decision, core.Grant):
-            persistent = gib * GIB * kept // 100
-            temporary = (gib * GIB - persistent) * step // 100
-            actor = Actor(pid, who, decision.lease, persistent, temporary, gated > 0)
-            self.world.actors[decision.lease] = actor
             self.world.train(actor, 3)
 
     @precondition(lambda self: self.world.actors)

@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support.cuda import CONTEXT
 from support.node import until
 
 GIB = 2**30
@@ -42,10 +44,50 @@ steps = 0
 devices = [SimpleNamespace(device=f"cuda:{i}", persistent=told["persistent"],
            temporary=told["temporary"], cache=0) for i in range(len(grant.gpus))]
 
+class Device:
+    # Memory on a pretend GPU, as a framework has it that keeps what it has freed.
+
+    def __init__(self):
+        from cuda.bindings import driver
+        self.driver, self.blocks, self.cached = driver, [], 0
+        self.limit = grant.gpus[0].memory
+        self.must(driver.cuInit(0))
+        device = self.must(driver.cuDeviceGet(0))
+        self.must(driver.cuCtxSetCurrent(self.must(driver.cuDevicePrimaryCtxRetain(device))))
+        self.must(driver.cuMemAlloc(told["persistent"]))
+
+    def must(self, answer):
+        error, *values = answer
+        assert int(error) == 0, error
+        return values[0] if values else None
+
+    def compute(self):
+        may = self.limit - told["persistent"] - told["context"]
+        if self.cached > may:
+            self.drop()
+        more = min(told["temporary"] + told["cache"], may) - self.cached
+        if more > 0:
+            self.blocks.append(self.must(self.driver.cuMemAlloc(more)))
+            self.cached += more
+
+    def drop(self):
+        while self.blocks:
+            self.must(self.driver.cuMemFree(self.blocks.pop()))
+        self.cached = 0
+
+    def limited(self, limits):
+        self.limit = min(limits.values(), default=self.limit)
+
+memory = Device() if told["context"] is not None else None
+if memory is not None:
+    broker.turns.limited = memory.limited
+
 dropped = 0
 def drop():
     global dropped
     dropped += 1
+    if memory is not None:
+        memory.drop()
     log.write(f"dropped {time.monotonic()}\\n")
 broker.turns.drop = drop
 
@@ -61,6 +103,8 @@ sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after)
 while True:
     try:
         began = time.monotonic()
+        if memory is not None:
+            memory.compute()
         model(torch.ones(8, 64)).sum().backward()
         time.sleep(told["seconds"])  # the pretend GPU computes
         optimizer.step()
@@ -73,7 +117,11 @@ while True:
 
 
 class Trainer:
-    """One training process; sizes in GiB, ``seconds`` a step. A context manager."""
+    """One training process; sizes in GiB, ``seconds`` a step. A context manager.
+
+    With ``environ`` (of a `CudaWorld`) it really has its memory on the pretend GPU there, and
+    a ``cache`` of so much beside what it needs.
+    """
 
     def __init__(
         self,
@@ -89,6 +137,8 @@ class Trainer:
         gated: bool = True,
         unreachable: float = 15.0,
         ends: bool = True,
+        cache: float = 0,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.who = who
         self.log = directory / f"{who}.log"
@@ -105,10 +155,12 @@ class Trainer:
             "gated": gated,
             "unreachable": unreachable,
             "ends": ends,
+            "cache": int(cache * GIB),
+            "context": None if environ is None else CONTEXT,
         }
         environ = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in (os.environ if environ is None else environ).items()
             if not name.startswith(("JUPYTER", "CUDA_"))
         }
         self.stderr = directory / f"{who}.err"

@@ -5,10 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, memory
+from jupyter_gpushare.policy import core, memory, trimming
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import Activity, Bytes, EnvironmentName, Quota, Request
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    Quota,
+    Request,
+)
 from jupyter_gpushare.policy.sharing import TurnPhase
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu, process
@@ -215,7 +223,173 @@ def two_gpus_are_had_at_once_or_not_at_all() -> None:
     assert all(count > 10 for count in turns_had.values()), "everybody had turns"
 
 
+def why(at: TurnWorld, lease: str) -> str:
+    ahead = [item.lease for item in at.state.queue.service_order(at.state.grants)].index(lease)
+    return core.why_waiting(at.state, LeaseId(lease), ahead, at.config, at.at).message
+
+
+def asks(at: TurnWorld) -> int:
+    return sum(isinstance(event, ev.TrimAsked) for event in at.history)
+
+
+def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
+    """Alice alone needs 2 + 4 GiB, and has 20 of 24; bob waits for 12."""
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    assert at.memory[(1, UUID)] == 20 * GIB
+    at.begin_step(alice)
+    decision = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    assert isinstance(decision, core.Wait)
+    at.actors[decision.lease] = Actor(2, "bob", decision.lease, GIB, GIB, gated=True)
+    at.second()
+    return at, alice, decision.lease
+
+
+def a_lone_tasks_cache_is_given_back_for_a_newcomer() -> None:
+    """At the end of its step, and only when that is measured."""
+    at, alice, bob = full_cache()
+    assert asks(at) == 1
+    assert "was asked to empty its cache at the end of its training step" in why(at, bob)
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "the step goes on"
+    at.end_step(alice)
+    assert alice.waiting, "its next step waits for the measurement"
+    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "a word is not enough"
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.HELD
+    assert not alice.waiting
+    at.begin_step(alice)
+    assert at.memory[(1, UUID)] <= (24 - 12) * GIB, "its cache may not grow again"
+    assert asks(at) == 1
+
+
+def nobody_is_asked_for_a_cache_that_would_not_help() -> None:
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    too_much = at.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    assert isinstance(too_much, core.Wait)
+    for _ in range(10):
+        at.second()
+    assert not asks(at)
+    assert "cache" not in why(at, too_much.lease)
+
+
+def who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
+    at, alice, bob = full_cache()
+    for second in range(600):
+        at.second()
+        if second % 2:
+            at.observe()
+    assert asks(at) == 4, "after 0, 60, 180 and 420 seconds"
+    assert "has come to no end of a training step since" in why(at, bob) or (
+        "at the end of its training step" in why(at, bob)
+    )
+    for _ in range(60):
+        at.second()
+    assert "has come to no end of a training step since. It cannot be made to." in why(at, bob)
+    assert at.state.takers[alice.lease] is False, "it has not overrun: it had no turn"
+    at.end_step(alice)
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.HELD, "late, but not in vain"
+
+
+def who_uses_more_than_it_says_goes_on_and_is_asked_seldom() -> None:
+    at, alice, bob = full_cache()
+    alice.persistent, told = 18 * GIB, alice.persistent
+    for second in range(600):
+        if alice.in_step:
+            alice.in_step = False
+            alice.steps += 1
+            if alice.closed:
+                at.ask(alice)
+        elif not alice.waiting:
+            at.begin_step(alice)
+        at.second()
+        if second % 2:
+            at.observe()
+        assert not alice.waiting or second % 2 == 0, "held for one measurement, not longer"
+    assert told == at.state.figures[(alice.lease, UUID)].persistent
+    assert asks(at) == 4
+    assert "still uses" in why(at, bob)
+    assert "It is asked again in about" in why(at, bob)
+
+
+def where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
+    at, alice, _bob = full_cache()
+    at.end_step(alice)
+    assert alice.waiting
+    for _ in range(int(trimming.HELD_FOR) + 1):
+        at.second()
+    assert not alice.waiting
+    assert not alice.closed
+
+
+def an_idle_task_empties_its_cache_at_once() -> None:
+    """It comes to no end of a step."""
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    alice.idle = True
+    who = (alice.lease, EnvironmentName("alice"), process(1))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    bob = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    assert isinstance(bob, core.Wait)
+    at.second()
+    at.observe()
+    assert at.state.leases[bob.lease].phase is LeasePhase.HELD
+    at.second()
+    assert not alice.closed or phase(at, alice) is not None
+
+
+def who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
+    """Nobody else computes, so it never hands over, and its cache grows."""
+    at, alice, bob = two_by_turns()
+    alice.temporary = 2 * GIB
+    who = (bob.lease, EnvironmentName("bob"), process(2))
+    while phase(at, bob) != "waits":
+        at.train(alice, 1)
+        at.train(bob, 1)
+        at.second()
+    bob.waiting, bob.idle = False, True
+    at.run(cmd.EndTurn(at.at, *who))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    at.observe()
+    alice.cache = 14 * GIB
+    at.train(alice, 2)
+    at.begin_step(alice)
+    at.second()
+    at.observe()
+    assert phase(at, alice) == "holds"
+    assert at.memory[(1, UUID)] > alice.persistent + alice.temporary
+    carol = at.request("carol", 3, Request(1, Bytes(13 * GIB)))
+    assert isinstance(carol, core.Wait)
+    at.second()
+    at.end_step(alice)
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[carol.lease].phase is LeasePhase.HELD
+    assert phase(at, alice) == "holds"
+    assert not alice.waiting
+
+
 STORIES = (
+    a_lone_tasks_cache_is_given_back_for_a_newcomer,
+    nobody_is_asked_for_a_cache_that_would_not_help,
+    who_comes_to_no_end_of_a_step_is_asked_seldom_and_said,
+    who_uses_more_than_it_says_goes_on_and_is_asked_seldom,
+    where_nothing_can_be_measured_nobody_is_held_for_long,
+    an_idle_task_empties_its_cache_at_once,
+    who_has_the_turn_and_is_alone_in_it_is_asked_too,
     a_third_fits_when_two_take_turns,
     who_cannot_be_gated_is_placed_plainly,
     a_newcomer_is_unknown_and_placed_plainly,
