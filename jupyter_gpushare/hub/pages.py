@@ -207,7 +207,7 @@ class OwnView:
     problem: str
     node_problem: str = ""
     simulated: bool = False
-    quota: views.QuotaView | None = None
+    quotas: Sequence[views.QuotaView] = ()
     leases: Sequence[views.LeaseView] = ()
     queue: views.QueueView | None = None
     gpus: Sequence[views.GpuView] = ()
@@ -223,7 +223,7 @@ def own_view(answer: Answered) -> OwnView:
         problem="",
         node_problem=status["node"]["problem"] or "",
         simulated=status["node"]["simulated"],
-        quota=views.quota_view(status),
+        quotas=views.quota_views(status),
         leases=views.lease_views(status),
         queue=views.queue_view(status),
         gpus=views.gpu_views(status),

@@ -75,11 +75,25 @@ def _lasting(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class QuotaView:
-    """``advice`` is a sentence where something is to be done about it."""
+    """``advice`` is a sentence where something is to be done about it.
+
+    ``server`` is the named server whose quota it is, where each has its own.
+    """
 
     bars: tuple[Bar, ...]
     facts: tuple[tuple[str, str], ...]
     advice: str
+    server: str = ""
+
+
+def quota_views(status: Json) -> tuple[QuotaView, ...]:
+    """The viewer's own quota, then those of their named servers that have one each."""
+    servers = status.get("servers") or ()
+    named = (
+        _quota_view(row, row["mine"], status["gpus"], row["environment"].partition("/")[2])
+        for row in servers
+    )
+    return (quota_view(status), *named)
 
 
 def quota_view(status: Json) -> QuotaView:
@@ -87,13 +101,19 @@ def quota_view(status: Json) -> QuotaView:
     quota = status.get("quota")
     if not quota:
         return QuotaView((), (), f"The node manager knows no quota for {status['environment']}.")
+    return _quota_view(quota, [gpu["mine"] for gpu in status["gpus"]], status["gpus"])
+
+
+def _quota_view(
+    quota: Json, mine: Sequence[int], gpus: Sequence[Json], server: str = ""
+) -> QuotaView:
     used, allowed = quota["used_gpus"], quota["gpus"]
     bars = [bar("GPUs", f"{used} of {allowed}", used, allowed)]
-    for gpu in status["gpus"]:
-        if gpu["mine"] > 0:
+    for gpu, memory in zip(gpus, mine, strict=True):
+        if memory > 0:
             limit = quota["memory"] or gpu["memory"]
-            text = f"{words.size(gpu['mine'])} of {words.size(limit)}"
-            bars.append(bar(f"Memory on GPU {gpu['index']}", text, gpu["mine"], limit))
+            text = f"{words.size(memory)} of {words.size(limit)}"
+            bars.append(bar(f"Memory on GPU {gpu['index']}", text, memory, limit))
     budget = quota.get("budget")
     if budget:
         span = words.duration(budget["window"])
@@ -104,7 +124,7 @@ def quota_view(status: Json) -> QuotaView:
         ("Weight", f"{quota['weight']:g}"),
         ("Set by", words.source_word(quota["source"])),
     )
-    return QuotaView(tuple(bars), facts, _quota_advice(used, allowed, budget))
+    return QuotaView(tuple(bars), facts, _quota_advice(used, allowed, budget), server)
 
 
 def budget_text(budget: Json) -> str:

@@ -403,11 +403,22 @@ def _schemas() -> Json:
                 "environment": _TEXT,
                 "admin": _FLAG,
                 "quota": _ref("HeldQuota"),
+                "servers": _array(
+                    {
+                        "allOf": [
+                            _ref("HeldQuota"),
+                            _object({"environment": _TEXT, "mine": _array(_BYTES)}),
+                        ],
+                        "description": "your named servers that run or hold something, where each"
+                        " has a quota of its own; mine: bytes reserved for it, by GPU",
+                    }
+                ),
                 "gpus": _array(_ref("Gpu")),
                 "leases": _array(_ref("Lease")),
                 "queue": _array(_ref("Waiting")),
                 "waits": _waits_schema(),
-            }
+            },
+            optional=("servers",),
         ),
         "HeldQuota": _object(
             _quota({"source": _SOURCE, "used_gpus": _COUNT, "budget": _ref("Budget")})

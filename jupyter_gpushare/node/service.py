@@ -737,6 +737,7 @@ class Service:
             manager.config,
             manager.readings.by_gpu,
             self._waits.document(facts.now),
+            (guest.who.environment for guest in self._guests.values()),
         )
 
 

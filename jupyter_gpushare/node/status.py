@@ -6,7 +6,7 @@ the REST API, in ``%gpushare status`` and on the command line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -129,10 +129,12 @@ def status_document(
     config: PolicyConfig,
     readings: Mapping[str, GpuReading],
     waits: Mapping[str, Any],
+    connected: Iterable[EnvironmentName] = (),
 ) -> dict[str, Any]:
     """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds.
 
-    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately.
+    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
+    environments that talk to the node manager now.
     """
     offset = facts.now - facts.boot
     waiting = places(state)
@@ -158,6 +160,7 @@ def status_document(
         "environment": viewer.environment,
         "admin": viewer.admin,
         "quota": quota_document(state, viewer.environment, config),
+        "servers": _servers(state, viewer, config, connected),
         "gpus": [
             {
                 **_gpu(state, uuid, viewer, readings),
@@ -179,6 +182,33 @@ def status_document(
         "queue": _queue(state, viewer, facts.boot, waiting, config),
         "waits": dict(waits),
     }
+
+
+def _servers(
+    state: State, viewer: Viewer, config: PolicyConfig, connected: Iterable[EnvironmentName]
+) -> list[dict[str, Any]]:
+    """Quotas of the viewer's named servers, where each has its own, that run or hold something.
+
+    ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
+    """
+    if not viewer.all_servers:
+        return []
+    live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
+    names = {name for name in (*live, *connected) if viewer.is_mine(name)} - {viewer.environment}
+    uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+    return [
+        {
+            "environment": name,
+            **quota_document(state, name, config),
+            "mine": [_reserved(state, name, uuid) for uuid in uuids],
+        }
+        for name in sorted(names)
+    ]
+
+
+def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
+    own = state.reservations.get((environment, gpu))
+    return own.memory if own else 0
 
 
 def quota_document(
@@ -261,7 +291,6 @@ def _gpu(
     state: State, uuid: GpuUuid, viewer: Viewer, readings: Mapping[str, GpuReading]
 ) -> dict[str, Any]:
     books = state.gpus[uuid]
-    own = state.reservations.get((viewer.environment, uuid))
     reading = readings.get(uuid)
     return {
         "uuid": uuid,
@@ -272,7 +301,7 @@ def _gpu(
         "unleased": books.unleased,
         "free": max(0, books.free) if books.problem is None else 0,
         "used": reading.used if reading else None,
-        "mine": own.memory if own else 0,
+        "mine": _reserved(state, viewer.environment, uuid),
         "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
         "utilisation": reading.utilisation if reading else None,
         "tasks": books.tasks,

@@ -7,7 +7,9 @@ from pathlib import Path
 from jupyterhub._data import DATA_FILES_PATH
 
 from jupyter_gpushare.hub.app import cookie_secret
+from jupyter_gpushare.hub.pages import OwnView
 from jupyter_gpushare.hub.site import STATIC, make_templates, versions
+from jupyter_gpushare.hub.views import QuotaView
 
 HUB = str(Path(DATA_FILES_PATH) / "templates")
 
@@ -18,6 +20,19 @@ def render(*more: str, **view: object) -> str:
     return templates.get_template("gpushare/error.html").render(
         base_url="/hub/", prefix="/p/", static_url=lambda path, **_: f"/hub/static/{path}", **view
     )
+
+
+def test_several_quotas_are_told_apart_by_their_servers() -> None:
+    templates = make_templates((), [HUB])
+
+    def page(*servers: str) -> str:
+        quotas = [QuotaView((), (("Weight", f"of {name}"),), "", name) for name in servers]
+        nodes = [OwnView("n", "", quotas=quotas)]
+        return templates.get_template("gpushare/user_live.html").render(nodes=nodes, prefix="/p/")
+
+    both = page("", "<gpu>")
+    assert both.index("Server without a name") < both.index("Server &lt;gpu&gt;")
+    assert "Server" not in page("")
 
 
 def test_a_page_is_the_hubs_without_what_runs_in_it() -> None:

@@ -188,6 +188,10 @@ def test_each_named_server_may_have_a_quota_of_its_own() -> None:
         assert status["environment"] == "alice/gpu"
         # Each has the quota of her group.
         assert [part["quota"]["gpus"] for part in (status, alice.status())] == [1, 1]
+        # Who sees them all by one page sees whose quota is whose.
+        with NodeClient(hub.socket, token=alice.token) as page:
+            (row,) = page.call(Method.STATUS)["servers"]
+        assert (row["environment"], row["gpus"], row["used_gpus"]) == ("alice/gpu", 1, 0)
 
 
 # -- a rude neighbour ----------------------------------------------------------------------------

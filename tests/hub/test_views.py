@@ -145,6 +145,21 @@ def test_a_quota_in_bars_and_words() -> None:
     assert view.advice == ""
 
 
+def test_each_named_server_shows_its_own_quota() -> None:
+    row = {**quota(gpus=4, used_gpus=1), "environment": "alice/gpu", "mine": [6 * GIB]}
+    own, named = views.quota_views(status(servers=[row], gpus=[gpu(mine=0)]))
+    assert (own.server, own.bars[0].text) == ("", "1 of 2")
+    assert named.server == "gpu"
+    assert [(one.label, one.text) for one in named.bars] == [
+        ("GPUs", "1 of 4"),
+        ("Memory on GPU 0", "6 GiB of 8 GiB"),
+    ]
+
+
+def test_without_named_servers_there_is_one_quota() -> None:
+    assert views.quota_views(status()) == (views.quota_view(status()),)
+
+
 @pytest.mark.parametrize(
     ("given_quota", "said"),
     [

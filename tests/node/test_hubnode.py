@@ -223,6 +223,12 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
         assert seen.keys() == {"alice", "alice/gpu"}
         assert seen["alice/gpu"]["mine"]
         assert alice.call(Method.HISTORY, limit=9, environment="alice/gpu")["events"]
+        # Each has its own quota; the page that shows both shows whose is whose.
+        (row,) = alice.call(Method.STATUS)["servers"]
+        assert (row["environment"], row["gpus"], row["used_gpus"]) == ("alice/gpu", 1, 1)
+        assert sorted(row["mine"]) == [0, 8 * GIB]
+        for somebody in (server, bob, other):
+            assert somebody.call(Method.STATUS)["servers"] == []
         # Her server sees and touches its own; a name that begins like hers is nobody of hers.
         assert [row["id"] for row in server.call(Method.STATUS)["leases"] if row["mine"]] == [lease]
         assert failing(server, Method.RELEASE, lease=own) is Reason.UNKNOWN_LEASE
@@ -233,3 +239,8 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
             assert all(event["environment"] == somebody.hello["environment"] for event in asked)
         assert alice.call(Method.RELEASE, lease=lease) == {"state": "ended"}
         assert failing(server, Method.HEARTBEAT, lease=lease) is Reason.UNKNOWN_LEASE
+        # One that runs and holds nothing has a quota too; one that has ended is not shown.
+        (row,) = alice.call(Method.STATUS)["servers"]
+        assert (row["environment"], row["used_gpus"]) == ("alice/gpu", 0)
+        server.close()
+        until(lambda: alice.call(Method.STATUS)["servers"] == [], "it is gone")

@@ -527,6 +527,10 @@ export interface components {
             };
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
+            servers?: (components["schemas"]["HeldQuota"] & {
+                environment: string;
+                mine: number[];
+            })[];
             waits: {
                 batch: {
                     /** @description requests granted in the window */
