@@ -428,7 +428,18 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)
-    return Wait(name, explain.no_room_text(room, lease.request.gpus, ahead))
+    return Wait(name, _no_room_text(draft.state, lease, draft.config, room, ahead))
+
+
+def _no_room_text(
+    state: State, lease: Lease, config: PolicyConfig, room: NoRoom, ahead: int
+) -> str:
+    quota, _source = state.quotas.resolve(lease.environment)
+    used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
+    asked = lease.request.gpus
+    if used and parking.waits_for_own(state, lease, config):
+        return explain.own_tasks_text(asked, used, quota.gpus, ahead)
+    return explain.no_room_text(room, asked, ahead)
 
 
 def _ask_back(draft: Draft) -> None:
@@ -482,7 +493,8 @@ def why_waiting(
     result = _try(Draft(state, config, state.settled_at), waiting)
     if isinstance(result, NoRoom):
         cached = trimming.why(state, config, waiting, at)
-        text = " ".join(filter(None, (explain.no_room_text(result, asked, ahead), cached)))
+        text = _no_room_text(state, waiting, config, result, ahead)
+        text = " ".join(filter(None, (text, cached)))
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)

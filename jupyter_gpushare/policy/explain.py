@@ -71,6 +71,18 @@ def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
     )
 
 
+def own_tasks_text(asked: int, used: int, allowed: int, ahead: int = 0) -> str:
+    """Why a request waits that would fit if the same environment's other tasks held nothing."""
+    waits = (
+        f" {ahead} requests are ahead." if ahead > 1 else " 1 request is ahead." if ahead else ""
+    )
+    return (
+        f"{gpus(asked)} asked. Your own tasks hold {used} of the {gpus(allowed)} that you may "
+        f"have, and leave no room there.{waits} It is granted as soon as one of them ends or gives "
+        "its GPU back, or others there do; interrupt to leave the queue."
+    )
+
+
 def cache_bars_text(gpu: int) -> str:
     """Why a request waits that would fit without another task's cache."""
     return (

@@ -331,8 +331,20 @@ def _suited(
 
 
 def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:
+    # What the environment holds elsewhere is no place for it, and counts against the quota still.
+    return tuple(room if room.uuid in gpus else replace(room, usable=False) for room in rooms)
+
+
+def waits_for_own(state: State, lease: Lease, config: PolicyConfig) -> bool:
+    """Whether a request that does not fit would, if its environment held nothing else."""
+    return isinstance(try_place(state, lease, config, see=_emptied), Granted)
+
+
+def _emptied(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
     return tuple(
-        room if room.uuid in gpus else replace(room, usable=False, reservation=None)
+        room
+        if room.reservation is None
+        else replace(room, free=room.free + room.reservation, reservation=None)
         for room in rooms
     )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RemoteError, RunningNode, until
+from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import CallId, Method, Notice
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
@@ -164,3 +164,107 @@ def test_release_revoke_and_the_kernels_end_work_on_a_parked_lease(tmp_path: Pat
         parked()
         assert alice.call(Method.TASK_ENDED, kernel_id="k")["ended"] == 1
         assert not alice.call(Method.STATUS)["leases"]
+
+
+# -- two notebooks of one person, and a quota of one GPU ------------------------------------------
+
+OWN = "Your own tasks hold 1 of the 1 GPU that you may have"
+ONE = 'c.Quotas.default = {"gpus": 1}\n'
+CROWDED = (
+    'c.Quotas.users = {"alice": {"gpus": 1}, "bob": {"gpus": 2}}\nc.Policy.max_tasks_per_gpu = 4\n'
+)
+
+
+def held(client: NodeClient) -> int:
+    used: int = client.call(Method.STATUS)["quota"]["used_gpus"]
+    return used
+
+
+def crowd(alice: NodeClient, bob: NodeClient) -> tuple[str, str]:
+    """Her notebook has 8 GiB on GPU 0, and Bob the rest of it and nothing of GPU 1."""
+    first = alice.request(kernel_id="first", memory=8 * GIB)
+    other = bob.request(kernel_id="b1", memory=16 * GIB)
+    here = bob.request(kernel_id="b2", memory=16 * GIB)
+    assert [x["gpus"][0]["index"] for x in (first, other, here)] == [0, 1, 0]
+    bob.call(Method.RELEASE, lease=other["lease"])
+    return first["lease"], here["lease"]
+
+
+def other_waits(alice: NodeClient, bob: NodeClient) -> CallId:
+    """Her second notebook wants more than the first leaves there, and may have no other GPU."""
+    second = alice.ask(kernel_id="second", memory=16 * GIB)
+    assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
+    # To others she only waits.
+    assert OWN not in json.dumps(bob.call(Method.STATUS)["queue"])
+    assert not alice.answered(second)
+    return second
+
+
+@pytest.mark.parametrize("end", ["release", "park", "kernel ends", "others go"])
+def test_a_second_notebook_is_told_that_it_waits_for_the_first_and_gets_its_turn(
+    tmp_path: Path, end: str
+) -> None:
+    with (
+        node(tmp_path, CROWDED + "c.Policy.idle_timeout = 0.0\n", "2x24GiB") as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+    ):
+        first, bobs = crowd(alice, bob)
+        second = other_waits(alice, bob)
+        if end == "release":
+            alice.call(Method.RELEASE, lease=first)
+        elif end == "park":
+            alice.call(Method.PARKED, lease=first)
+        elif end == "kernel ends":
+            alice.call(Method.TASK_ENDED, kernel_id="first")
+        else:
+            bob.call(Method.RELEASE, lease=bobs)
+        granted = alice.wait(second)
+        assert granted["gpus"][0]["index"] == (0 if end == "others go" else 1)
+        assert held(alice) == 1
+
+
+def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second(tmp_path: Path) -> None:
+    """And takes its turn again when the second is idle: neither has to be ended."""
+    with (
+        node(tmp_path, CROWDED, "2x24GiB") as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+    ):
+        first, _ = crowd(alice, bob)
+        idle(alice, first)
+        waiting = other_waits(alice, bob)
+        assert alice.wait_notice(Notice.PARK)["lease"] == first
+        alice.call(Method.PARKED, lease=first, rung="driver", memory=4 * GIB, movable="same")
+        second = alice.wait(waiting)["lease"]
+        back = alice.send(Method.RESUME, lease=first)
+        assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
+        assert held(alice) == 1
+        idle(alice, second)
+        assert alice.wait_notice(Notice.PARK)["lease"] == second
+        alice.call(Method.PARKED, lease=second)
+        assert alice.wait(back)["gpus"][0]["index"] == 0
+        assert held(alice) == 1
+
+
+def test_a_resumed_notebook_gets_no_second_gpu_beyond_the_quota(tmp_path: Path) -> None:
+    """Its memory can only go back to GPU 0, and another notebook of hers is on GPU 1 now."""
+    with (
+        node(tmp_path, ONE, simulate="2x24GiB") as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+    ):
+        first = alice.request(kernel_id="first")["lease"]
+        alice.call(Method.PARKED, lease=first, rung="driver", memory=4 * GIB, movable="same")
+        until(lambda: not row(alice, first)["gpus"], "it is measured as free")
+        bobs = bob.request(kernel_id="b")
+        assert bobs["gpus"][0]["index"] == 0
+        second = alice.request(kernel_id="second")
+        assert second["gpus"][0]["index"] == 1
+        bob.call(Method.RELEASE, lease=bobs["lease"])
+        back = alice.send(Method.RESUME, lease=first)
+        assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
+        assert held(alice) == 1
+        alice.call(Method.RELEASE, lease=second["lease"])
+        assert alice.wait(back)["gpus"][0]["index"] == 0
+        assert held(alice) == 1
