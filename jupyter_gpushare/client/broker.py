@@ -561,8 +561,8 @@ class Broker:
         elif message.notice in (Notice.TURN, Notice.YIELD):
             self.turns.noticed(message)
             ours = message.params.get("lease") == self.lease
-            if message.notice is Notice.YIELD and ours and self._busy is False:
-                _in_background(self.turns.clear_idle)
+            if message.notice is Notice.YIELD and ours and self._giving.busy is False:
+                threading.Thread(target=self.turns.clear_idle, daemon=True).start()
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
             self._giving.asked_back(

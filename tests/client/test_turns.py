@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.node import until
 
-from jupyter_gpushare.client.broker import Broker, Standing
+from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.session import Link
 from jupyter_gpushare.client.turns import GRAIN, Turns
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
@@ -149,12 +150,12 @@ def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scen
 
 def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     broker, done = Broker({}), threading.Event()
-    broker.grant, broker.standing = GRANT, Standing.HELD
+    broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
     broker.turns.trim = done.set
     told = Notification(Notice.YIELD, "yield", {"lease": "L", "gpus": []})
     broker._noticed(told)
     assert not done.is_set(), "nobody said that no cell runs: it is for the end of a step"
-    broker._busy = False
+    broker._giving.set_busy(False)
     broker._noticed(told)
     assert done.wait(10)
 
