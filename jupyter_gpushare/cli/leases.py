@@ -91,11 +91,13 @@ def who(row: Mapping[str, Any]) -> str:
 
 
 def state(lease: Mapping[str, Any], now: float) -> str:
-    """The state, with the place in the queue and what is told of parking."""
-    from ..client.render import parking_words
+    """The state, with the place in the queue, its turn and limits, and what is told of parking."""
+    from ..client.render import parking_words, sharing_words
 
     place = None if lease["position"] is None else str(lease["position"])
-    more = ", ".join(part for part in (place, parking_words(lease, now)) if part)
+    more = ", ".join(
+        part for part in (place, sharing_words(lease, now), parking_words(lease, now)) if part
+    )
     return f"{lease['state']} ({more})" if more else str(lease["state"])
 
 
@@ -107,9 +109,13 @@ def gpus(lease: Mapping[str, Any]) -> str:
 
 
 def memory(lease: Mapping[str, Any]) -> str:
-    """Bytes on each GPU, granted or asked."""
+    """Bytes on each GPU, granted or asked, and limits that are otherwise now."""
+    from ..client.render import limit_words
+
     sizes = {gpu["memory"] for gpu in lease["gpus"]} or {lease["asked"]["memory"]}
-    return ", ".join("whole GPU" if size is None else format_size(size) for size in sorted_(sizes))
+    words = ["whole GPU" if size is None else format_size(size) for size in sorted_(sizes)]
+    words += sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu))})
+    return ", ".join(words)
 
 
 def sorted_(sizes: set[int | None]) -> list[int | None]:

@@ -103,7 +103,9 @@ def squatters(gpus: list[dict[str, Any]]) -> list[str]:
 
 
 def turns(status: dict[str, Any]) -> list[str]:
-    """What tasks keep on each GPU and what a step needs, and who takes turns there."""
+    """What tasks keep on each GPU and what a step needs, and whose turn it is there."""
+    from ..client.render import turn_line
+
     lines = []
     for gpu in status["gpus"]:
         if gpu["persistent"] or gpu["temporary"]:
@@ -112,12 +114,10 @@ def turns(status: dict[str, Any]) -> list[str]:
             lines.append(
                 f"GPU {gpu['index']}: tasks keep {kept}, the largest step needs {step}{by_turns}"
             )
-    words = {"holds": "has its turn", "yields": "ends its turn", "waits": "waits for its turn"}
-    for lease in status["leases"]:
-        if lease["turn"] in words:
-            who = lease["environment"] or "someone else"
-            late = ", and has overrun one" if lease["overran"] else ""
-            lines.append(f"{short(lease['id'])} ({who}) {words[lease['turn']]}{late}")
+        if line := turn_line(gpu, status["leases"]):
+            lines.append(line)
+        if gpu["lifted"]:
+            lines.append(f"GPU {gpu['index']}: limits are lifted by {format_size(gpu['lifted'])}")
     return ["\n".join(lines)] if lines else []
 
 

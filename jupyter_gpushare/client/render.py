@@ -153,6 +153,63 @@ def parking_words(lease: Document, now: object) -> str:
     return ", ".join(parts)
 
 
+#: How a task stands with its turn on a GPU that it shares with others.
+_TURNS: Final = {
+    "holds": "has the turn",
+    "yields": "ends its turn",
+    "waits": "waits for its turn",
+    "rest": "asks for a turn when it computes",
+}
+#: What comes next for a task over its limit.
+_NEXT: Final = {
+    "trim": "its caches are emptied",
+    "park": "its GPU is taken back when idle",
+    "last": "the node's last resort",
+}
+
+
+def sharing_words(lease: Document, now: object) -> str:
+    """How a task stands with its turn, and with its memory limit; empty where all is plain.
+
+    ``now`` is the node's time, Unix seconds.
+    """
+    parts = [_TURNS.get(plain(lease.get("turn"), 20), "")]
+    if lease.get("overran"):
+        parts.append("overran its turn")
+    over = lease.get("over_limit")
+    if isinstance(over, Mapping):
+        used, may = _number(over.get("used")), _number(over.get("limit"))
+        parts.append(f"uses {size(used)} and may use {size(may)}")
+        if over.get("next") in _NEXT:
+            parts.append(f"{_NEXT[over['next']]} in {_until(over.get('next_at'), now)}")
+    return ", ".join(part for part in parts if part)
+
+
+def limit_words(part: Document) -> str:
+    """``lifted to 12 GiB``: a limit on one of a lease's GPUs that is not what was granted."""
+    granted, limit = _number(part.get("memory")), part.get("limit")
+    if not isinstance(limit, int) or limit == granted:
+        return ""
+    return f"{'lifted' if limit > granted else 'lowered'} to {size(limit)}"
+
+
+def turn_line(gpu: Document, leases: Sequence[Document]) -> str:
+    """Whose turn it is on a GPU that is used by turns, and who waits; empty where nobody does."""
+    here = [one for one in leases if _index(gpu) in {_index(p) for p in one.get("gpus") or ()}]
+    taking = [one for one in here if one.get("turn") in _TURNS]
+    if not taking:
+        return ""
+    names = [
+        "somebody else" if one.get("environment") is None else plain(one["environment"], 40)
+        for one in taking
+        if one.get("turn") in ("holds", "yields")
+    ]
+    waiting = sum(one.get("turn") == "waits" for one in taking)
+    whose = f"it is the turn of {names[0]}" if names else "nobody computes"
+    more = f"; {waiting} {'waits' if waiting == 1 else 'wait'}" if waiting else ""
+    return f"GPU {_index(gpu)} is used by turns: {whose}{more}."
+
+
 def _until(at: object, now: object) -> str:
     if not isinstance(at, int | float) or not isinstance(now, int | float):
         return "?"
@@ -253,6 +310,8 @@ def status_text(status: Document, here: str | None = None) -> str:
     ]
     titles: Sequence[str] = ("GPU", "name", "memory", "", "used", "busy", "tasks", "health")
     parts.append(text_table(titles, gpus) if gpus else "This node has no GPUs.")
+    if turns := [line for gpu in status["gpus"] if (line := turn_line(gpu, status["leases"]))]:
+        parts.append("\n".join(turns))
     leases = [
         (
             _who(lease, status),
@@ -290,6 +349,8 @@ def status_html(status: Document, here: str | None = None) -> str:
     ]
     titles = ("GPU", "name", "memory", "used", "busy", "tasks", "health")
     parts.append(_table("GPUs", titles, gpus))
+    turns = [turn_line(gpu, status["leases"]) for gpu in status["gpus"]]
+    parts += [f"<div>{escape(line)}</div>" for line in turns if line]
     leases = [
         (
             escape(_who(lease, status)),
@@ -308,8 +369,9 @@ def status_html(status: Document, here: str | None = None) -> str:
 
 
 def _with_parking(shown: str, lease: Document, status: Document) -> str:
-    """A lease's state, and what there is to say of its parking; none of it needs escaping."""
-    more = parking_words(lease, status["node"].get("time"))
+    """A lease's state, its turn, and what is said of its parking; none of it needs escaping."""
+    now = status["node"].get("time")
+    more = ", ".join(filter(None, (sharing_words(lease, now), parking_words(lease, now))))
     return f"{shown} ({more})" if more else shown
 
 
@@ -411,6 +473,8 @@ def _shares(lease: Document) -> str:
 def _share(gpu: Document) -> str:
     used, of = gpu.get("measured"), size(gpu.get("memory"))
     share = f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
+    if limit := limit_words(gpu):
+        share = f"{share}, {limit}"
     kept, step = gpu.get("persistent"), gpu.get("temporary")
     if kept is None or step is None:
         return share

@@ -177,6 +177,7 @@ class LeaseView:
     use: Bar | None = None
     warning: str = ""
     parking: str = ""
+    sharing: str = ""
     can_keep: bool = False
     is_kept: bool = False
 
@@ -249,6 +250,7 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         use=use,
         warning=_warning_text(lease, status["node"]["time"]),
         parking=_parking_text(lease, status["node"]["time"]),
+        sharing=_sharing_text(lease, status["node"]["time"]),
         can_keep=_can_keep(lease, status["node"]),
         is_kept=_kept_for(lease, status["node"]["time"]) > 0,
     )
@@ -280,6 +282,25 @@ def _parking_text(lease: Json, now: float) -> str:
     parts = [words.rung_text(lease["rung"], lease["parked_memory"])]
     if kept:
         parts.append(f"Kept for {words.duration(kept)} more.")
+    return " ".join(part for part in parts if part)
+
+
+def _sharing_text(lease: Json, now: float) -> str:
+    """How a task stands with its turn, and with memory limits that are not what was granted."""
+    parts = [words.TURNS.get(lease.get("turn") or "", "")]
+    if lease.get("overran"):
+        parts.append("Did not give its turn back in time.")
+    for part in lease["gpus"]:
+        limit = part.get("limit", part["memory"])
+        if limit != part["memory"]:
+            how = "lifted" if limit > part["memory"] else "lowered"
+            parts.append(f"Its limit on GPU {part['index']} is {how} to {words.size(limit)}.")
+    over = lease.get("over_limit")
+    if over is not None:
+        parts.append(f"Uses {words.size(over['used'])} and may use {words.size(over['limit'])}.")
+        if over["next"] in words.OVER_LIMIT:
+            left = words.duration(max(1.0, math.ceil(over["next_at"] - now)))
+            parts.append(words.OVER_LIMIT[over["next"]].format(left))
     return " ".join(part for part in parts if part)
 
 
@@ -428,19 +449,34 @@ class GpuView:
 
 
 def gpu_views(status: Json) -> list[GpuView]:
-    return [_gpu_view(gpu, status["node"]["max_tasks_per_gpu"]) for gpu in status["gpus"]]
+    most = status["node"]["max_tasks_per_gpu"]
+    return [_gpu_view(gpu, most, _turn_text(gpu, status["leases"])) for gpu in status["gpus"]]
 
 
-def _gpu_view(gpu: Json, most_tasks: int) -> GpuView:
+def _turn_text(gpu: Json, leases: list[Json]) -> str:
+    """Whose turn it is on a GPU, and how many wait for theirs; empty where nobody takes turns."""
+    here = [one for one in leases if gpu["uuid"] in {part["uuid"] for part in one["gpus"]}]
+    turns = [(one.get("turn"), one["environment"] or "somebody else") for one in here]
+    if not any(turn in words.TURNS for turn, _name in turns):
+        return ""
+    names = [name for turn, name in turns if turn in ("holds", "yields")]
+    waiting = sum(turn == "waits" for turn, _name in turns)
+    whose = f"by turns: {names[0]} computes" if names else "by turns: nobody computes"
+    return f"{whose}, {waiting} waiting" if waiting else whose
+
+
+def _gpu_view(gpu: Json, most_tasks: int, turn: str) -> GpuView:
     total = gpu["memory"]
     mine = min(gpu["mine"], total)
     others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
-    unleased = min(gpu["unleased"], total - mine - others)
+    by_turns = min(gpu.get("shared", 0), total - mine - others)
+    unleased = min(gpu["unleased"], total - mine - others - by_turns)
     sizes = (
         ("mine", "mine", mine),
         ("others", "others'", others),
+        ("turns", "used by turns", by_turns),
         ("unleased", "without a lease", unleased),
-        ("free", "free", total - mine - others - unleased),
+        ("free", "free", total - mine - others - by_turns - unleased),
     )
     parts, start = [], 0.0
     for kind, label, part in sizes:
@@ -460,7 +496,9 @@ def _gpu_view(gpu: Json, most_tasks: int) -> GpuView:
             f" · {words.percent(gpu['utilisation'])} utilised"
             if gpu["utilisation"] is not None
             else ""
-        ),
+        )
+        + (f" · {turn}" if turn else "")
+        + (f" · limits lifted by {words.size(gpu['lifted'])}" if gpu.get("lifted") else ""),
         squatters=tuple(_squatter(one) for one in gpu["squatters"]),
     )
 

@@ -45,6 +45,19 @@ RUNGS: Final = {
     "storage": "Tensors moved to host memory: {}.",
     "driver": "Moved to host memory by the driver: {}.",
 }
+#: How a task stands with its turn on a GPU that several use by turns.
+TURNS: Final = {
+    "holds": "It has the turn.",
+    "yields": "It ends its turn.",
+    "waits": "It waits for its turn.",
+    "rest": "It asks for a turn when it computes.",
+}
+#: What comes next, and when, for a task that uses more than it may.
+OVER_LIMIT: Final = {
+    "trim": "Its caches are emptied in at most {}.",
+    "park": "Its GPU is taken back when idle, in {} at the earliest.",
+    "last": "The node's last resort comes in {} at the earliest.",
+}
 #: Why an idle GPU is about to be taken back.
 WARNINGS: Final = {
     "contended": "it is idle and others wait",

@@ -429,3 +429,40 @@ def test_grants_and_asks_in_words() -> None:
 )
 def test_durations(seconds: object, words: str) -> None:
     assert render.duration(seconds) == words
+
+
+def test_turns_and_limits_are_told() -> None:
+    def told(**more: Any) -> str:
+        return render.sharing_words({**lease(), **more}, 100.0)
+
+    assert told() == ""
+    assert told(turn=None, overran=False, over_limit=None) == ""
+    assert told(turn="holds") == "has the turn"
+    assert told(turn="waits", overran=True) == "waits for its turn, overran its turn"
+    over = {"used": 9 * GIB, "limit": 8 * GIB, "next": "trim", "next_at": 105.0}
+    assert told(over_limit=over) == "uses 9 GiB and may use 8 GiB, its caches are emptied in 5 s"
+    assert render.limit_words({"memory": 8 * GIB, "limit": 8 * GIB}) == ""
+    assert render.limit_words({"memory": 8 * GIB, "limit": 12 * GIB}) == "lifted to 12 GiB"
+    assert render.limit_words({"memory": 8 * GIB, "limit": 6 * GIB}) == "lowered to 6 GiB"
+    assert render.limit_words({"memory": 8 * GIB}) == ""
+
+
+def test_whose_turn_it_is_on_a_gpu() -> None:
+    part = {"index": 0}
+    names: tuple[tuple[str, str | None], ...] = (
+        ("holds", "alice"),
+        ("waits", "bob"),
+        ("waits", None),
+        ("rest", "carol"),
+    )
+    here = [{"turn": turn, "environment": name, "gpus": [part]} for turn, name in names]
+    elsewhere = {"turn": "holds", "environment": "dave", "gpus": [{"index": 1}]}
+    line = render.turn_line(part, [*here, elsewhere])
+    assert line == "GPU 0 is used by turns: it is the turn of alice; 2 wait."
+    assert render.turn_line(part, [here[1]]) == (
+        "GPU 0 is used by turns: nobody computes; 1 waits."
+    )
+    assert render.turn_line(part, [{**here[0], "turn": None}]) == ""
+    document = status(gpus=[gpu(index=0)], leases=[{**lease(), **here[0]}])
+    assert "it is the turn of alice" in render.status_text(document)
+    assert "it is the turn of alice" in render.status_html(document)

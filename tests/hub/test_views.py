@@ -63,6 +63,41 @@ def test_until_when_a_gpu_is_kept() -> None:
     assert (over.parking, over.is_kept) == ("", False)
 
 
+def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
+    assert shown_lease().sharing == ""
+    assert shown_lease(turn=None, overran=False, over_limit=None).sharing == ""
+    assert shown_lease(turn="waits", overran=False).sharing == "It waits for its turn."
+    late = shown_lease(turn=None, overran=True).sharing
+    assert late == "Did not give its turn back in time."
+    part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 2 * GIB}
+    lifted = shown_lease(gpus=[{**part, "limit": 12 * GIB}]).sharing
+    assert lifted == "Its limit on GPU 0 is lifted to 12 GiB."
+    lowered = shown_lease(gpus=[{**part, "limit": 6 * GIB}]).sharing
+    assert lowered == "Its limit on GPU 0 is lowered to 6 GiB."
+    over = {"gpu": "GPU-0", "used": 9 * GIB, "limit": 8 * GIB, "since": 900.0, "stage": "warned"}
+    text = shown_lease(over_limit={**over, "next": "trim", "next_at": 1004.2}).sharing
+    assert text == "Uses 9 GiB and may use 8 GiB. Its caches are emptied in at most 5 s."
+    last = shown_lease(over_limit={**over, "next": None, "next_at": None}).sharing
+    assert last == "Uses 9 GiB and may use 8 GiB."
+
+
+def test_a_gpu_says_whose_turn_it_is_and_what_is_used_by_turns() -> None:
+    shared = gpu(reserved=6 * GIB, mine=2 * GIB, shared=4 * GIB, lifted=0)
+    taking = [
+        lease(turn="holds"),
+        lease(turn="waits", environment=None, mine=False, id=None),
+        lease(turn="rest"),
+    ]
+    (shown,) = views.gpu_views(status(gpus=[shared], leases=taking))
+    assert shown.facts.endswith(" · by turns: alice computes, 1 waiting")
+    labels = [part.label for part in shown.parts]
+    assert labels == ["2 GiB mine", "4 GiB others'", "4 GiB used by turns", "14 GiB free"]
+    (alone,) = views.gpu_views(status(gpus=[shared], leases=[lease(turn=None)]))
+    assert "turns:" not in alone.facts
+    (lifted,) = views.gpu_views(status(gpus=[gpu(lifted=3 * GIB)], leases=[]))
+    assert lifted.facts.endswith(" · limits lifted by 3 GiB")
+
+
 @pytest.mark.parametrize(
     "more",
     [{"kind": "process"}, {"mine": False, "id": None}, {"phase": "parked"}, {"phase": "queued"}],

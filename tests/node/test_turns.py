@@ -15,6 +15,7 @@ from support.cuda import GIB, CudaWorld
 from support.node import RunningNode, until
 from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
 
+from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = pytest.mark.timeout(240)
@@ -78,11 +79,16 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
             since = both(node, alice, bob)
             assert overlaps(alice.steps, bob.steps, since) == []
             with node.client("root") as root:
-                (gpu,) = root.call(Method.STATUS)["gpus"]
+                status = root.call(Method.STATUS)
+            (gpu,) = status["gpus"]
             assert gpu["share_mode"] == "time"
             assert gpu["in_turns"]
             assert (gpu["persistent"], gpu["temporary"]) == (4 * 2**30, 4 * 2**30)
             assert gpu["reserved"] + gpu["shared"] <= gpu["memory"]
+            text = as_text(status)
+
+            assert "GPU 0 is used by turns: " in text
+            assert "the turn" in text
             granted = sum(one["gpus"][0]["memory"] for one in leases(node).values())
             assert granted > gpu["memory"], "beyond the plain sum"
         until(lambda: turn_of(node, "alice") is None, "alone again")
