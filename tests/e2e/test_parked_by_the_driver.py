@@ -6,145 +6,19 @@ NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one wor
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from support.cuda import GIB, Call, Cuda, CudaWorld, end_helper
-from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.cuda import GIB, Call, Cuda, CudaWorld
+from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, fill, shows, stage
 from support.kernel import Kernel, Shown
-from support.node import NodeClient, RunningNode, until
+from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["cuda_stubs", "cuda_world"]
+__all__ = ["cuda_stubs", "cuda_world", "stage"]
 
 pytestmark = pytest.mark.timeout(240)
-
-CONFIG = """
-c.NodeManagerApp.debug_checks = True
-c.NodeManagerApp.measure_interval = 0.2
-c.Policy.max_tasks_per_gpu = 1
-c.Policy.idle_timeout = 0.5
-c.Policy.notify_before = 0.0
-c.Policy.parked_memory = 64 * 1024**3
-"""
-#: What a person's cells do: a context, 4 GiB, and something in it to recognise.
-FILL = """
-import ctypes, zlib
-from cuda.bindings import driver
-def must(answer):
-    assert not int(answer[0]), answer[0]
-    return answer[1] if len(answer) == 2 else None
-must(driver.cuInit(0))
-must(driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0))))
-block = must(driver.cuMemAlloc(4 * 2**30))
-text = b'alice was here'
-must(driver.cuMemcpyHtoD(block, text, len(text)))
-def read():
-    data = bytearray(len(text))
-    place = ctypes.addressof((ctypes.c_char * len(text)).from_buffer(data))
-    must(driver.cuMemcpyDtoH(place, block, len(text)))
-    return bytes(data)
-"""
-READ = "print('read:', read())"
-
-
-class Stage:
-    """One GPU, a node manager, and kernels on demand."""
-
-    def __init__(self, world: CudaWorld, node: RunningNode, root: NodeClient, home: Path) -> None:
-        self.world = world
-        self.node = node
-        self.root = root
-        self._home = home
-        self.runtime = Path()
-
-    @contextmanager
-    def kernel(self, who: str) -> Iterator[Kernel]:
-        home = self._home / who
-        home.mkdir()
-        env = {
-            name: value
-            for name, value in self.world.environ({}).items()
-            if name.startswith(("LD_", "NVML_"))
-        }
-        with Kernel(
-            home,
-            self.node.socket,
-            JUPYTER_GPUSHARE_TOKEN=who,
-            XDG_RUNTIME_DIR=str(self.runtime),
-            **env,
-        ) as kernel:
-            yield kernel
-
-    def lease(self, who: str) -> dict[str, Any]:
-        leases = self.root.call(Method.STATUS)["leases"]
-        return next(one for one in leases if one["environment"] == who)
-
-    def used(self, who: str) -> int | None:
-        """What was measured of who's lease, in bytes."""
-        gpus = self.lease(who)["gpus"]
-        return gpus[0]["measured"] if gpus else None
-
-    def until_state(self, who: str, *states: str) -> dict[str, Any]:
-        until(lambda: self.lease(who)["state"] in states, f"{who} is {' or '.join(states)}")
-        return self.lease(who)
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a test wants otherwise."""
-
-    gpus: int = 1
-    config: str = ""
-
-
-@pytest.fixture
-def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    wish = getattr(request, "param", Wish())
-    for _ in range(wish.gpus):
-        cuda_world.add_gpu(memory=24 * GIB)
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    config = CONFIG + wish.config
-    with (
-        tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,
-        RunningNode(
-            tmp_path,
-            simulate="",
-            config=config,
-            arguments=[f"--token-file={tokens}"],
-            environ=cuda_world.environ(),
-        ) as node,
-        node.client("root") as root,
-    ):
-        stage = Stage(cuda_world, node, root, tmp_path)
-        stage.runtime = Path(runtime)
-        yield stage
-        for place in Path(runtime, "jupyter-gpushare").glob("*.sock"):
-            end_helper(place)
-
-
-def shows(kernel: Kernel, shown: Shown, words: str) -> None:
-    def seen() -> bool:
-        kernel.pump()
-        return words in shown.plain() + shown.stream("stderr")
-
-    until(seen, words)
-
-
-def fill(kernel: Kernel) -> None:
-    kernel.ok("%gpushare request")
-    kernel.ok(FILL)
 
 
 def bob_wants(kernel: Kernel) -> Shown:

@@ -19,7 +19,8 @@ from typing import Final
 
 from ...protocol.checkpoint import Outcome, Result, SeenGpu
 from ..errors import GpuShareError
-from .base import Parker, ParkingError
+from .base import ParkedDamaged, Parker, ParkingError
+from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
 from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost, Rung
 
@@ -43,7 +44,8 @@ class Ladder:
 
     ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
     ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,
-    given the lease's GPUs and those that the driver sees.
+    given the lease's GPUs and those that the driver sees. ``bystanders`` tells what else of the
+    user's may run meanwhile.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Ladder:
         driver: DriverCheckpoint,
         say: Callable[[str], None],
         objection: Objects = lambda gpus, seen: None,
+        bystanders: Callable[[], Bystanders] = look,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._frameworks = frameworks
         self._driver = driver
         self._say = say
         self._objection = objection
+        self._bystanders = bystanders
         self._clock = clock
         self._moved: list[Parker] = []  # whose tensors are in host memory
         self._checkpointed = False
@@ -106,7 +110,13 @@ class Ladder:
             needs = self._after_trimming(needs)
             if _enough(needs, 0):
                 return Given(Rung.TRIM, seconds=self._clock() - began)
-            if self._move_tensors(needs, plan, why):
+        present = self._bystanders()
+        if (against := tasks_object(present)) is not None:
+            raise CannotGive(against)
+        if not self.holds:
+            if (against := threads_object(present)) is not None:
+                why.append(against)
+            elif self._move_tensors(needs, plan, why):
                 return Given(Rung.STORAGE, self._memory, seconds=self._clock() - began)
         given = self._checkpoint(needs, plan, why)
         if given is None:
@@ -204,6 +214,8 @@ class Ladder:
         while self._moved:
             try:
                 self._moved[-1].resume()
+            except ParkedDamaged as error:
+                self._say(str(error))  # all there is is back: trying again would change nothing
             except ParkingError as error:
                 raise NotBroughtBack(str(error)) from error
             self._moved.pop()

@@ -138,8 +138,8 @@ class _Walk:
         if key in self._storages:
             return
         self._storages.add(key)
-        # A wrapper or a fake tensor tells of a device where it has nothing: its storage does not.
-        if self._is_ours(storage.device) and storage.nbytes() > 0 and storage.data_ptr() != 0:
+        # A wrapper or a fake tensor tells of a device where it has nothing.
+        if self._is_ours(storage.device) and storage.nbytes() > 0 and _address(storage) != 0:
             self._found.storages.append(storage)
 
     def _node(self, node: Any) -> None:
@@ -153,6 +153,14 @@ class _Walk:
             packed = getattr(saved, "data", None)
             if packed is not None and self._kind(type(packed)) is _Kind.TENSOR:
                 self._visit(packed)
+
+
+def _address(storage: Any) -> int:
+    """Where its memory is; 0: nowhere."""
+    try:
+        return int(storage.data_ptr())
+    except RuntimeError:
+        return 0  # of a tensor subclass around other tensors (quantised, jagged, distributed ones)
 
 
 def _graph(base: Any, tensor: Any) -> Iterator[Any]:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.client.parking.base import (
     ParkedBytes,
+    ParkedDamaged,
     ParkFailed,
     ParkRefused,
     ResumeFailed,
 )
+from jupyter_gpushare.client.parking.bystanders import Bystanders
 from jupyter_gpushare.client.parking.ladder import CONTEXT, Framework, Ladder
 from jupyter_gpushare.client.parking.rungs import (
     CannotGive,
@@ -40,6 +42,7 @@ class Tensors:
     cache: int = 0
     refuses: str = ""
     is_full: bool = False
+    is_damaged: bool = False
     is_parked: bool = False
     log: list[str] = field(default_factory=list)
 
@@ -69,6 +72,8 @@ class Tensors:
             raise ResumeFailed("The GPU is full.")
         self.log.append("resume")
         self.is_parked = False
+        if self.is_damaged:
+            raise ParkedDamaged("Do not trust this kernel's variables.")
 
 
 @dataclass
@@ -98,10 +103,20 @@ class Driver:
         return Outcome(self.resumes, None, "So the driver said.")
 
 
-def ladder(*tensors: Tensors | None, driver: Driver | None = None) -> Ladder:
+def ladder(
+    *tensors: Tensors | None,
+    driver: Driver | None = None,
+    said: list[str] | None = None,
+    present: Bystanders = Bystanders(),  # noqa: B008 - frozen
+) -> Ladder:
     frameworks = [Framework(f"f{n}", one) for n, one in enumerate(tensors)]
-    said: list[str] = []
-    return Ladder(lambda: frameworks, driver or Driver(), said.append)  # type: ignore[arg-type]
+    say = [].append if said is None else said.append
+    return Ladder(
+        lambda: frameworks,
+        driver or Driver(),  # type: ignore[arg-type]
+        say,
+        bystanders=lambda: present,
+    )
 
 
 def need(used: int | None, may_stay: int) -> list[Need]:
@@ -308,3 +323,35 @@ def test_what_the_node_manager_says_is_read_carefully() -> None:
     said = {"gpus": [{"uuid": "GPU-1", "may_stay": 5, "used": None}, {"uuid": 7}, None, {}]}
     assert read_needs(said) == (Need("GPU-1", 5, None),)
     assert read_needs({}) == ()
+
+
+def test_a_thread_of_the_users_leaves_only_the_driver() -> None:
+    """It would meet tensors without memory; in a checkpointed process it waits."""
+    one, driver = Tensors(live=4 * GIB), Driver(usable=True)
+    up = ladder(one, driver=driver, present=Bystanders(threads=("serves",)))
+    assert up.give(need(5 * GIB, GIB), no_plan).rung is Rung.DRIVER
+    assert one.log == ["trim"]
+    up = ladder(one, present=Bystanders(threads=("serves",)))
+    with pytest.raises(CannotGive, match=r"in the thread `serves`.*too old"):
+        up.give(need(5 * GIB, GIB), no_plan)
+
+
+def test_a_task_in_an_event_loop_leaves_only_the_cache() -> None:
+    one, driver = Tensors(live=GIB, cache=4 * GIB), Driver(usable=True)
+    up = ladder(one, driver=driver, present=Bystanders(tasks=("beat",)))
+    assert up.give(need(5 * GIB, 2 * GIB), no_plan).rung is Rung.TRIM
+    with pytest.raises(CannotGive, match="task `beat` has not ended"):
+        up.give(need(2 * GIB, GIB), no_plan)
+    assert driver.log == []
+    assert not up.holds
+
+
+def test_what_came_back_damaged_is_said_once_and_not_tried_again() -> None:
+    said: list[str] = []
+    one = Tensors(live=4 * GIB, is_damaged=True)
+    up = ladder(one, said=said)
+    up.give(need(5 * GIB, GIB), no_plan)
+    up.bring_back({})
+    assert said == ["Do not trust this kernel's variables."]
+    assert not up.holds
+    assert up.memory == 0

@@ -170,6 +170,23 @@ class Untouchable(torch.Tensor):
         raise AssertionError("nobody may call this")
 
 
+class Around(torch.Tensor):
+    """A tensor around another one, as quantised, jagged and distributed tensors are."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody may call this")
+
+
 def holders() -> dict[str, Any]:
     """Tensors, each kept in another way."""
     leaf = torch.linspace(0.1, 1, 100, requires_grad=True)
@@ -200,6 +217,9 @@ def holders() -> dict[str, Any]:
         "subclass": torch.randn(17).as_subclass(Untouchable),
         "sparse": torch.eye(19).to_sparse(),
         "rows": torch.eye(23).to_sparse_csr(),
+        "columns": torch.eye(24).to_sparse_csc(),
+        "blocks": torch.eye(24).to_sparse_bsr((2, 2)),
+        "column blocks": torch.eye(24).to_sparse_bsc((3, 3)),
         "moved": moved,
         "hooked": hooked,
         "again": checkpoint(
@@ -231,6 +251,18 @@ def test_every_kind_of_holder_is_found(parker: Make) -> None:
         kept["forbidden"][1][0].grad_fn  # noqa: B018 - it is asked for to see it raise
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept["in place"].backward()  # as it would have without us
+
+
+def test_a_tensor_around_another_has_nothing_of_its_own(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    with allocator.user():
+        around = Around(torch.arange(50.0))
+    values = around.inner.tolist()
+    assert parking.park(None).storages == 1
+    assert "<parked>" in repr(around.inner)
+    parking.resume()
+    assert around.inner.tolist() == values
 
 
 def test_looking_calls_no_hook_of_the_users(parker: Make) -> None:

@@ -1,0 +1,112 @@
+"""Threads and tasks that may use the GPU though no cell runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jupyter_gpushare.client.parking.bystanders import (
+    Bystanders,
+    look,
+    tasks_object,
+    threads_object,
+)
+
+
+@pytest.fixture
+def done() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def wait_for(event: threading.Event, begun: threading.Event) -> None:
+    begun.set()
+    event.wait(60)
+
+
+def test_a_thread_with_the_users_code_is_seen_until_it_ends(done: threading.Event) -> None:
+    before = look().threads
+    begun = threading.Event()
+    thread = threading.Thread(target=wait_for, args=(done, begun), name="serves")
+    thread.start()
+    begun.wait(10)
+    assert set(look().threads) - set(before) == {"serves"}
+    done.set()
+    thread.join(10)
+    assert look().threads == before
+
+
+def test_a_pool_that_waits_for_work_is_in_nobodys_way() -> None:
+    before = look().threads
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        pool.submit(int).result(10)
+        assert look().threads == before
+
+
+def test_a_timer_is_seen_before_it_fires() -> None:
+    def fires(what: object) -> None:
+        raise AssertionError(what)
+
+    timer = threading.Timer(1000, functools.partial(fires, 1))
+    timer.name = "later"
+    timer.start()
+    try:
+        assert "later" in look().threads
+    finally:
+        timer.cancel()
+        timer.join(10)
+
+
+def test_tasks_are_seen_until_they_end() -> None:
+    async def inner() -> None:
+        await asyncio.sleep(1000)
+
+    async def main() -> tuple[str, ...]:
+        one = asyncio.create_task(inner())
+        await asyncio.sleep(0)
+        found = look().tasks
+        one.cancel()
+        await asyncio.gather(one, return_exceptions=True)
+        assert "inner" not in look().tasks
+        return found
+
+    assert "inner" in asyncio.run(main())
+
+
+def test_a_loop_of_a_librarys_thread_may_do_what_it_likes() -> None:
+    """Such as an HTTP client's: it blocks in CUDA at worst, and the kernel's loop goes on."""
+    box: queue.Queue[asyncio.AbstractEventLoop] = queue.Queue()
+
+    async def stands() -> None:
+        box.put(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+
+    async def library() -> None:
+        await stands()
+        box_closed = asyncio.Event()
+        task = asyncio.create_task(box_closed.wait())
+        await asyncio.sleep(0)
+        assert "wait" not in look().tasks
+        task.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(library()))
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not box.empty()
+
+
+def test_in_words() -> None:
+    assert tasks_object(Bystanders()) is None
+    assert threads_object(Bystanders()) is None
+    said = tasks_object(Bystanders(tasks=tuple("abcde")))
+    assert said is not None
+    assert "`a`, `b`, `c` and 2 more" in said
+    assert "`t`" in (threads_object(Bystanders(threads=("t",))) or "")
