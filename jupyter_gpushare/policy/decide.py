@@ -376,6 +376,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         return Refuse(
             RefusalReason.RATE_LIMITED, explain.waiting_limit_text(limit), {"waiting": limit}
         )
+    # Its leases share GPUs that it may have, so no quota bounds how many they are.
+    limit = draft.config.max_leases_per_process
+    if len(state.by_process.get(command.task.process, ())) >= limit:
+        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text(limit))
     if not command.wait:
         budget = state.budget(command.environment)
         if budget.level is BudgetLevel.SPENT:
@@ -607,7 +611,7 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
                 lease.id,
                 lease.environment,
                 command.rung,
-                _parked_bytes(command),
+                _parked_bytes(draft.state, lease, command),
                 command.movable,
                 tuple(part.gpu for part in lease.allocations),
                 command.seconds,
@@ -616,9 +620,18 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
     return Done(lease.id)
 
 
-def _parked_bytes(command: cmd.Park) -> int:
+def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
     """What counts against the host's memory; the other rungs move nothing there."""
-    return command.memory if command.rung in (Rung.STORAGE, Rung.DRIVER) else 0
+    moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
+    return _at_most_its_gpus(state, lease, command.memory) if moves else 0
+
+
+def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
+    """Bytes a task says it parks: no more than there can be, or one word of one task would take
+    the host's memory for parking from everybody.
+    """
+    gpus = lease.parked.gpus if lease.parked else tuple(part.gpu for part in lease.allocations)
+    return min(memory, sum(state.gpus[gpu].gpu.memory for gpu in gpus if gpu in state.gpus))
 
 
 def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
@@ -626,19 +639,22 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
     if lease is None:
         return unknown_lease()
     if not lease.can_give or len(lease.members) > 1:
-        return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PARK)
+        queued = lease.phase is LeasePhase.QUEUED
+        text = explain.NOTHING_TO_PARK if queued else explain.NOT_IDLE
+        return Refuse(RefusalReason.BAD_REQUEST, text)
     own = lease.planned + (lease.parked.memory if lease.parked else 0)
+    asked = _at_most_its_gpus(draft.state, lease, command.memory)
     whole, config = draft.state.parked_memory() - own, draft.config
     mine = draft.state.parked_memory(lease.environment) - own
     for used, most, whose in (
         (whole, config.parked_memory, "this node"),
         (mine, config.parked_memory_per_environment, "each environment"),
     ):
-        if most is not None and used + command.memory > most:
-            numbers: dict[str, int | None] = {"asked": command.memory, "used": used, "most": most}
-            text = explain.no_host_memory_text(command.memory, used, most, whose)
+        if most is not None and used + asked > most:
+            numbers: dict[str, int | None] = {"asked": asked, "used": used, "most": most}
+            text = explain.no_host_memory_text(asked, used, most, whose)
             return Refuse(RefusalReason.NO_RESOURCES, text, numbers)
-    draft.emit(ev.ParkingPlanned(draft.at, lease.id, command.memory))
+    draft.emit(ev.ParkingPlanned(draft.at, lease.id, asked))
     return Done(lease.id)
 
 

@@ -197,6 +197,14 @@ def waiting_limit_text(limit: int) -> str:
     )
 
 
+def lease_limit_text(limit: int) -> str:
+    """Too many leases of one process."""
+    return (
+        f"This process has {limit} leases already, the most one process may have. Release those "
+        "that it does not need, or end it."
+    )
+
+
 def not_granting_text(problem: str) -> str:
     """The node manager keeps what runs but can give nothing new."""
     return (
@@ -268,6 +276,9 @@ NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
 DRAINING = (
     "What this task gave back is not measured as free yet; it goes on as soon as it is, and "
     "when there is room."
+)
+NOT_IDLE: Final = (
+    "Its GPUs cannot be given back now: it computes, or other processes share the lease."
 )
 NOTHING_TO_PARK = "This request still waits: there is nothing to give back. Release it instead."
 KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."

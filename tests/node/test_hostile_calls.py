@@ -1,0 +1,279 @@
+"""Calls about one lease: by who should not make them, at the wrong time, with absurd values."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, until
+
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+
+CONFIG = """
+c.NodeManagerApp.debug_checks = True
+c.NodeManagerApp.measure_interval = 0.1
+c.Policy.max_leases_per_process = 8
+c.Policy.parked_memory = 100 * 2**30
+c.Policy.share_mode = "time"
+c.Connections.calls_per_second = 100000.0
+c.Connections.burst = 100000
+"""
+
+#: Every call about one lease, with the other params as they should be.
+CALLS: dict[Method, dict[str, Any]] = {
+    Method.HEARTBEAT: {},
+    Method.ACTIVITY: {"state": "idle"},
+    Method.PARKING: {"memory": GIB},
+    Method.PARKED: {"rung": "driver", "memory": GIB, "movable": "same", "seconds": 0.5},
+    Method.RESTORED: {"seconds": 0.5},
+    Method.PIN: {"seconds": 60},
+    Method.ABILITY: {"rung": "driver", "why": "it can"},
+    Method.LIMITED: {"limits": [{"uuid": "GPU-x", "memory": GIB}], "live": True},
+    Method.KEPT: {"reason": "no"},
+    Method.RESUME: {"wait": False},
+    Method.MEMORY: {
+        "figures": [{"uuid": "GPU-x", "persistent": 1, "temporary": 1, "cache": 1}],
+        "steps": 3,
+        "can_take_turns": True,
+    },
+    Method.TURN_ASK: {},
+    Method.TURN_DONE: {},
+    Method.RELEASE: {},
+}
+#: What any process of an environment may do to its leases; the rest only the task itself.
+ANY_OF_MINE = {Method.PIN, Method.RELEASE}
+#: What a child that joined the lease may do as well.
+CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY}
+#: Calls that are not about a lease of one's own, tried in test_access.py.
+OTHERS = {
+    *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
+    *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
+    *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    directory = tmp_path_factory.mktemp("node")
+    with RunningNode(directory, simulate="2x24GiB", config=CONFIG) as running:
+        yield running
+        assert "Traceback" not in running.story()
+        assert "Invariant" not in running.story()
+
+
+@pytest.fixture
+def client(node: RunningNode) -> Iterator[NodeClient]:
+    with node.client() as client:
+        yield client
+        for lease in client.call(Method.STATUS)["leases"]:
+            if lease["mine"] and lease["phase"] != "ended":
+                client.call(Method.RELEASE, lease=lease["id"])
+
+
+def refused(client: NodeClient, method: Method, **params: Any) -> Reason | None:
+    with pytest.raises(RemoteError) as error:
+        client.call(method, **params)
+    return error.value.reason
+
+
+def test_the_table_has_every_call_about_a_lease() -> None:
+    assert CALLS.keys() == set(Method) - OTHERS
+
+
+@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+def test_on_a_lease_that_has_ended(client: NodeClient, method: Method) -> None:
+    lease = client.request()["lease"]
+    client.call(Method.RELEASE, lease=lease)
+    assert refused(client, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
+
+
+@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+def test_while_parked_it_moves_nothing_back_by_itself(client: NodeClient, method: Method) -> None:
+    lease = client.request(kernel_id="k")["lease"]
+    client.call(Method.PARKED, lease=lease, rung="storage", memory=GIB, movable="any")
+    with contextlib.suppress(RemoteError):
+        client.call(method, lease=lease, **CALLS[method])
+    left = {row["id"]: row for row in client.call(Method.STATUS)["leases"]}
+    if method is Method.RELEASE:
+        assert lease not in left or left[lease]["state"] in ("ended", "draining")
+    elif method is not Method.RESUME:
+        assert left[lease]["phase"] == "parked"
+
+
+@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+def test_by_another_process_of_the_same_user(
+    node: RunningNode, client: NodeClient, method: Method
+) -> None:
+    """A sibling knows the lease (the status tells it), and still is not the task."""
+    lease = client.request(kernel_id="k")["lease"]
+    before = row_of(client, lease)
+    with Puppet() as sibling, sibling.client(node.socket) as other:
+        assert other.hello["environment"] == client.hello["environment"]
+        if method in ANY_OF_MINE:
+            other.call(method, lease=lease, **CALLS[method])
+            return
+        assert refused(other, method, lease=lease, **CALLS[method]) is Reason.UNKNOWN_LEASE
+    assert row_of(client, lease) == before
+
+
+@pytest.mark.parametrize(
+    "method", [m for m in CALLS if m not in CHILDS], ids=lambda method: method.value
+)
+def test_by_a_child_that_joined_with_the_secret(
+    node: RunningNode, client: NodeClient, method: Method
+) -> None:
+    """A child shares its parent's lease; what the parent computes, parks or waits is not its."""
+    granted = client.request(kernel_id="k")
+    before = row_of(client, granted["lease"])
+    with Puppet() as child, child.client(node.socket) as other:
+        other.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
+        answer = refused(other, method, lease=granted["lease"], **CALLS[method])
+        assert answer is Reason.UNKNOWN_LEASE
+    assert row_of(client, granted["lease"]) == before
+
+
+def row_of(client: NodeClient, lease: str) -> dict[str, Any]:
+    """What a person sees of it, without what goes on by itself."""
+    (row,) = (row for row in client.call(Method.STATUS)["leases"] if row["id"] == lease)
+    passing = ("age", "since", "requested", "granted", "gpus")
+    return {name: value for name, value in row.items() if name not in passing}
+
+
+ABSURD = [2**70, -(2**70), -1, "NaN", "1e400", "-1e400", True, '"1"', "[]", "{}", '"\\ud800"']
+
+
+def places(params: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a number or a text stands."""
+    if isinstance(params, dict | list):
+        pairs = params.items() if isinstance(params, dict) else enumerate(params)
+        for key, value in pairs:
+            yield from places(value, (*path, key))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("method", CALLS, ids=lambda method: method.value)
+def test_absurd_values(node: RunningNode, client: NodeClient, method: Method) -> None:
+    """Each gets an answer, and the client goes on; nothing absurd is in a status or in the log."""
+    with node.client() as rude:
+        lease = rude.request(kernel_id="k")["lease"]
+        whole = {"lease": lease, **CALLS[method]}
+        for path in places(whole):
+            for number, value in enumerate(ABSURD):
+                send(rude, method, whole, path, value, f"{'.'.join(map(str, path))}-{number}")
+        assert client.call(Method.STATUS)["gpus"]
+        json.dumps(client.call(Method.STATUS), allow_nan=False)
+
+
+def send(
+    client: NodeClient, method: Method, whole: Any, path: tuple[Any, ...], value: Any, tag: str
+) -> None:
+    params = json.loads(json.dumps(whole))
+    inner = params
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = "@here@"
+    call = {"jsonrpc": "2.0", "id": tag, "method": method.value, "params": params}
+    text = value if isinstance(value, str) else json.dumps(value)
+    client.socket.sendall(json.dumps(call).replace('"@here@"', text).encode() + b"\n")
+    line = read_line(client, tag)
+    assert "result" in line or line["error"]["data"]["reason"] in (
+        *("bad_request", "unknown_lease", "no_resources", "not_allowed"),
+    ), line
+
+
+def read_line(client: NodeClient, tag: str) -> dict[str, Any]:
+    """The answer to ``tag``; one that could not be read has no id."""
+    data = b""
+    client.socket.settimeout(20)
+    while True:
+        while b"\n" not in data:
+            got = client.socket.recv(65536)
+            assert got, "hung up on"
+            data += got
+        raw, _, data = data.partition(b"\n")
+        line: dict[str, Any] = json.loads(raw)
+        if "method" not in line and line.get("id") in (tag, None):
+            assert not data or data.startswith(b"{")
+            return line
+
+
+@pytest.mark.parametrize("how", ["parking", "parked"])
+def test_one_word_does_not_take_the_hosts_memory_from_everybody(
+    client: NodeClient, how: str
+) -> None:
+    """A task with one GPU of 24 GiB can have moved 24 GiB, whatever it says."""
+    lease = client.request(kernel_id="k")["lease"]
+    before = client.call(Method.STATUS)["node"]["parked_memory"]
+    if how == "parking":
+        assert refused(client, Method.PARKING, lease=lease, memory=1) is Reason.BAD_REQUEST, "busy"
+        client.call(Method.ACTIVITY, lease=lease, state="idle")
+        client.call(Method.PARKING, lease=lease, memory=2**53)
+    else:
+        client.call(Method.PARKED, lease=lease, rung="driver", memory=2**53, movable="any")
+    after = client.call(Method.STATUS)["node"]["parked_memory"]
+    assert after - before == 24 * GIB
+
+
+def test_a_process_has_no_more_leases_than_it_may(client: NodeClient) -> None:
+    """They share a GPU that it holds already, so no quota would bound them."""
+    leases = [client.request()["lease"] for _ in range(8)]
+    with pytest.raises(RemoteError, match="8 leases already") as error:
+        client.request()
+    assert error.value.reason is Reason.RATE_LIMITED
+    client.call(Method.PARKED, lease=leases[0])
+    with pytest.raises(RemoteError, match="8 leases already"):
+        client.request()
+    client.call(Method.RELEASE, lease=leases[1])
+    until(lambda: len(client.call(Method.STATUS)["leases"]) < 8, "it has drained")
+    assert client.request()["lease"] not in leases
+
+
+def test_figures_of_gpus_that_it_does_not_hold_are_forgotten(client: NodeClient) -> None:
+    lease = client.request(kernel_id="k")["lease"]
+    held = row_of_gpus(client, lease)
+    other = next(
+        gpu["uuid"] for gpu in client.call(Method.STATUS)["gpus"] if gpu["uuid"] not in held
+    )
+    figure = {"persistent": 2**53, "temporary": 2**53, "cache": 2**53}
+    figures = [{"uuid": uuid, **figure} for uuid in (other, "GPU-nowhere")]
+    client.call(Method.MEMORY, lease=lease, figures=figures, steps=2**53)
+    status = client.call(Method.STATUS)
+    assert {gpu["persistent"] for gpu in status["gpus"]} <= {0, None}
+    assert row_of_gpus(client, lease) == held
+
+
+def row_of_gpus(client: NodeClient, lease: str) -> set[str]:
+    (row,) = (row for row in client.call(Method.STATUS)["leases"] if row["id"] == lease)
+    return {part["uuid"] for part in row["gpus"]}
+
+
+def test_a_flood_about_one_lease_costs_no_memory(tmp_path: Path) -> None:
+    """The same ten calls with ever new words: what the node manager keeps is the last of each."""
+    config = CONFIG + "c.NodeManagerApp.debug_checks = False\nc.NodeManagerApp.history_days = 0.0\n"
+    with RunningNode(tmp_path, config=config) as node, node.client() as client:
+        lease = client.request(kernel_id="k")["lease"]
+
+        def flood(count: int) -> None:
+            for number in range(count):
+                why = f"{number} " + "x" * 200
+                client.call(Method.ABILITY, lease=lease, rung="none", why=why)
+                client.call(Method.KEPT, lease=lease, reason=why)
+                client.call(Method.PIN, lease=lease, seconds=number % 60)
+                client.call(Method.TURN_ASK, lease=lease)
+                client.call(Method.TURN_DONE, lease=lease)
+
+        flood(100)
+        before = resident(node.pid)
+        flood(1000)
+        assert resident(node.pid) - before < 8 * 2**20
+
+
+def resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * 4096
