@@ -39,6 +39,7 @@ class _Process:
                 self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(after_in_child=self._forked)
                 sys.excepthook = _before(sys.excepthook, self.annotate)
+                threading.excepthook = _before_of_thread(threading.excepthook, self.annotate)
                 atexit.register(self._close)
                 if self._busy is not None:
                     self._broker.set_activity(self._busy)
@@ -107,6 +108,20 @@ def _before(hook: _Hook, annotate: Callable[[BaseException], None]) -> _Hook:
         with suppress(BaseException):
             annotate(error)
         return hook(kind, error, traceback)
+
+    return excepthook
+
+
+def _before_of_thread(
+    hook: Callable[[threading.ExceptHookArgs], object], annotate: Callable[[BaseException], None]
+) -> Callable[[threading.ExceptHookArgs], object]:
+    """The same of errors that end a thread."""
+
+    def excepthook(told: threading.ExceptHookArgs) -> object:
+        if told.exc_value is not None:
+            with suppress(BaseException):
+                annotate(told.exc_value)
+        return hook(told)
 
     return excepthook
 

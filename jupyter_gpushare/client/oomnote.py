@@ -34,6 +34,9 @@ _CLASSES: Final = (
     ("JAX", "jaxlib.xla_extension", "XlaRuntimeError"),
 )
 
+#: How PyTorch's other errors begin or tell it: of calls that do not go through its allocator.
+_TORCHS_OTHERS: Final = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
@@ -130,17 +133,30 @@ def framework_of(error: BaseException) -> str | None:
             if name == "JAX" and "RESOURCE_EXHAUSTED" not in str(error):
                 continue  # one class for all errors of XLA
             return name
+    if isinstance(error, RuntimeError) and "torch" in sys.modules:
+        text = str(error)
+        if any(words in text for words in _TORCHS_OTHERS):
+            return "PyTorch"
     return None
 
 
 def find(error: BaseException | None) -> tuple[BaseException, str] | None:
-    """The out-of-memory error among an error and what it came from, and its framework."""
+    """The out-of-memory error among an error and what it came from, and its framework.
+
+    What it came from is what Python shows of it; of a group, each error in it, too.
+    """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if (framework := framework_of(error)) is not None:
-            return error, framework
-        error = error.__cause__ or error.__context__
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if (framework := framework_of(one)) is not None:
+            return one, framework
+        waiting.append(one.__cause__ or one.__context__)
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
     return None
 
 

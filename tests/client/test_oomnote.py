@@ -97,9 +97,25 @@ def test_torchs() -> None:
 
     error = torch.cuda.OutOfMemoryError("CUDA out of memory.")
     assert find(error) == (error, "PyTorch")
-    assert find(RuntimeError("CUDA error: out of memory")) is None
+    for other in (
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ):
+        assert find(other) == (other, "PyTorch")
+    assert find(RuntimeError("CUDA error: invalid argument")) is None
+    assert find(ValueError("CUDA error: out of memory")) is None
     assert find(MemoryError()) is None
     assert find(None) is None
+
+
+def test_one_in_a_group() -> None:
+    import torch
+
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    inner = ExceptionGroup("some", [ValueError(1), error])
+    assert find(ExceptionGroup("many", [KeyError(1), inner])) == (error, "PyTorch")
+    assert find(ExceptionGroup("none", [ValueError(1)])) is None
 
 
 def test_jaxs_has_one_class_for_all() -> None:
@@ -307,6 +323,11 @@ def test_in_a_notebook(node: RunningNode, tmp_path: Path) -> None:
             "    print('notes', hasattr(e, '__notes__'))"
         )
         assert caught.stream() == "notes False\n"  # what the user handles is left alone
+        ended = kernel.ok(
+            f"import threading\ndef work():\n    {RAISE}\n"
+            "one = threading.Thread(target=work); one.start(); one.join()"
+        )
+        assert ended.stream("stderr").count("jupyter_gpushare: This task's lease allows") == 1
         kernel.ok("%unload_ext jupyter_gpushare")
         after = kernel.run(RAISE).error()
         assert "jupyter_gpushare" not in "\n".join(after["traceback"])
