@@ -68,6 +68,11 @@ class _Process:
         if self._broker is not None:
             self._broker.before_cell()
 
+    def code_runs(self, begins: bool, is_refusable: bool) -> None:
+        """Code begins or ends in this thread, be it a cell or not."""
+        if self._broker is not None:
+            self._broker.code_runs(begins, is_refusable)
+
     def barred(self) -> str | None:
         """Why no cell may run now; ``None``: they may."""
         return None if self._broker is None else self._broker.barred
@@ -130,6 +135,7 @@ _process = _Process()
 use_traits = _process.use_traits
 set_activity = _process.set_activity
 before_cell = _process.before_cell
+code_runs = _process.code_runs
 annotate = _process.annotate
 barred = _process.barred
 

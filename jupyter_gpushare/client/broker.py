@@ -24,13 +24,14 @@ from .holding import Holding, Standing
 from .limits import Limits, read_limits
 from .parking.rungs import Given, read_needs
 from .session import Link, NobodyThere, Session
-from .setaside import SetAside
+from .setaside import SetAside, deaf_to_interrupts
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .task import describe_task
 from .turns import Turns
 from .visible import cuda_started
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
+_STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
 
 
 #: Waits for an answer; gets what to call with each notification, and now and then.
@@ -85,8 +86,7 @@ class Broker:
         self._found: Found | None = find_socket(environ)
         self._deserted = False
         self._silent_until = 0.0
-        #: Why the cell that begins must not run; the next one tries again.
-        self.barred: str | None = None
+        self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
         self._parent_secret = environ.get(names.SECRET)
@@ -238,8 +238,7 @@ class Broker:
                 if _is_what_is_asked(self.grant, wanted):
                     return self.grant
                 self._give_way()
-            result = self._ask_node(wanted, wait, wait_timeout)
-            return self._adopt(result)
+            return self._ask_node(wanted, wait, wait_timeout)
 
     def release(self) -> str | None:
         """Give the lease back; the lease's state then, or ``None`` if there was none.
@@ -283,7 +282,8 @@ class Broker:
         Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
         may need lies in host memory, bars it (`barred` says why).
         """
-        self.barred = None
+        me = threading.get_ident()
+        self._stopped.pop(me, None)
         if self.turns.is_gated:
             self.turns.before_cell()
         if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._aside.holds:
@@ -296,25 +296,51 @@ class Broker:
                 if self.standing is Standing.PARKED or self._aside.holds:
                     self._resume()
         except KeyboardInterrupt:
-            if self._aside.is_incomplete:
-                self._bar("You left the queue.")
+            if self._is_elsewhere:
+                self._stopped[me] = "You left the queue."
+                self._say(_not_run("You left the queue."))
+            elif self.grant is not None:
+                self._stopped[me] = _STOPPED
             else:
                 self._say(
                     "This cell runs without a GPU; the next one asks for it again. "
                     "`%gpushare release` gives it up."
                 )
         except GpuShareError as error:
-            if self._aside.is_incomplete:
-                self._bar(str(error))
+            if self._is_elsewhere:
+                self._stopped[me] = str(error)
+                self._say(_not_run(str(error)))
             else:
                 self._say(f"This cell runs without a GPU: {error} The next one asks again.")
 
-    def _bar(self, why: str) -> None:
-        self.barred = (
-            f"{why} This cell was not run, because what this kernel had on the GPU is in host "
-            "memory. Your variables are kept: run it again, or `%gpushare resume`."
-        )
-        self._say(self.barred)
+    def code_runs(self, begins: bool, is_refusable: bool) -> None:
+        """Code begins or ends in this thread, be it a cell or not.
+
+        What cannot be refused has back what it may need, as a cell has; it may wait for it.
+        """
+        if not begins:
+            self._giving.code_ends()
+            return
+        self._giving.code_begins()
+        if not is_refusable and self._is_elsewhere:
+            self.before_cell()
+
+    @property
+    def barred(self) -> str | None:
+        """Why what begins in this thread must not run; ``None``: it may.
+
+        Whatever has stopped `before_cell`, nothing runs while what it may need is elsewhere.
+        """
+        why = self._stopped.get(threading.get_ident())
+        if self._is_elsewhere:
+            return _not_run(why or "Its GPU is given back.")
+        return why
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether code would find something on the GPU missing, or use what it may not."""
+        parked = self.standing is Standing.PARKED and self._aside.is_incomplete
+        return parked or self.standing is Standing.PARKING or self._aside.holds
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
@@ -393,7 +419,7 @@ class Broker:
         self._tell_frameworks()
         return grant
 
-    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> dict[str, Any]:
+    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         session = self._connect()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
@@ -404,10 +430,12 @@ class Broker:
             "wait": wait,
         }
         bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
-        return self._await(lambda queued, waiting: session.request(params, queued, waiting, bound))
+        return self._obtain(
+            session, lambda queued, waiting: session.request(params, queued, waiting, bound)
+        )
 
-    def _await(self, ask: _Waits) -> dict[str, Any]:
-        """Show the wait while ``ask`` waits."""
+    def _obtain(self, session: Session, ask: _Waits) -> Grant:
+        """Show the wait while ``ask`` waits, and take what it brings."""
         shown = self._make_display()
         last: dict[str, Any] = {}
 
@@ -424,8 +452,12 @@ class Broker:
         except BaseException:
             shown.done(None)
             raise
-        shown.done("GPUs granted.")
-        return result
+        # Stopped between the node manager's word and ours, it would be a lease that nobody has.
+        with deaf_to_interrupts():
+            shown.done("GPUs granted.")
+            grant = self._take(session, result)
+        self._settle_in(grant)
+        return grant
 
     # -- getting again ---------------------------------------------------------------
 
@@ -459,29 +491,33 @@ class Broker:
             self._settle_in(self.grant)  # it has its GPUs, and failed the first time
             return self.grant
         if lease is None:
-            return self._adopt(self._ask_node(self.ask(), True, None))
+            return self._ask_node(self.ask(), True, None)
         session, bound = self._connect(), self.settings.wait_timeout
         try:
-            result = self._await(
-                lambda queued, waiting: session.resume(lease, queued, waiting, bound)
+            return self._obtain(
+                session, lambda queued, waiting: session.resume(lease, queued, waiting, bound)
             )
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._holding.drop_parked()
-            return self._adopt(self._ask_node(self.ask(), True, None))
-        return self._adopt(result)
+            return self._ask_node(self.ask(), True, None)
 
-    def _adopt(self, result: Mapping[str, Any]) -> Grant:
+    def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
         self._limits.forget()
         replaced = self._holding.take(grant, str(result.get("secret", "")))
-        self._aside.granted(self._session)
+        if not session.holds(grant.lease):
+            # Its end was told between the grant and now, when it was not known to be ours.
+            message = "The GPU lease ended as soon as it was granted."
+            self._holding.lose(grant.lease, message)
+            self._holding.settle()
+            raise LeaseLost(message, Reason.UNKNOWN_LEASE)
+        self._aside.granted(session)
         if replaced is not None:
             self._say_once(
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
                 "lease. For more GPUs use `%gpushare request --gpus N` or JUPYTER_GPUSHARE_GPUS."
             )
-        self._settle_in(grant)
         return grant
 
     def _settle_in(self, grant: Grant) -> None:
@@ -598,6 +634,13 @@ class Broker:
         """Whether somebody relies on the node manager: it is configured, or the system's."""
         found = self._found
         return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
+
+
+def _not_run(why: str) -> str:
+    return (
+        f"{why} This cell was not run, because what this kernel had on the GPU is in host "
+        "memory. Your variables are kept: run it again, or `%gpushare resume`."
+    )
 
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:

@@ -49,6 +49,7 @@ class GivingBack:
         self._connect = connect
         self._say = say
         self._busy: bool | None = None
+        self._at_work: set[int] = set()  # threads that run code, be it a cell or not
         # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
         self._between_cells = threading.Lock()
         self._told_ability: str | None = None  # of which lease
@@ -62,6 +63,15 @@ class GivingBack:
         """A cell begins, or none runs any more. Waits for an instant."""
         with self._between_cells:
             self._busy = busy
+
+    def code_begins(self) -> None:
+        """Code begins in this thread: nothing is taken from under it, told as busy or not."""
+        with self._between_cells:
+            self._at_work.add(threading.get_ident())
+
+    def code_ends(self) -> None:
+        """It has ended."""
+        self._at_work.discard(threading.get_ident())
 
     # -- a person's wish ------------------------------------------------------------------
 
@@ -159,8 +169,13 @@ class GivingBack:
                         return
                     if deeper or self._uses_cuda(needs):
                         # It may take long, and this thread gives our signs of life.
-                        holding.standing = Standing.PARKING
-                        _in_background(lambda: self._climb(session, lease, message, needs))
+                        before, holding.standing = holding.standing, Standing.PARKING
+                        try:
+                            _in_background(lambda: self._climb(session, lease, message, needs))
+                        except RuntimeError as error:
+                            holding.standing = before
+                            why = f"There is no thread to park with ({error})."
+                            session.tell_surely(Method.KEPT, lease=lease, reason=why)
                         return
                     self._parked(session, lease, Given(Rung.RELEASE))
                 else:
@@ -172,7 +187,7 @@ class GivingBack:
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
         # Not told that no cell runs: then one does, or nobody would tell of the next.
-        if self._busy is not False:
+        if self._busy is not False or self._at_work:
             return False
         holding = self._holding
         if not is_new:

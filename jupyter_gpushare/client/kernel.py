@@ -2,9 +2,14 @@
 
 Subshells run several cells at once, and a cell may run another one, so it is
 a count and no switch. Silent executions (a front end that looks at variables)
-do not count. Nothing here may break a cell, and only a lease that was given back
+and widgets' messages do not count, but nothing is taken from the GPU under them.
+Nothing here may break a cell, and only a lease that was given back
 while nothing ran may delay it: nothing is imported, and the node manager is
 told by the session's own thread.
+
+What lies elsewhere is never used by mistake: a cell, wherever it runs, has it back
+first or is refused; silent code is refused; a widget's has it back first, for
+nothing can refuse it.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-_OURS: Final = ("%gpushare", "%%gpushare")
+_OURS: Final = "%gpushare"
+_OUR_CELL: Final = "%%gpushare"
 
 
 class Gate:
@@ -27,7 +33,19 @@ class Gate:
 
     def __init__(self, barred: Callable[[], str | None]) -> None:
         self._barred = barred
-        self.is_open = True
+        self._open: set[int] = set()  # threads whose cell has nothing but magics of ours
+
+    def set_open(self, is_open: bool) -> None:
+        """Whether what this thread runs now passes in any case."""
+        if is_open:
+            self._open.add(threading.get_ident())
+        else:
+            self._open.discard(threading.get_ident())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what this thread runs now passes in any case."""
+        return threading.get_ident() in self._open
 
     def visit(self, node: Any) -> Any:
         """Raises IPython's ``InputRejected`` with the reason, where there is one."""
@@ -43,11 +61,19 @@ def _rejected() -> type[Exception]:
     return InputRejected
 
 
+def _is_ours(cell: str) -> bool:
+    """Whether there is nothing in a cell but line magics of ours, which need no GPU."""
+    lines = [line.strip() for line in cell.splitlines()]
+    code = [line for line in lines if line and not line.startswith("#")]
+    return bool(code) and all(line.split()[0] == _OURS for line in code)
+
+
 class CellWatch:
     """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
-    Then ``resume()``, before the first one runs: the one thing here that may
+    Then ``resume()``, before a thread's first one runs: the one thing here that may
     wait, visibly, for a GPU that was given back while nothing ran.
+    ``code(begins, is_refusable)`` is called around whatever runs, cells and all.
     """
 
     def __init__(
@@ -55,9 +81,13 @@ class CellWatch:
         tell: Callable[[bool], None],
         resume: Callable[[], None] = lambda: None,
         barred: Callable[[], str | None] = lambda: None,
+        code: Callable[[bool, bool], None] = lambda begins, is_refusable: None,
+        is_refusable: Callable[[], bool] = lambda: True,
     ) -> None:
         self._tell = tell
         self._resume = resume
+        self._code = code
+        self._is_refusable = is_refusable
         self._lock = threading.Lock()
         self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
         self.gate = Gate(barred)
@@ -70,34 +100,58 @@ class CellWatch:
     def cell_begins(self, info: Any) -> None:
         """``pre_run_cell``."""
         me = threading.get_ident()
+        # Our own magics must work while others have the GPU. (One that a cell runs by
+        # `run_cell` is part of that cell.)
+        is_first = me not in self._depth
+        text = str(getattr(info, "raw_cell", ""))
+        self.gate.set_open(is_first and _is_ours(text))
         with self._lock:
-            first = not self._depth
+            nothing_ran = not self._depth
             self._depth[me] = self._depth.get(me, 0) + 1
-            if first:
+            if nothing_ran:
                 self._report(True)
-        # Our own magics must work while others have the GPU.
-        self.gate.is_open = str(getattr(info, "raw_cell", "")).lstrip().startswith(_OURS)
-        if first and not self.gate.is_open:
+        if is_first and not self.gate.is_open:
             try:
-                self._resume()
+                if text.lstrip().startswith(_OUR_CELL):
+                    # It asks for GPUs itself; only what lies elsewhere must be back.
+                    self._code(True, False)
+                else:
+                    self._resume()
             except Exception:  # noqa: BLE001 - as below
                 return
 
     def cell_ends(self, result: Any) -> None:
         """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
         me = threading.get_ident()
+        self.gate.set_open(False)
         with self._lock:
             left = self._depth.pop(me, 0) - 1
             if left > 0:
                 self._depth[me] = left
-            if not self._depth:
-                self._report(False)
-
-    def code_ends(self) -> None:
-        """``post_execute``, silent or not: a lease that silent code has taken is idle after it."""
+        self._no_more_code()
         with self._lock:
             if not self._depth:
                 self._report(False)
+
+    def code_begins(self) -> None:
+        """``pre_execute``: a cell, silent code, or a widget's message."""
+        try:
+            self._code(True, self._is_refusable())
+        except Exception:  # noqa: BLE001 - as below
+            return
+
+    def code_ends(self) -> None:
+        """``post_execute``, silent or not: a lease that silent code has taken is idle after it."""
+        self._no_more_code()
+        with self._lock:
+            if not self._depth:
+                self._report(False)
+
+    def _no_more_code(self) -> None:
+        if threading.get_ident() in self._depth:
+            return  # of the cell around it there is
+        with suppress(Exception):  # as below
+            self._code(False, True)
 
     def _report(self, busy: bool) -> None:
         try:
@@ -149,6 +203,14 @@ def barred() -> str | None:
     return None if ask is None else ask()
 
 
+def code(begins: bool, is_refusable: bool) -> None:
+    """Code begins or ends in this thread, be it a cell or not."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    code_runs = getattr(acquire, "code_runs", None)
+    if code_runs is not None:
+        code_runs(begins, is_refusable)
+
+
 def annotate(error: BaseException) -> None:
     """Add what is known about the GPUs to a framework's out-of-memory error."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
@@ -163,8 +225,16 @@ def install(ip: Any) -> CellWatch:
         watch = getattr(callback, "__self__", None)
         if isinstance(watch, CellWatch):
             return watch
-    watch = CellWatch(tell, resume, barred)
+
+    def is_refusable() -> bool:
+        # Only what IPython compiles comes to the gate, and not what a widget's message calls.
+        parent = getattr(ip, "parent_header", None) or {}
+        header = parent.get("header", parent)
+        return not str(header.get("msg_type", "")).startswith("comm_")
+
+    watch = CellWatch(tell, resume, barred, code, is_refusable)
     ip.ast_transformers.append(watch.gate)
+    ip.events.register("pre_execute", watch.code_begins)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
@@ -177,7 +247,7 @@ def uninstall(ip: Any) -> None:
     if isinstance(ip.showtraceback, Notes):
         ip.showtraceback = ip.showtraceback.show
     ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]
-    for event in ("pre_run_cell", "post_run_cell", "post_execute"):
+    for event in ("pre_execute", "pre_run_cell", "post_run_cell", "post_execute"):
         for callback in tuple(ip.events.callbacks[event]):
             if isinstance(getattr(callback, "__self__", None), CellWatch):
                 ip.events.unregister(event, callback)

@@ -232,7 +232,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, "left the queue, no GPU was taken.") from None
+            raise _short(interrupt, _what_was_left("left the queue, no GPU was taken.")) from None
         broker().set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
@@ -279,7 +279,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().resume()
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, "left the queue; all stays parked.") from None
+            raise _short(interrupt, _what_was_left("left the queue; all stays parked.")) from None
         if grant is None:
             self._tell("Nothing of this kernel is parked.")
         else:
@@ -326,6 +326,8 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask)
         except KeyboardInterrupt as interrupt:
+            if (late := broker().grant) is not None:
+                _give_back(late)
             raise _short(interrupt, "left the queue; the cell did not run.") from None
         print(f"The cell holds {render.grant_words(grant)} until it ends.")
         try:
@@ -409,6 +411,16 @@ def _covers(grant: Grant, ask: Ask) -> bool:
     """Whether a lease that is held is enough for what is asked."""
     enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
     return enough and len(grant.gpus) >= (ask.gpus or 1)
+
+
+def _what_was_left(otherwise: str) -> str:
+    """What an interrupt has left; it may have come just after the grant."""
+    grant = broker().grant
+    if grant is None:
+        return otherwise
+    from .render import grant_words
+
+    return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
 
 
 def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:

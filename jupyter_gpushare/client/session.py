@@ -343,6 +343,11 @@ class Session:
             self._secrets[lease] = secret
             self._told_activity[lease] = "busy"
 
+    def holds(self, lease: str) -> bool:
+        """Whether signs of life are sent for ``lease``: it is ours, and has not ended."""
+        with self._lock:
+            return lease in self._secrets
+
     def let_go(self, lease: str) -> None:
         """No more signs of life for ``lease``."""
         with self._lock:

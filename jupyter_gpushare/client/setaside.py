@@ -95,11 +95,11 @@ class SetAside:
         ladder = self._get_ladder()
         memory = ladder.memory
         self._say(f"Restoring {format_size(memory)} of GPU memory …")
-        with _deaf_to_interrupts():
+        with deaf_to_interrupts():
             seconds = ladder.bring_back(moved)
-        self._holding.cuda_had = now
-        if session is not None:
-            session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
+            self._holding.cuda_had = now
+            if session is not None:
+                session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")
 
     def _get_ladder(self) -> Ladder:
@@ -121,8 +121,8 @@ class SetAside:
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the end: memory that is half back is no use to anybody."""
+def deaf_to_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the end: what is half done is no use to anybody."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

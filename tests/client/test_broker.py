@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node import RunningNode, until
-from support.scripted_node import ScriptedNode
+from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client import broker as broker_module
 from jupyter_gpushare.client import holding as holding_module
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.broker import Broker
-from jupyter_gpushare.client.errors import GpuShareError, NodeUnavailable, QuotaExceeded
+from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.grant import Grant, read_grant
 from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.settings import Ask, Settings
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GIB = 2**30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -188,6 +189,52 @@ def test_a_refusal_changes_nothing(world: World, node: RunningNode) -> None:
     assert caught.value._render_traceback_() == [f"QuotaExceeded: {caught.value}"]
     assert VISIBLE not in world.environ
     assert broker.standing is Standing.FREE
+
+
+def test_an_interrupt_just_after_the_grant_leaves_no_lease_behind(
+    world: World, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = world.broker()
+
+    def done(text: str | None = None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(world.screen, "done", done)
+    with pytest.raises(KeyboardInterrupt):
+        broker.request(Ask())
+    assert [lease["id"] for lease in held(node)] == [broker.lease]
+    assert broker.release() == "ended"
+    assert not held(node)
+
+
+def test_a_lease_that_ends_before_its_grant_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end is told right behind the grant, and heard before anybody knows whose it is."""
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
+        visitor.notify(Notice.BUDGET, {"level": "warned", "message": "Nearly spent."})
+        visitor.grant(visitor.expect(Method.REQUEST), "another")
+        visitor.live()
+
+    said: list[str] = []
+
+    def slowly(result: Mapping[str, Any]) -> Grant:
+        until(lambda: said, "the lease's end was heard, too")
+        return read_grant(result)
+
+    monkeypatch.setattr(broker_module, "read_grant", slowly)
+    with ScriptedNode(script) as scripted:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
+        broker = Broker(environ, make_display=Screen, say=said.append)
+        with pytest.raises(LeaseLost, match="as soon as it was granted"):
+            broker.request(Ask())
+        assert broker.grant is None
+        assert environ[VISIBLE] == ""
+        assert "JUPYTER_GPUSHARE_LEASE" not in environ
+        assert broker.request(Ask()).lease == "another"
+        broker.close()
 
 
 def test_idle_before_the_grant_is_idle_after_it(world: World, node: RunningNode) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from IPython.core.error import InputRejected
 from IPython.core.events import EventManager, available_events
 from support.kernel import Kernel
 from support.node import NodeClient, RunningNode, until
@@ -113,7 +115,52 @@ def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_m
         shell.events.trigger("pre_run_cell", Cell(code))
         watch.cell_ends(None)
     assert said == [True, False, True, False]
+    said.clear()
+    shell.events.trigger("pre_run_cell", Cell("%gpushare status\nx"))
+    assert said == [True, "resumed"], "what else is in the cell may need the GPU"
     assert shell.tracebacks == 0
+
+
+def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass() -> None:
+    resumed: list[int] = []
+    watch = CellWatch(
+        lambda busy: None, lambda: resumed.append(threading.get_ident()), lambda: "Not now."
+    )
+    watch.cell_begins(Cell("%gpushare status"))
+    assert watch.gate.visit("ours") == "ours"
+
+    def other() -> None:
+        watch.cell_begins(Cell("x"))
+        with pytest.raises(InputRejected, match=r"Not now\."):
+            watch.gate.visit("x")
+        watch.cell_ends(None)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(other).result(10)
+    assert len(resumed) == 1
+    assert threading.get_ident() not in resumed
+    watch.cell_ends(None)
+    with pytest.raises(InputRejected):
+        watch.gate.visit("silent code after it")
+
+
+def test_code_is_told_from_its_beginning_to_its_end() -> None:
+    told: list[tuple[bool, bool]] = []
+    watch = CellWatch(
+        lambda busy: None, code=lambda *what: told.append(what), is_refusable=lambda: False
+    )
+    watch.code_begins()
+    watch.code_ends()
+    assert told == [(True, False), (False, True)], "a widget's message"
+    told.clear()
+    watch.code_begins()
+    watch.cell_begins(Cell("run_cell('x', silent=True)"))
+    watch.code_begins()
+    watch.code_ends()  # of the silent code inside
+    watch.code_ends()
+    assert all(begins for begins, _ in told), "the cell has not ended"
+    watch.cell_ends(None)
+    assert told[-1] == (False, True)
 
 
 def test_installing_twice_counts_once_and_uninstalling_stops() -> None:

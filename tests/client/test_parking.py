@@ -384,3 +384,34 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
         assert told.params.rung == "none"
         assert "too old" in told.params.why
         broker.close()
+
+
+def test_without_a_thread_to_park_with_it_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jupyter_gpushare.client.giveback.cuda_started", lambda: True)
+
+    def none_left(work: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("jupyter_gpushare.client.giveback._in_background", none_left)
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, PARK)
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        broker.set_activity(False)
+        node.wait_for(Method.KEPT, 1)
+        (kept,) = node.calls(Method.KEPT)
+        assert "no thread" in kept.params.reason
+        assert broker.standing is Standing.HELD
+        broker.before_cell()  # and no cell waits for a parking that never ends
+        broker.close()

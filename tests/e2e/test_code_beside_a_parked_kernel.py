@@ -1,0 +1,168 @@
+"""Code that runs while what a kernel had on the GPU is elsewhere: by whatever way it begins.
+
+A kernel whose memory the driver has would hang in its first CUDA call, for good. So whatever
+reaches it brings the memory back first, or is not run. The stage is that of
+`test_parked_by_the_driver`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
+from support.cuda import Call, Cuda
+from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.kernel import Kernel, Shown
+from support.node import until
+
+from jupyter_gpushare.protocol.messages import Method
+
+__all__ = ["cuda_stubs", "cuda_world", "stage"]
+
+pytestmark = pytest.mark.timeout(240)
+
+SAID = "read: b'alice was here'"
+
+
+def park(stage: Stage, kernel: Kernel) -> None:
+    """Everything of the kernel's is with the driver afterwards."""
+    fill(kernel)
+    until(lambda: stage.used("alice"), "her memory is measured")
+    kernel.ok("%gpushare park")
+    stage.until_state("alice", "parked")
+    assert stage.world.state_of(kernel.pid) == 2, "checkpointed"
+
+
+def error(shown: Shown) -> str:
+    assert shown.reply is not None
+    return f"{shown.reply.get('ename')}: {shown.reply.get('evalue')}"
+
+
+def comm(kernel: Kernel, kind: str, **content: Any) -> None:
+    """A message of a widget's."""
+    message = kernel.client.session.msg(kind, {"comm_id": "w", "data": {}, **content})
+    kernel.client.shell_channel.send(message)
+
+
+def test_a_cell_that_only_begins_with_our_magic_is_a_cell(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        park(stage, alice)
+        assert "parked" in alice.ok("%gpushare status").plain()
+        alice.ok("# twice\n%gpushare status\n\n%gpushare quota")
+        stage.until_state("alice", "parked")
+        shown = alice.ok(f"%gpushare status\n{READ}")
+        assert shown.stream().strip() == SAID
+
+
+def test_a_cell_magic_of_ours_runs_what_is_in_the_cell(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        park(stage, alice)
+        shown = alice.ok(f"%%gpushare\n{READ}")
+        assert shown.stream().splitlines()[-1] == SAID
+
+
+def test_what_runs_silently_is_refused_and_not_left_hanging(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        park(stage, alice)
+        assert "InputRejected" in error(alice.run(READ, silent=True))
+        assert "parked" in alice.ok("%gpushare status").plain()
+        assert "InputRejected" in error(alice.run(READ, silent=True)), "our own cell opens no door"
+        assert alice.ok(READ).stream().strip() == SAID
+        reply = alice.run(READ, silent=True).reply
+        assert reply is not None
+        assert reply["status"] == "ok"
+
+
+def test_a_widgets_code_has_its_memory_back_first(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        alice.ok(
+            "seen = []\ndef opened(comm, _message):\n"
+            "    comm.on_msg(lambda _message: seen.append(read()))\n"
+            "get_ipython().kernel.comm_manager.register_target('w', opened)"
+        )
+        comm(alice, "comm_open", target_name="w")
+        park(stage, alice)
+        comm(alice, "comm_msg")
+        assert alice.ok("print(seen)").stream().strip() == "[b'alice was here']"
+
+
+def test_a_widgets_code_is_not_parked_while_it_runs(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        alice.ok(
+            "import time\nseen = []\ndef work(_message):\n"
+            "    time.sleep(4)\n    seen.append(read())\n"
+            "def opened(comm, _message):\n    comm.on_msg(work)\n"
+            "get_ipython().kernel.comm_manager.register_target('w', opened)"
+        )
+        comm(alice, "comm_open", target_name="w")
+        comm(alice, "comm_msg")
+        states: list[int] = []
+        wants = bob.start("%gpushare request")
+        later = alice.start("print(seen)")
+
+        def looked() -> bool:
+            states.append(stage.world.state_of(alice.pid))
+            alice.pump()
+            return bool(later.of("execute_input"))
+
+        until(looked, "the widget's code has run")
+        assert set(states) == {0}, "it ran undisturbed"
+        assert alice.finish(later).stream().strip() == "[b'alice was here']"
+        bob.finish(wants)
+
+
+def test_a_cell_in_a_subshell_waits_as_the_first_one_does(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        subshell = alice.new_subshell()
+        park(stage, alice)
+        bob.ok("%gpushare request")
+        busy = bob.start("import time; time.sleep(60)")
+        stage.until_state("bob", "active")
+        first = alice.start(READ)
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "the first one waits")
+        has = "import os; print('has', os.environ['CUDA_VISIBLE_DEVICES'])"
+        second = alice.start(f"{has}; {READ}", subshell=subshell)
+        until(lambda: (alice.pump(), second.of("execute_input"))[1], "the second one has come")
+        third = alice.start("%gpushare status", subshell=subshell)
+        assert not second.stream(), "it waits, too"
+        bob.interrupt()
+        bob.finish(busy)
+        assert alice.finish(first).stream().strip() == SAID
+        had, said = alice.finish(second).stream().splitlines()
+        assert had.startswith("has GPU-"), "it did not begin without"
+        assert said == SAID
+        alice.finish(third)
+
+
+def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
+    stage: Stage,
+) -> None:
+    with stage.kernel("alice") as alice:
+        park(stage, alice)
+        stage.world.slow(Call.RESTORE, 2000)
+        cell = alice.start("ran = True")
+
+        def restoring() -> bool:
+            alice.pump()
+            return "Restoring" in cell.stream("stderr")
+
+        until(restoring, "it comes back")
+        alice.interrupt()
+        alice.finish(cell)
+        assert "was not run" in cell.error()["evalue"]
+        assert "in host memory" not in cell.error()["evalue"], "it is on the GPU again"
+        until(lambda: stage.lease("alice")["rung"] is None, "the node manager knows")
+        assert alice.ok(READ).stream().strip() == SAID
+        assert alice.ok("print('ran' in globals())").stream().strip() == "False"
+
+
+def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        until(lambda: stage.used("alice"), "her memory is measured")
+        stage.world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
+        assert error(alice.run("%gpushare park")).startswith("CannotGive")
+        assert alice.ok(READ).stream().strip() == SAID
+        assert alice.ok(FILL.replace("alice", "Alice")).reply
