@@ -853,9 +853,12 @@ def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
     return Done(count=1)
 
 
-def _set_limits(draft: Draft, *, may_lift: bool = False) -> None:
+def _set_limits(
+    draft: Draft, *, may_lift: bool = False, used: elastic.Used = elastic.NOTHING_MEASURED
+) -> None:
     """Lift limits, or lower them; before a task may use more, it is reserved."""
-    for told in tuple(elastic.adjust(draft.state, draft.config, draft.at, may_lift=may_lift)):
+    adjusted = elastic.adjust(draft.state, draft.config, draft.at, may_lift=may_lift, used=used)
+    for told in tuple(adjusted):
         for grown in elastic.growth(draft.state, told):
             draft.emit(grown)
         draft.emit(told)
@@ -875,6 +878,7 @@ def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit) -> Decision:
 
 def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     before = len(draft.events)
+    used = elastic.NOTHING_MEASURED
     if draft.state.bursts:
         # First: what is used beyond a reservation depends on its size.
         used = used_by_environment(draft.state, command.readings, draft.config)
@@ -905,7 +909,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         serve(draft)
     for fixed in tuple(elastic.unanswered(draft.state, draft.at)):
         draft.emit(fixed)
-    _set_limits(draft, may_lift=True)
+    _set_limits(draft, may_lift=True, used=used)
     return Done()
 
 

@@ -13,11 +13,13 @@ it is shared equally by the leases there.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
@@ -34,14 +36,24 @@ REST: Final = 30.0
 #: Lifts are multiples of this, and smaller changes upwards are not worth telling.
 STEP: Final = 256 * MIB
 
+#: Bytes by GPU that was measured and environment; ``None``: not all is known.
+Used = Mapping[GpuUuid, Mapping[EnvironmentName, int | None]]
+NOTHING_MEASURED: Final[Used] = MappingProxyType({})
+
 
 def most(config: PolicyConfig, gpu: Gpu) -> int:
     """Bytes up to which a lease's limit on ``gpu`` may be lifted; 0: it is not."""
-    return _bytes(config.burst_memory, gpu)
+    return int(_part_of(gpu, config.burst_memory))
 
 
-def _bytes(size: float, gpu: Gpu) -> int:
-    return int(size * gpu.memory if size <= 1.0 else min(size, gpu.memory))
+def headroom(config: PolicyConfig, gpu: Gpu) -> int:
+    """Bytes that stay free on ``gpu`` when limits are lifted there."""
+    return math.ceil(_part_of(gpu, config.burst_headroom))
+
+
+def _part_of(gpu: Gpu, size: float) -> float:
+    """Bytes: up to 1 a share of the GPU, else a size."""
+    return size * gpu.memory if size <= 1.0 else min(size, gpu.memory)
 
 
 def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
@@ -60,7 +72,12 @@ def entitled(state: State, key: ReservationKey) -> int:
 
 
 def adjust(
-    state: State, config: PolicyConfig, at: float, *, may_lift: bool
+    state: State,
+    config: PolicyConfig,
+    at: float,
+    *,
+    may_lift: bool,
+    used: Used = NOTHING_MEASURED,
 ) -> Iterator[ev.LimitTold]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
     if state.problem is not None or not (config.burst_memory or state.lifts):
@@ -72,20 +89,26 @@ def adjust(
         if books.problem is not None:
             continue
         spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
-        headroom = _bytes(config.burst_headroom, books.gpu)
-        room = spare - headroom
+        kept_free = headroom(config, books.gpu)
+        room = spare - kept_free
         if demand.get(uuid):
             room = min(room, room + freed.get(uuid, 0) - demand[uuid])
+        late = uuid in demand and _is_late(state, config, uuid, at)
+        if late:
+            room -= max(0, _kept(state, uuid, used.get(uuid, {})) - kept_free)
         # What others are to give back is not there yet.
-        now_free = max(0, books.free - headroom)
+        now_free = max(0, books.free - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         shares = _share(max(0, room), wishes)
+        lifted = [name for name, gpu in state.lifts if gpu == uuid]
+        if late and any(shares.get(name, 0) < _lifted_by(state, name, uuid) for name in lifted):
+            shares = {}  # one step was not enough: the next is the last
         rests = at - state.lowered_at.get(uuid, at - REST) < REST
-        for lease in sorted({*shares, *(name for name, gpu in state.lifts if gpu == uuid)}):
+        for lease in sorted({*shares, *lifted}):
             part = _part(state, lease, uuid)
             if part is None:
                 continue
-            now = limit(state, state.leases[lease], part) - part.memory
+            now = _lifted_by(state, lease, uuid)
             wanted = shares.get(lease, 0)
             if wanted > now:
                 wanted = min(wanted, now + now_free)
@@ -97,6 +120,43 @@ def adjust(
                 limits.append(Allocation(uuid, Bytes(part.memory + wanted)))
     for lease, parts in sorted(told.items()):
         yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
+
+
+def patience(config: PolicyConfig) -> float:
+    """Seconds for which somebody's word is enough that memory is on its way back."""
+    return min(ANSWER_WITHIN, config.burst_return)
+
+
+def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
+    """Whether somebody on a GPU takes long to come back.
+
+    If more is needed then, everybody there comes back all the way: who waits is not sent
+    from one to the next, each with ``burst_return`` seconds of its own.
+    """
+    return any(
+        lift.is_lowered and at - lift.lowered_since >= patience(config)
+        for (_name, uuid), lift in state.lifts.items()
+        if uuid == gpu
+    )
+
+
+def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]) -> int:
+    """Bytes on a GPU that are in use though they were asked back."""
+    result = 0
+    for key, burst in state.bursts.items():
+        environment, uuid = key
+        if uuid != gpu or environment not in used:
+            continue
+        held, size = state.reservations[key].memory, used[environment]
+        may = held - burst + _most_extra(_lifts_of(state, key), gpu)
+        result += max(0, min(held, held if size is None else size) - may)
+    return result
+
+
+def _lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes by which a lease's limit on a GPU is lifted, as it was told last."""
+    lift = state.lifts.get((name, gpu))
+    return 0 if lift is None else _extra(state.leases[name], gpu, lift)
 
 
 def _has_line(state: State) -> bool:
@@ -219,31 +279,23 @@ def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
 
 def settle(
     state: State,
-    used: Mapping[GpuUuid, Mapping[EnvironmentName, int | None]],
+    used: Used,
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.ReservationResized]:
-    """Reservations that shrink, by measurements begun ``at``.
-
-    ``used`` are bytes by GPU that was measured and environment; ``None``: not all is known.
-    """
+    """Reservations that shrink, by measurements begun ``at``."""
     for key, burst in sorted(state.bursts.items()):
         environment, gpu = key
         if gpu not in used:
             continue
-        lifts = [
-            (state.leases[name], lift)
-            for (name, uuid), lift in sorted(state.lifts.items())
-            if uuid == gpu and state.leases[name].environment == environment
-        ]
-        extra = max((_extra(lease, gpu, lift) for lease, lift in lifts), default=0)
+        lifts = _lifts_of(state, key)
+        extra = _most_extra(lifts, gpu)
         if extra >= burst:
             continue
         base = entitled(state, key)
         size = used[gpu].get(environment, 0)
-        overdue = lifts and all(
-            at - _since(one, lift) >= config.burst_return for one, lift in lifts
-        )
+        # Where nobody is lifted any more nobody is going to answer either.
+        overdue = all(_is_overdue(one, lift, at, config) for one, lift in lifts)
         if overdue or (
             _may_shrink(lifts, at)
             and size is not None
@@ -259,6 +311,18 @@ def settle(
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
+def _lifts_of(state: State, key: ReservationKey) -> list[tuple[Lease, Lift]]:
+    return [
+        (state.leases[name], lift)
+        for (name, uuid), lift in sorted(state.lifts.items())
+        if uuid == key[1] and state.leases[name].environment == key[0]
+    ]
+
+
+def _most_extra(lifts: Iterable[tuple[Lease, Lift]], gpu: GpuUuid) -> int:
+    return max((_extra(lease, gpu, lift) for lease, lift in lifts), default=0)
+
+
 def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
     """What it may use above its allocation, as it was told last."""
     if lease.phase is not LeasePhase.HELD:
@@ -267,22 +331,30 @@ def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
     return lift.memory - own
 
 
-def _since(lease: Lease, lift: Lift) -> float:
-    """Since when it should be on its way back."""
-    return lift.lowered_since if lease.phase is LeasePhase.HELD else lease.changed_at
+def _is_overdue(lease: Lease, lift: Lift, at: float, config: PolicyConfig) -> bool:
+    """Whether its time to come back is over."""
+    if lease.phase is not LeasePhase.HELD:
+        return at - lease.changed_at >= config.burst_return
+    # Who was just told to come back further has not been asked in vain yet.
+    could_answer = at - lift.told_at >= patience(config)
+    return could_answer and at - lift.lowered_since >= config.burst_return
 
 
 def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
     """Whether a measurement begun ``at`` tells of tasks that know their limits.
 
     An ended lease's process was told no limit; it is waited for until its claim is gone.
+    A parked one that left something says with that what it keeps.
     """
     return all(
-        lease.phase is LeasePhase.HELD
-        and (
-            (lift.confirmed_at is not None and lift.confirmed_at < at)
-            # One with fixed limits was never above its allocation.
-            or (lease.live_limits is False and lift.told_at < at)
+        (lease.has_residue and lease.changed_at < at)
+        or (
+            lease.phase is LeasePhase.HELD
+            and (
+                (lift.confirmed_at is not None and lift.confirmed_at < at)
+                # One with fixed limits was never above its allocation.
+                or (lease.live_limits is False and lift.told_at < at)
+            )
         )
         for lease, lift in lifts
     )
@@ -376,6 +448,17 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
         elif lift.is_lowered and _extra(lease, gpu, lift) >= burst:  # this step is done
             lift = replace(lift, is_lowered=False)
             state = replace(state, lifts=state.lifts.set((name, gpu), lift))
+    return state
+
+
+def parked(state: State, lease: Lease) -> State:
+    """The state after a lease was parked and left something on its GPUs.
+
+    What it was lifted to is on its way back, from now on.
+    """
+    for part in lease.allocations:
+        if (lease.environment, part.gpu) not in state.bursts:
+            state = forget(state, lease.id, part.gpu)
     return state
 
 

@@ -301,8 +301,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     state = _put_lease(state, before, lease)
     state = _gives_up(_leave_behind(state, lease.id, event.at), lease.id)
     if event.rung.stays:
-        for part in lease.allocations:
-            state = elastic.forget(state, lease.id, part.gpu)
+        state = elastic.parked(state, lease)
     else:
         for part in lease.allocations:
             state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)

@@ -68,9 +68,10 @@ def _summary(state: State) -> Iterator[ev.Event]:
 
 def _lifts(state: State) -> Iterator[ev.Event]:
     for (name, gpu), lift in sorted(state.lifts.items()):
-        if state.leases[name].phase is not LeasePhase.ENDED:
-            told = (Allocation(gpu, lift.memory),)
-            yield ev.LimitTold(lift.told_at, name, state.leases[name].environment, told)
+        told = (Allocation(gpu, lift.memory),)
+        # Twice where it was told again on its way back: the bound counts from the first time.
+        for at in sorted({lift.lowered_since, lift.told_at} if lift.is_lowered else {lift.told_at}):
+            yield ev.LimitTold(at, name, state.leases[name].environment, told)
     for name, lease in sorted(state.leases.items()):
         if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
             continue

@@ -66,6 +66,7 @@ def step(
     state: State, over: Mapping[FlagKey, Over], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """What is due at ``at`` for the flagged processes that are still ``over`` their limits."""
+    asked: set[LeaseId] = set()  # once, also where it is over its limit on several GPUs
     for key, now in sorted(over.items(), key=lambda entry: repr(entry[0])):
         gpu, process, _kind = key
         flag, lease = state.flags.get(key), state.leases[now.lease]
@@ -78,7 +79,8 @@ def step(
                 at, lease.id, lease.environment, gpu, process, stage, now.used, held
             )
         parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
-        if parks and not now.works and _may_park(lease, at):
+        if parks and not now.works and lease.id not in asked and _may_park(lease, at):
+            asked.add(lease.id)
             stay = tuple(
                 Allocation(part.gpu, Bytes(config.park_residue)) for part in lease.allocations
             )

@@ -52,10 +52,10 @@ def _lift_to_what_is_not_back(monkeypatch):
     """What others were told to give back is given on at once."""
     original = elastic.adjust
 
-    def adjust(state, config, at, *, may_lift):
+    def adjust(state, config, at, **more):
         gpus = {uuid: dataclasses.replace(x, reserved=0) for uuid, x in state.gpus.items()}
         bare = dataclasses.replace(state, gpus=state.gpus.update(gpus))
-        return original(bare, config, at, may_lift=may_lift)
+        return original(bare, config, at, **more)
 
     monkeypatch.setattr(elastic, "adjust", adjust)
 
@@ -63,8 +63,8 @@ def _lift_to_what_is_not_back(monkeypatch):
 def _never_lower(monkeypatch):
     original = elastic.adjust
 
-    def adjust(state, config, at, *, may_lift):
-        return (e for e in original(state, config, at, may_lift=may_lift) if may_lift)
+    def adjust(state, config, at, *, may_lift, **more):
+        return (e for e in original(state, config, at, may_lift=may_lift, **more) if may_lift)
 
     monkeypatch.setattr(elastic, "_demand", lambda state, config, at: ({}, {}))
     monkeypatch.setattr(elastic, "adjust", adjust)
@@ -84,6 +84,32 @@ def _shrink_on_a_word(monkeypatch):
         return decision
 
     monkeypatch.setitem(decide._DECIDE, decide.cmd.ConfirmLimit, confirm)
+
+
+def _round_the_headroom_down(monkeypatch):
+    monkeypatch.setattr(elastic.math, "ceil", int)
+
+
+def _go_on_in_small_steps(monkeypatch):
+    """Each step has the whole time to itself."""
+    monkeypatch.setattr(elastic, "_is_late", lambda *state: False)
+
+
+def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
+    """Nobody is there any more whose time could run out."""
+    original = elastic.settle
+
+    def settle(state, used, at, config):
+        parked = {
+            part.gpu: frozenset((lease.environment,))
+            for lease in state.leases.values()
+            if lease.has_residue or lease.is_resuming
+            for part in lease.allocations
+        }
+        events = original(state, used, at, config)
+        return (e for e in events if e.environment not in parked.get(e.gpu, ()))
+
+    monkeypatch.setattr(decide.elastic, "settle", settle)
 
 
 def _count_lifts_as_entitlement(monkeypatch):
@@ -107,6 +133,9 @@ def _count_lifts_as_entitlement(monkeypatch):
         _lift_to_what_is_not_back,
         _never_lower,
         _shrink_on_a_word,
+        _round_the_headroom_down,
+        _go_on_in_small_steps,
+        _forget_what_a_parked_task_was_lifted_to,
         _count_lifts_as_entitlement,
     ],
     ids=lambda plant: plant.__name__.strip("_"),

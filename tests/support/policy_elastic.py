@@ -13,10 +13,13 @@ from jupyter_gpushare.policy.model import (
     Bytes,
     EnvironmentName,
     LeaseId,
+    ProcessId,
     Quota,
     Request,
+    Rung,
 )
 from jupyter_gpushare.policy.state import State
+from support.policy_stories import idle
 from support.policy_world import BOOT, GIB, World, gpu
 
 ZERO = gpu(0).uuid
@@ -34,8 +37,11 @@ def limit(world: World, lease: str) -> float:
     return elastic.limit(world.state, found, found.allocations[0]) / GIB
 
 
-def reserved(world: World) -> float:
-    return world.state.gpus[ZERO].reserved / GIB
+def reserved(world: World, who: str | None = None) -> float:
+    """GiB that are reserved for one environment, or for all."""
+    if who is None:
+        return world.state.gpus[ZERO].reserved / GIB
+    return world.state.reservations[(EnvironmentName(who), ZERO)].memory / GIB
 
 
 def answers(world: World, lease: str, *, live: bool = True) -> None:
@@ -46,6 +52,11 @@ def answers(world: World, lease: str, *, live: bool = True) -> None:
     who = (found.id, found.environment, found.task.process)
     gpus = (Allocation(ZERO, lift.memory),) if live else ()
     world.run(cmd.ConfirmLimit(world.at, *who, gpus, live))
+
+
+def caller(world: World, lease: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
+    found = world.state.leases[LeaseId(lease)]
+    return found.id, found.environment, found.task.process
 
 
 def look(world: World, seconds: float = 2.0) -> None:
@@ -150,6 +161,31 @@ def who_does_not_come_back_is_over_the_limit() -> None:
     assert world.state.leases[LeaseId("L3")].phase.value == "held"
 
 
+def who_waits_is_not_sent_from_one_to_the_next() -> None:
+    """Where a step was not enough all come back all the way, in the time of the first step."""
+    world = roomy(burst_return=30.0)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    look(world)
+    for name in ("L1", "L2"):
+        answers(world, name)
+    assert (limit(world, "L1"), limit(world, "L2")) == (45, 45)
+    uses(world, 1, 60)
+    look(world)
+    world.request("carol", 3)
+    assert (limit(world, "L1"), limit(world, "L2")) == (27.5, 27.5)
+    for _ in range(4):
+        look(world)
+    assert limit(world, "L2") == 27.5, "it has its time to answer"
+    for _ in range(2):
+        look(world)
+    assert (limit(world, "L1"), limit(world, "L2")) == (20, 20)
+    assert reserved(world) == 90
+    for _ in range(10):
+        look(world)
+    assert world.state.leases[LeaseId("L3")].phase.value == "held"
+
+
 def who_gives_no_answer_is_never_lifted_again() -> None:
     """A framework whose limit is fixed says so, or says nothing."""
     for says in (True, False):
@@ -194,6 +230,55 @@ def a_second_task_of_the_environment_brings_the_first_back() -> None:
     assert not world.state.lifts
 
 
+def the_headroom_is_rounded_up() -> None:
+    """A tenth of most GPUs is no whole number of bytes: rather one more stays free."""
+    config = PolicyConfig(burst_memory=0.9, burst_return=100.0, heartbeat_timeout=1e6)
+    world = World(config).start([gpu(0, 9)], Quota(1, Bytes(GIB // 2)))
+    world.request("alice", 1)
+    look(world)
+    answers(world, "L1")
+    world.request("bob", 2)
+    look(world)
+    answers(world, "L1")
+    uses(world, 1, 5)
+    look(world)
+    assert reserved(world) == 5.5, "she has not yet given back all of it"
+    look(world, 31.0)
+    assert limit(world, "L2") > 3
+    assert 0 <= world.state.gpus[ZERO].free - 0.1 * 9 * GIB < 1
+
+
+def who_parks_gives_back_what_was_lifted() -> None:
+    """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
+    world = lifted(burst_return=30.0, idle_timeout=5.0)
+    idle(world, "L1")
+    world.run(cmd.Park(world.at, *caller(world, "L1"), Rung.TRIM))
+    uses(world, 1, 60)
+    look(world)
+    assert 60 <= reserved(world) < 61, "what is not there any more is back at once"
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    uses(world, 1, 30)
+    look(world)
+    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    look(world, 31.0)
+    assert (reserved(world, "alice"), world.state.gpus[ZERO].unleased) == (20, 10 * GIB)
+
+
+def who_resumes_begins_with_its_allocation() -> None:
+    """Nobody told it that it may use more, so nothing more is kept for it."""
+    world = lifted(burst_return=30.0, idle_timeout=5.0)
+    idle(world, "L1")
+    world.run(cmd.Park(world.at, *caller(world, "L1"), Rung.TRIM))
+    look(world)
+    world.run(cmd.Resume(world.at, *caller(world, "L1")))
+    assert limit(world, "L1") == 20
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("carol", 3)
+    look(world)
+    assert reserved(world, "alice") == 20
+    assert "L3" in world.state.queue.waiting, "what it uses all the same is given to nobody"
+
+
 def lifts_survive_a_restart() -> None:
     """What a task was told holds: it does not notice that the node manager was killed."""
     world = lifted()
@@ -213,8 +298,12 @@ ELASTIC = (
     two_share_what_is_above_the_headroom,
     who_waits_gets_what_was_lifted_step_by_step,
     who_does_not_come_back_is_over_the_limit,
+    who_waits_is_not_sent_from_one_to_the_next,
     who_gives_no_answer_is_never_lifted_again,
     nobody_is_lifted_while_somebody_waits,
     a_second_task_of_the_environment_brings_the_first_back,
+    the_headroom_is_rounded_up,
+    who_parks_gives_back_what_was_lifted,
+    who_resumes_begins_with_its_allocation,
     lifts_survive_a_restart,
 )

@@ -30,7 +30,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.state import ClaimKey, State
 from support.policy_world import BOOT, GIB, World, gpu, process
 
 PEOPLE = ("alice", "bob", "carol")
@@ -47,7 +47,6 @@ CONFIG = PolicyConfig(
     residue_margin=GIB // 16,
     parked_memory=24 * GIB,
     parked_memory_per_environment=16 * GIB,
-    burst_memory=0.0,
     burst_return=10.0,
 )
 
@@ -55,9 +54,13 @@ CONFIG = PolicyConfig(
 class Histories(RuleBasedStateMachine):
     """People come, ask, use memory, squat, hang and die; the manager restarts."""
 
-    @initialize(gpus=st.lists(st.integers(4, 24), min_size=1, max_size=4))
-    def begin(self, gpus: list[int]) -> None:
-        self.world = World(CONFIG).start(
+    @initialize(
+        gpus=st.lists(st.integers(4, 24), min_size=1, max_size=4),
+        burst=st.sampled_from([0.0, 0.9]),
+    )
+    def begin(self, gpus: list[int], burst: float) -> None:
+        config = dataclasses.replace(CONFIG, burst_memory=burst)
+        self.world = World(config).start(
             [gpu(index, size) for index, size in enumerate(gpus)],
             Quota(1, Bytes(4 * GIB)),
             alice=Quota(2, None, weight=2.0),
@@ -161,6 +164,13 @@ class Histories(RuleBasedStateMachine):
         """Time passes with signs of life, and the GPUs are measured."""
         self.time_passes(seconds, "nobody")
         self.world.observe()
+
+    @precondition(lambda self: self.world.state.lifts and self.world.state.queue.waiting)
+    @rule(seconds=st.sampled_from([2.0, 5.0]))
+    def keep_looking(self, seconds: float) -> None:
+        """The GPUs are measured again and again while somebody waits, as they really are."""
+        for _ in range(10):
+            self.look_again(seconds)
 
     @precondition(lambda self: self._leases(LeasePhase.PARKED))
     @rule(data=st.data(), gib=st.integers(1, 8))
@@ -360,9 +370,7 @@ class Histories(RuleBasedStateMachine):
         assert state.reservations == before.reservations
         assert state.grants == before.grants
         assert state.bursts == before.bursts
-        held = {n for n, x in before.leases.items() if x.phase is not LeasePhase.ENDED}
-        limits = {key: lift.memory for key, lift in before.lifts.items() if key[0] in held}
-        assert {key: lift.memory for key, lift in state.lifts.items()} == limits
+        assert self._limits(state) == self._limits(before)
         assert state.queue.held_up == before.queue.held_up
         self.world.state = dataclasses.replace(
             state,
@@ -387,6 +395,15 @@ class Histories(RuleBasedStateMachine):
         self.world.run(cmd.Start(self.world.at, BOOT, gpus))
         self.world.measure_budgets()
         self.world.observe()
+
+    @staticmethod
+    def _limits(state: State) -> dict[ClaimKey, tuple[int, float | None]]:
+        """What tasks were told, and since when they are to come back."""
+        return {
+            key: (lift.memory, lift.lowered_since if lift.is_lowered else None)
+            for key, lift in state.lifts.items()
+            if state.leases[key[0]].phase is LeasePhase.HELD
+        }
 
     @invariant()
     def no_leak(self) -> None:

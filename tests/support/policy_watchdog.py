@@ -8,7 +8,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.effects import Signal, TellOverLimit
-from jupyter_gpushare.policy.model import Bytes, HolderAction, ParkReason, Quota
+from jupyter_gpushare.policy.model import Bytes, HolderAction, ParkReason, Quota, Request
 from support.policy_stories import idle
 from support.policy_world import GIB, World, gpu
 
@@ -78,6 +78,19 @@ def an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
     assert len(parks(world)) == 2
 
 
+def who_is_over_on_several_gpus_is_asked_once() -> None:
+    """One answer frees them all."""
+    config = PolicyConfig(heartbeat_timeout=1e6)
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)))
+    world.request("alice", 1, Request(2))
+    for index in (0, 1):
+        world.memory[(1, gpu(index).uuid)] = 12 * GIB
+    idle(world, "L1")
+    watch(world, 40)
+    assert len(world.state.flags) == 2
+    assert len(parks(world)) == 1
+
+
 def who_goes_back_in_time_hears_no_more() -> None:
     """And begins anew the next time."""
     world = over()
@@ -106,6 +119,7 @@ def the_last_resort_is_what_the_administrator_chose() -> None:
 WATCHDOG = (
     the_stages_come_in_their_time_and_do_no_harm_by_default,
     an_idle_one_is_asked_for_its_gpu_though_nobody_waits,
+    who_is_over_on_several_gpus_is_asked_once,
     who_goes_back_in_time_hears_no_more,
     the_last_resort_is_what_the_administrator_chose,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, parking, watchdog
+from jupyter_gpushare.policy import core, elastic, parking, watchdog
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -71,8 +71,10 @@ class World:
     asked: dict[LeaseId, float] = field(default_factory=dict)
     #: How many more grants may pass each waiting request, counted here.
     may_pass: dict[LeaseId, int] = field(default_factory=dict)
-    #: Since which measurement a request waits only because somebody's limit is lifted.
-    blocked: dict[LeaseId, float] = field(default_factory=dict)
+    #: Since which measurement a request waits only because somebody's limit is lifted, and
+    #: the longest time between two measurements from then on.
+    blocked: dict[LeaseId, tuple[float, float]] = field(default_factory=dict)
+    looked_at: float = 0.0
     serial: int = 0
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
@@ -160,7 +162,8 @@ class World:
         if grew <= 0:
             return
         gpu = after.gpus[event.gpu]
-        assert gpu.free >= 0.1 * gpu.gpu.memory, "the head-room was given away"
+        headroom = self.config.burst_headroom * gpu.gpu.memory  # a share, in these worlds
+        assert gpu.free >= headroom, f"the head-room was given away: {gpu.free} of {headroom}"
         assert not [i for i in after.queue.waiting.values() if i.left is None], "somebody waits"
         left = sum(
             min(size, self.entitled.get((pid, where), 0))
@@ -182,22 +185,27 @@ class World:
             self.entitled[holder] = max(self.entitled.get(holder, 0), part.memory)
 
     def nobody_waits_for_a_lift(self) -> None:
-        """Who waits only because others are lifted waits for a bounded time."""
+        """Who waits only because others are lifted waits for a bounded time.
+
+        What the node manager does about it it does when it measures, so the bound counts from
+        one measurement to another, and two of them are needed on the way.
+        """
         state, config = self.state, self.config
         urgent = state.queue.first_urgent(state.grants)
         line = [i.lease for i in state.queue.service_order(state.grants) if i.left is None]
-        waits = set()
+        gap, self.looked_at = self.at - self.looked_at, self.at
+        waits: dict[LeaseId, tuple[float, float]] = {}
         for name in line[:1] if urgent else line[: parking.HELPED]:
             lease = state.leases[name]
             see = partial(parking.unlifted, state, ())
             if not isinstance(parking.try_place(state, lease, config), Granted) and isinstance(
                 parking.try_place(state, lease, config, (), see), Granted
             ):
-                waits.add(name)
-        self.blocked = {n: t for n, t in self.blocked.items() if n in waits}
-        for name in waits:
-            since = self.blocked.setdefault(name, self.at)
-            bound = config.burst_return + 2 * parking.ANSWER_WITHIN
+                since, widest = self.blocked.get(name, (self.at, 0.0))
+                waits[name] = (since, max(widest, gap) if name in self.blocked else 0.0)
+        self.blocked = waits
+        for name, (since, widest) in waits.items():
+            bound = config.burst_return + elastic.patience(config) + 2 * widest
             assert self.at - since <= bound, f"{name} waits for memory that others have on top"
 
     def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
@@ -213,7 +221,8 @@ class World:
             worked = self.worked.get(lease.task.process.pid)
             assert worked is None or event.at - worked >= watchdog.QUIET, "its GPU was at work"
             last = self.asked.get(event.lease, -watchdog.ASK_AGAIN)
-            assert event.at - last >= watchdog.ASK_AGAIN or last < since, "asked too often"
+            # Nobody is asked at the instant at which it becomes idle: that was another idleness.
+            assert event.at - last >= watchdog.ASK_AGAIN or last <= since, "asked too often"
             self.asked[event.lease] = event.at
             return
         quota = before.quotas.resolve(lease.environment)[0]
