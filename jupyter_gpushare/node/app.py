@@ -342,7 +342,8 @@ class Policy(Configurable):
         default_value=0.0,
         help="""Up to what a lease's memory limit on a nearly empty GPU is lifted, while nobody
         waits: a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks
-        whose limit can change while they run (PyTorch).""",
+        whose limit can change while they run (PyTorch, CuPy). A quota's own burst_memory goes
+        before this.""",
     ).tag(config=True)
     burst_headroom = Union(
         [Float(min=0.0), Unicode()],

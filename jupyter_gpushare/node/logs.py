@@ -134,6 +134,8 @@ def _quota(event: ev.QuotaOverridden) -> Fields:
         "memory": quota.memory,
         "weight": quota.weight,
         "gpu_hours": quota.gpu_hours,
+        "idle_timeout": quota.idle_timeout,
+        "burst_memory": quota.burst_memory,
         "by": event.by,
     }
 

@@ -11,7 +11,7 @@ from ..policy import commands as cmd
 from ..policy.model import Bytes, EnvironmentName, Gpu, Quota
 from ..protocol.sizes import parse_share, parse_size
 
-_KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout")
+_KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout", "burst_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,21 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
         weight=_number(where, given, "weight", 1e-6) or 1.0,
         gpu_hours=_number(where, given, "gpu_hours", 0.0),
         idle_timeout=_number(where, given, "idle_timeout", 0.0),
+        burst_memory=_burst(where, given.get("burst_memory")),
     )
+
+
+def _burst(where: str, given: Any) -> float | None:
+    """Up to 1 a share of a GPU, whichever it is, else bytes; 0 is none at all."""
+    if given is None:
+        return None
+    if type(given) in (int, float) and given == 0:
+        return 0.0
+    try:
+        share = parse_share(given)
+        return float(parse_size(given)) if share is None else share
+    except ValueError as error:
+        raise ValueError(f"{where}: burst_memory: {error}") from error
 
 
 def _memory(given: Any, node: NodeSize) -> int:

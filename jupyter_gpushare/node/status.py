@@ -216,7 +216,8 @@ def quota_document(
 ) -> dict[str, Any]:
     """An environment's quota in force, where it comes from, and the GPUs it holds now.
 
-    ``budget`` is ``None`` where GPU-hours are not limited.
+    ``budget`` is ``None`` where GPU-hours are not limited. ``burst_memory`` is the node's where
+    the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
     """
     quota, source = state.quotas.resolve(environment)
     used = sum((environment, gpu) in state.reservations for gpu in state.gpus)
@@ -226,6 +227,7 @@ def quota_document(
         "weight": quota.weight,
         "source": source.value,
         "used_gpus": used,
+        "burst_memory": elastic.burst_memory(state, config, environment),
         "budget": _budget(state, environment, quota, config),
     }
 

@@ -90,17 +90,25 @@ def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) ->
 
 def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
     memory = None if params.memory is None else Bytes(params.memory)
-    quota = Quota(params.gpus, memory, params.weight, params.gpu_hours, params.idle_timeout)
+    quota = Quota(
+        params.gpus,
+        memory,
+        params.weight,
+        params.gpu_hours,
+        params.idle_timeout,
+        params.burst_memory,
+    )
     return cmd.SetQuota(at, EnvironmentName(params.environment), quota, who.environment)
 
 
 def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
     """``params`` with what they leave open taken from the quota in force."""
-    hours, idle = params.gpu_hours, params.idle_timeout
+    hours, idle, burst = params.gpu_hours, params.idle_timeout, params.burst_memory
     return replace(
         params,
         gpu_hours=now.gpu_hours if hours is None else hours,
         idle_timeout=now.idle_timeout if idle is None else idle,
+        burst_memory=now.burst_memory if burst is None else burst,
     )
 
 

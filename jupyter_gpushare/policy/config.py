@@ -38,8 +38,9 @@ class PolicyConfig:
     a process over its limit is asked to empty its caches, is asked for its GPUs when it is idle,
     and meets ``audit_action`` (not before ``audit_grace``).
 
-    ``burst_memory`` is up to which a lease's limit on a nearly empty GPU is lifted, and
-    ``burst_headroom`` what stays free there: up to 1 a share of the GPU, else bytes.
+    ``burst_memory`` is up to which a lease's limit on a nearly empty GPU is lifted, where its
+    quota has none of its own, and ``burst_headroom`` what stays free there: up to 1 a share of
+    the GPU, else bytes.
     ``burst_return`` seconds after a task was told to come back its reservation has shrunk.
 
     ``share_mode`` and ``share_modes`` (by a GPU's UUID or a part of its name) say

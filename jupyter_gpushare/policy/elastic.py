@@ -41,9 +41,10 @@ Used = Mapping[GpuUuid, Mapping[EnvironmentName, int | None]]
 NOTHING_MEASURED: Final[Used] = MappingProxyType({})
 
 
-def most(config: PolicyConfig, gpu: Gpu) -> int:
-    """Bytes up to which a lease's limit on ``gpu`` may be lifted; 0: it is not."""
-    return int(_part_of(gpu, config.burst_memory))
+def burst_memory(state: State, config: PolicyConfig, environment: EnvironmentName) -> float:
+    """Up to what an environment's limits may be lifted: up to 1 a share of a GPU, else bytes."""
+    own = state.quotas.resolve(environment)[0].burst_memory
+    return config.burst_memory if own is None else own
 
 
 def headroom(config: PolicyConfig, gpu: Gpu) -> int:
@@ -80,7 +81,9 @@ def adjust(
     used: Used = NOTHING_MEASURED,
 ) -> Iterator[ev.LimitTold]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
-    if state.problem is not None or not (config.burst_memory or state.lifts):
+    if state.problem is not None or not (
+        config.burst_memory or state.lifts or state.quotas.has_bursts
+    ):
         return
     line = _has_line(state)
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
@@ -175,7 +178,6 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
     """Bytes by which each lease on a GPU could be lifted at most."""
     if memory.in_time(state, config, gpu):
         return  # what is free there is for others' turns
-    ceiling = most(config, state.gpus[gpu].gpu)
     for name, uuid in state.claims:
         if uuid != gpu:
             continue
@@ -184,6 +186,8 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
         # Children have limits of their own in mind, and who shares a reservation has its task.
         if part is None or not alone or lease.stalled or len(lease.members) != 1:
             continue
+        burst = burst_memory(state, config, lease.environment)
+        ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
         if lease.live_limits is False or lease.is_resuming or part.memory >= ceiling:
             continue
         yield (name, gpu), ceiling - part.memory

@@ -225,7 +225,8 @@ class Quota:
     ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
     GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held
     in the rolling window (``None``: no budget). ``idle_timeout`` (seconds; 0 = never)
-    goes before the node's own; ``None`` leaves it to that.
+    goes before the node's own; ``None`` leaves it to that. So does ``burst_memory``, up to
+    which a limit is lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not.
     """
 
     gpus: int
@@ -233,6 +234,7 @@ class Quota:
     weight: float = 1.0
     gpu_hours: float | None = None
     idle_timeout: float | None = None
+    burst_memory: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ class QuotaBook:
         every = (*self.groups.values(), *self.users.values(), *self.overrides.values())
         return any(quota.gpu_hours is not None for quota in (self.default, *every))
 
+    @property
+    def has_bursts(self) -> bool:
+        """Whether any quota lets limits be lifted (:mod:`.elastic`)."""
+        every = (*self.groups.values(), *self.users.values(), *self.overrides.values())
+        return any(quota.burst_memory for quota in (self.default, *every))
+
     def resolve(self, environment: EnvironmentName) -> tuple[Quota, QuotaSource]:
         """The quota in force and where it came from."""
         if environment in self.overrides:
@@ -58,6 +64,7 @@ def best(quotas: Iterable[Quota]) -> Quota:
     sizes = [quota.memory for quota in several]
     hours = [quota.gpu_hours for quota in several]
     idle = [quota.idle_timeout for quota in several]
+    bursts = [quota.burst_memory for quota in several if quota.burst_memory is not None]
     return Quota(
         gpus=max(quota.gpus for quota in several),
         memory=None if None in sizes else max(size for size in sizes if size is not None),
@@ -65,4 +72,6 @@ def best(quotas: Iterable[Quota]) -> Quota:
         gpu_hours=None if None in hours else max(h for h in hours if h is not None),
         # 0 is never, the most generous.
         idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
+        # A group that says nothing of it neither allows nor forbids; a size goes before a share.
+        burst_memory=max(bursts, default=None),
     )

@@ -283,7 +283,8 @@ class TaskEndedParams:
 class QuotaParams:
     """An admin's override. ``memory`` in bytes; ``None``: whole GPUs.
 
-    ``gpu_hours`` and ``idle_timeout`` (seconds) stay as they are where ``None``.
+    ``gpu_hours``, ``idle_timeout`` (seconds) and ``burst_memory`` (up to 1 a share of a GPU, else
+    bytes) stay as they are where ``None``.
     """
 
     environment: str
@@ -292,6 +293,7 @@ class QuotaParams:
     weight: float
     gpu_hours: float | None = None
     idle_timeout: float | None = None
+    burst_memory: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,6 +601,7 @@ def _quota(read: _Reader) -> QuotaParams:
         weight=read.number("weight", 1.0, 1e-6, 1e6),
         gpu_hours=read.number_or_none("gpu_hours", 0.0, 1e9),
         idle_timeout=read.number_or_none("idle_timeout", 0.0, 1e9),
+        burst_memory=read.number_or_none("burst_memory", 0.0, 2.0**53),
     )
 
 

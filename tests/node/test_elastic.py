@@ -25,6 +25,7 @@ def node(world: NvmlWorld, directory: Path, more: str = "") -> Iterator[RunningN
     tokens = directory / "tokens.json"
     tokens.touch(0o600)
     people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
     tokens.write_text(json.dumps({"tokens": people}))
     with RunningNode(
         directory,
@@ -104,3 +105,28 @@ def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(
         until(lambda: gpu_row(alice)["reserved"] == 20 * GIB, "it was never used")
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is False
+
+
+def test_a_quota_forbids_it_and_an_administrator_allows_it(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    forbidden = '{"gpus": 1, "memory": "20GiB", "burst_memory": 0}'
+    with (
+        node(nvml_world, tmp_path, f"c.Quotas.users = {{'alice': {forbidden}}}\n") as running,
+        Puppet() as a,
+        Puppet() as b,
+    ):
+        alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
+        root = b.client(running.socket, "root")
+        alice.request()
+        bob.request()
+        assert told(bob)[1] == 70, "her part as well"
+        assert alice.call(Method.STATUS)["quota"]["burst_memory"] == 0
+        assert bob.call(Method.STATUS)["quota"]["burst_memory"] == 0.9
+        wish: dict[str, Any] = {"environment": "alice", "gpus": 1, "memory": 20 * GIB}
+        allowed = root.call(Method.QUOTA_SET, **wish, burst_memory=float(30 * GIB))
+        assert allowed["burst_memory"] == 30 * GIB
+        assert told(bob)[1] == 60
+        kept = root.call(Method.QUOTA_SET, **wish, weight=2.0)
+        assert kept["burst_memory"] == 30 * GIB, "it was left out"

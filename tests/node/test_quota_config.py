@@ -28,6 +28,9 @@ def gpu(index: int, memory: int) -> Gpu:
         ({"gpus": 1, "memory": 1.0}, Quota(1, Bytes(24 * GIB))),
         ({"gpus": 0, "weight": 2, "gpu_hours": 10}, Quota(0, weight=2.0, gpu_hours=10.0)),
         ({"gpus": 1, "idle_timeout": 600}, Quota(1, idle_timeout=600.0)),
+        ({"gpus": 1, "burst_memory": 0}, Quota(1, burst_memory=0.0)),
+        ({"gpus": 1, "burst_memory": 0.9}, Quota(1, burst_memory=0.9)),
+        ({"gpus": 1, "burst_memory": "60GiB"}, Quota(1, burst_memory=60.0 * GIB)),
     ],
 )
 def test_what_is_understood(given: dict[str, Any], quota: Quota) -> None:
@@ -49,6 +52,10 @@ def test_what_is_understood(given: dict[str, Any], quota: Quota) -> None:
         ({"weight": 0}, "weight"),
         ({"gpu_hours": -1}, "gpu_hours"),
         ({"idle_timeout": "soon"}, "idle_timeout"),
+        ({"burst_memory": "more"}, "burst_memory: .*no memory size"),
+        ({"burst_memory": 1.5}, "burst_memory: .*no part of a GPU"),
+        ({"burst_memory": False}, "burst_memory: .*no memory size"),
+        ({"burst_memory": []}, "burst_memory: .*no memory size"),
     ],
 )
 def test_what_is_refused_says_where_and_why(given: Any, said: str) -> None:

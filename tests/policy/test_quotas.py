@@ -29,3 +29,13 @@ def test_the_best_of_several_groups_is_taken_part_by_part():
     several = [Quota(1, Bytes(8), 2.0, 10.0, 60.0), Quota(3, Bytes(4), 1.0, None, 30.0)]
     assert best(several) == Quota(3, Bytes(8), 2.0, None, 60.0)
     assert best([Quota(1, None), Quota(2, Bytes(5))]).memory is None
+
+
+def test_a_group_that_says_nothing_of_lifted_limits_neither_allows_nor_forbids_them():
+    def of(*bursts):
+        return best([Quota(1, burst_memory=burst) for burst in bursts]).burst_memory
+
+    assert of(None, None) is None
+    assert of(None, 0.0) == 0.0
+    assert of(None, 0.0, 0.5) == 0.5
+    assert of(0.9, 40.0 * 2**30) == 40 * 2**30

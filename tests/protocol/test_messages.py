@@ -158,8 +158,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
     Method.QUOTA_LIST: ({}, NoParams()),
     Method.QUOTA_SET: (
-        {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "gpu_hours": 3},
-        QuotaParams("e", 1, None, 2.0, 3.0, None),
+        {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "burst_memory": 0.5},
+        QuotaParams("e", 1, None, 2.0, None, None, 0.5),
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
     Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
@@ -393,6 +393,7 @@ def test_params_may_be_left_out() -> None:
         (Method.QUOTA_SET, {"gpu_hours": -1}),
         (Method.QUOTA_SET, {"gpu_hours": "many"}),
         (Method.QUOTA_SET, {"idle_timeout": 1e999}),
+        (Method.QUOTA_SET, {"burst_memory": -0.5}),
         (Method.RELEASE, {"lease": "l", "request_id": "r"}),
         (Method.RELEASE, {"lease": None, "request_id": None}),
         (Method.USAGE, {"since": -1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from jupyter_gpushare.policy import commands as cmd
@@ -279,6 +280,33 @@ def who_resumes_begins_with_its_allocation() -> None:
     assert "L3" in world.state.queue.waiting, "what it uses all the same is given to nobody"
 
 
+def a_quota_may_allow_it_or_forbid_it() -> None:
+    """To one user alone, and it is taken back from who may no more."""
+    quota = Quota(1, Bytes(20 * GIB))
+    world = World(PolicyConfig(heartbeat_timeout=1e6)).start(
+        [gpu(0, 100)], quota, alice=replace(quota, burst_memory=60.0 * GIB)
+    )
+    world.request("alice", 1)
+    world.request("bob", 2)
+    look(world)
+    assert (limit(world, "L1"), limit(world, "L2")) == (60, 20)
+    answers(world, "L1")
+    forbidden, root = replace(quota, burst_memory=0.0), EnvironmentName("root")
+    world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), forbidden, root))
+    look(world)
+    assert limit(world, "L1") == 20
+    answers(world, "L1")
+    look(world)
+    assert reserved(world, "alice") == 20
+    assert not world.state.lifts
+    world = roomy()
+    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), forbidden, root))
+    world.request("alice", 1)
+    world.request("bob", 2)
+    look(world)
+    assert (limit(world, "L1"), limit(world, "L2")) == (70, 20)
+
+
 def lifts_survive_a_restart() -> None:
     """What a task was told holds: it does not notice that the node manager was killed."""
     world = lifted()
@@ -305,5 +333,6 @@ ELASTIC = (
     the_headroom_is_rounded_up,
     who_parks_gives_back_what_was_lifted,
     who_resumes_begins_with_its_allocation,
+    a_quota_may_allow_it_or_forbid_it,
     lifts_survive_a_restart,
 )

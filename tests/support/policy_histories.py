@@ -345,9 +345,13 @@ class Histories(RuleBasedStateMachine):
         gpus=st.integers(0, 3),
         gib=st.none() | st.integers(1, 9),
         hours=st.none() | st.sampled_from([0.0, 1.0, 2.0]),
+        burst=st.sampled_from([None, None, 0.0, 0.5]),
     )
-    def set_quota(self, who: str, gpus: int, gib: int | None, hours: float | None) -> None:
-        quota = Quota(gpus, None if gib is None else Bytes(gib * GIB), gpu_hours=hours)
+    def set_quota(
+        self, who: str, gpus: int, gib: int | None, hours: float | None, burst: float | None
+    ) -> None:
+        memory = None if gib is None else Bytes(gib * GIB)
+        quota = Quota(gpus, memory, gpu_hours=hours, burst_memory=burst)
         admin = EnvironmentName("root")
         self.world.run(cmd.SetQuota(self.world.at, EnvironmentName(who), quota, admin))
 
