@@ -158,6 +158,8 @@ class Broker:
             adapter.first_use(loaded, lambda: self.ensure(f"first use of {module}"), self.expected)
         else:
             adapter.after(loaded, self._grant_for(adapter))
+            if self.standing is Standing.HELD:
+                self._frameworks.gate_steps(self.turns)
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is taken later, when CUDA starts."""

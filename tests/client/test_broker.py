@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -298,6 +298,18 @@ def test_at_import(world: World, node: RunningNode, framework: Framework) -> Non
     broker.after_framework("frame", FRAME)
     assert framework.told == [("before", broker.grant), ("after", broker.grant)]
     assert broker.grant is not None
+
+
+def test_steps_are_gated_from_the_import_on(
+    world: World, node: RunningNode, framework: Framework
+) -> None:
+    meter = SimpleNamespace(gate=None, on_step=None, use=None)
+    framework.meter = meter  # type: ignore[attr-defined]
+    broker = world.broker()
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert meter.gate == broker.turns.gate
+    assert meter.on_step == broker.turns.report
 
 
 def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> None:
