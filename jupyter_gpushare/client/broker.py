@@ -363,6 +363,8 @@ class Broker:
         child._asked, child._said = self._asked, self._said
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
+        # What was copied from the parent still asks us: a gate that is closed there is none here.
+        self._session = None
         return child
 
     # -- inside ---------------------------------------------------------------------

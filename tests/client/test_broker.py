@@ -23,7 +23,7 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavail
 from jupyter_gpushare.client.grant import Grant, read_grant
 from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.settings import Ask, Settings
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 GIB = 2**30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -251,6 +251,23 @@ def test_the_end_of_the_process_gives_back(world: World, node: RunningNode) -> N
     broker.request(Ask())
     broker.close()
     until(lambda: not held(node), "the lease is released")
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_turn(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    grant = broker.request(Ask())
+    broker.turns._unreachable = 0.5
+    broker.turns.noticed(Notification(Notice.YIELD, "yield", {"lease": grant.lease}))
+    child = os.fork()
+    if not child:
+        said = 1
+        try:
+            broker.abandon_in_child()
+            broker.turns.gate()
+            said = len(world.said)
+        finally:
+            os._exit(said)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "nothing was waited for"
 
 
 def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
