@@ -31,7 +31,11 @@ _BEARER: Final = re.compile(r"(?i)\b((?:bearer|token|basic)\s+)([A-Za-z0-9._~+/=
 _IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
 #: Who it was, in a line of the node manager's log.
-_WHO: Final = re.compile(r"""(\b(?:environment|by)(?:=|"?: ?)"?)([^\s"',;}]+)""")
+_WHO: Final = re.compile(
+    r"""(\b(?:environment|by)(?:=|"?: ?))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',;}]+)"""
+)
+#: Whose files they are.
+_HOME: Final = re.compile(r"""(/(?:home|Users)/)([^/\s"':,;]+)""")
 _GPU: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTEBOOK: Final = re.compile(r"[^\n\"'=<>|]*\.ipynb\b")
 #: Shorter known texts would be found in words that have nothing to do with them.
@@ -70,14 +74,17 @@ class Redactor:
                 lambda found: found[1] + _once(found[2]) + "".join(found.groups()[2:]), text
             )
         text = _NOTEBOOK.sub(lambda found: mark(found[0]), text)
+        text = _HOME.sub(lambda found: found[1] + _once(found[2]), text)
         return _RANDOM.sub(_unless_harmless, text)
 
     def log(self, text: str, me: str | None) -> str:
         """Lines of a log, in which other people have no names."""
-        named = _WHO.sub(
-            lambda found: found[0] if found[2] == me else found[1] + _once(found[2]), text
-        )
-        return self.text(named)
+
+        def unnamed(found: re.Match[str]) -> str:
+            quote, name = _unquoted(found[2])
+            return found[0] if name == me else f"{found[1]}{quote}{_once(name)}{quote}"
+
+        return self.text(_WHO.sub(unnamed, text))
 
     def value(self, name: str, value: Any) -> Any:
         """A setting's value, or what stands for it."""
@@ -88,6 +95,16 @@ class Redactor:
         if isinstance(value, (list, tuple, set)):
             return [self.value(name, each) for each in value]
         return self.text(value) if isinstance(value, str) else value
+
+
+def _unquoted(text: str) -> tuple[str, str]:
+    """The quote that a name stands in, if any, and the name as it is without it."""
+    if text[0] == '"':
+        try:
+            return '"', str(json.loads(text))
+        except ValueError:
+            return '"', text[1:-1]
+    return ("'", text[1:-1]) if text[0] == "'" else ("", text)
 
 
 def _once(text: str) -> str:

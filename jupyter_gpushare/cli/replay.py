@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import replace
@@ -112,6 +113,8 @@ class ReplayApp(Verb):
             raise UsageError("say either --trace FILE or --generate")
         if self.plot and Path(self.plot).suffix.lower() not in PICTURES:
             raise UsageError(f"--plot needs a file that ends in one of {', '.join(PICTURES)}")
+        if math.isnan(self.days) or math.isnan(self.parking):  # no bound refuses it
+            raise UsageError("--days and --parking must be numbers, not nan")
         variants = self._variants()
         source = self._source()
         if self.save:

@@ -225,6 +225,36 @@ def test_what_helps_stays(text: str) -> None:
     assert Redactor().text(text) == text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'INFO lease.granted call=3.2 environment="dave smith" gpus=1',
+        '{"event": "lease.granted", "environment": "dave smith", "gpus": 1}',
+        "environment='dave smith'",
+        r'INFO quota.set environment=x by="dave \" smith" gpus=1',
+        'INFO task.gone environment="dave, smith"',
+    ],
+)
+def test_a_name_in_quotes_is_taken_out_whole(line: str) -> None:
+    told = Redactor().log(line, "x")
+    assert "dave" not in told
+    assert "smith" not in told
+    assert ("gpus" in line) == ("gpus" in told), "and nothing else"
+
+
+def test_ones_own_name_stays_in_quotes_too() -> None:
+    line = 'environment="dave smith" by=dave'
+    assert Redactor().log(line, "dave smith") == f'environment="dave smith" by={mark("dave")}'
+
+
+@pytest.mark.parametrize("home", ["/home/", "/Users/"])
+def test_whose_files_they_are_is_not_told(home: str) -> None:
+    told = Redactor().text(f"cannot read {home}dave/work/notes.txt: no such file; {home}eve")
+    assert told == (
+        f"cannot read {home}{mark('dave')}/work/notes.txt: no such file; {home}{mark('eve')}"
+    )
+
+
 def test_the_same_secret_has_the_same_mark() -> None:
     secret = secrets.token_hex(16)
     told = Redactor().text(f"{secret} and {secret}")

@@ -85,6 +85,8 @@ def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
         ("--generate --mix 1:0.5,2", "--mix must be like"),
         ("--generate --mix 1:0", "must not all be 0"),
         ("--generate --gpus 0", "gpus"),
+        ("--generate --days nan", "must be numbers"),
+        ("--generate --parking nan", "must be numbers"),
         ("--generate --idle-timeout 0", "more than 0"),
         ("--generate --plot picture.bmp", ".svg"),
         ("--trace x.csv --save y.csv", "--save goes with --generate"),
