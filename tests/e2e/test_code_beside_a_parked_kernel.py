@@ -166,3 +166,66 @@ def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
         assert error(alice.run("%gpushare park")).startswith("CannotGive")
         assert alice.ok(READ).stream().strip() == SAID
         assert alice.ok(FILL.replace("alice", "Alice")).reply
+
+
+def gone(stage: Stage, who: str) -> bool:
+    status = stage.root.call(Method.STATUS)
+    return all(one["environment"] != who for one in status["leases"])
+
+
+def test_a_kernel_that_is_shut_down_while_it_parks_leaves_nothing(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        wants = bob.start("%gpushare request")
+        stage.until_state("alice", "parking")
+        alice.manager.shutdown_kernel(now=False)
+        until(lambda: gone(stage, "alice"), "her lease is gone")
+        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
+        bob.finish(wants)
+        stage.until_state("bob", "active", "idle")
+
+
+def test_a_kernel_that_is_restarted_while_it_waits_to_resume_starts_anew(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        park(stage, alice)
+        bob.ok("%gpushare request")
+        busy = bob.start("import time; time.sleep(60)")
+        stage.until_state("bob", "active")
+        alice.start(READ)
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "she waits")
+        alice.manager.restart_kernel(now=False)
+        until(lambda: gone(stage, "alice"), "her lease is gone")
+        assert not stage.root.call(Method.STATUS)["queue"], "nor does she wait"
+        alice.client.wait_for_ready(timeout=60)
+        assert alice.ok("print('read' in globals())").stream().strip() == "False"
+        bob.interrupt()
+        bob.finish(busy)
+
+
+def test_a_child_that_is_forked_by_a_cell_shares_the_lease_and_gives_nothing_back(
+    stage: Stage,
+) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        alice.ok(
+            "import multiprocessing, os, threading\n"
+            "from jupyter_gpushare.client.acquire import broker\n"
+            "def child(queue):\n"
+            "    known = broker().grant is not None, broker().standing.value\n"
+            "    queue.put((*known, broker().release()))\n"
+            "fork = multiprocessing.get_context('fork')\n"
+            "queue = fork.Queue()\n"
+            "held, let_go = threading.Event(), threading.Event()\n"
+            "def keep():\n"
+            "    with broker()._holding.lock, broker()._session_lock, broker()._session._lock:\n"
+            "        held.set(); let_go.wait()\n"
+            "keeper = threading.Thread(target=keep); keeper.start(); held.wait()\n"
+            "worker = fork.Process(target=child, args=(queue,)); worker.start()\n"
+            "answer = queue.get(timeout=30); worker.join(30); let_go.set(); keeper.join()"
+        )
+        assert alice.ok("print(answer, worker.exitcode)").stream().strip() == (
+            "(True, 'joined', 'joined') 0"
+        )
+        assert stage.lease("alice")["state"] in ("active", "idle")
+        assert alice.ok(READ).stream().strip() == SAID
