@@ -137,6 +137,13 @@ _BUDGET: Json = {
 }
 
 
+_BURST: Json = {
+    "type": "number",
+    "description": "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, "
+    "else bytes; 0: not at all",
+}
+
+
 def _quota(more: Json) -> Json:
     return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
 
@@ -421,7 +428,15 @@ def _schemas() -> Json:
             optional=("servers",),
         ),
         "HeldQuota": _object(
-            _quota({"source": _SOURCE, "used_gpus": _COUNT, "budget": _ref("Budget")})
+            _quota(
+                {
+                    "source": _SOURCE,
+                    "used_gpus": _COUNT,
+                    "burst_memory": _BURST,
+                    "budget": _ref("Budget"),
+                }
+            ),
+            optional=("burst_memory",),
         ),
         "Budget": _BUDGET,
         "Live": {
@@ -565,9 +580,11 @@ def _schemas() -> Json:
                     "groups": {**_array(_TEXT), "description": "as identity told them"},
                     "source": _SOURCE,
                     "used_gpus": _COUNT,
+                    "burst_memory": _BURST,
                     "budget": _ref("Budget"),
                 }
-            )
+            ),
+            optional=("burst_memory",),
         ),
         "Quotas": _object({"quotas": _array(_ref("Quota")), "default": _object(_quota({}))}),
     }

@@ -55,6 +55,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "user",
                 "used_gpus": 0,
                 "budget": None,
+                "burst_memory": 0.0,
             }
             assert rows["configured"] == whole
             assert rows["member"] == {
@@ -62,6 +63,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "group",
                 "used_gpus": 0,
                 "budget": None,
+                "burst_memory": 0.0,
             }
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
@@ -75,12 +77,14 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "default",
                 "used_gpus": 1,
                 "budget": None,
+                "burst_memory": 0.0,
             }
             assert rows["member"] == {
                 **TEAM_OF_ONE,
                 "source": "group",
                 "used_gpus": 2,
                 "budget": None,
+                "burst_memory": 0.0,
             }
             assert rows["ghost"] == {
                 **OVERRIDE,
@@ -88,6 +92,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "override",
                 "used_gpus": 0,
                 "budget": None,
+                "burst_memory": 0.0,
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)

@@ -105,6 +105,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         wish = {"environment": name, "gpus": 1, "memory": 8 * 2**30, "weight": 2.0}
         set_now = put.json()
         assert set_now.pop("budget")["hours"] == 20
+        assert set_now.pop("burst_memory") == 0
         assert set_now == {**wish, "groups": [], "source": "override", "used_gpus": 0}
         got = served.api.get(path)
         assert got.status_code == 200, got.text

@@ -302,6 +302,8 @@ export interface components {
         };
         HeldQuota: {
             budget: components["schemas"]["Budget"];
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            burst_memory?: number;
             gpus: number;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
@@ -454,6 +456,8 @@ export interface components {
         };
         Quota: {
             budget: components["schemas"]["Budget"];
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            burst_memory?: number;
             environment: string;
             gpus: number;
             /** @description as identity told them */
