@@ -22,6 +22,12 @@ from typing import Any, Final
 
 _OURS: Final = "%gpushare"
 _OUR_CELL: Final = "%%gpushare"
+#: What a front end asks of widgets by itself, for instance when a page is loaded.
+_ONLY_ASKS: Final = ("request_state", "request_states")
+_NO_HELP: Final = (
+    "What this kernel had on the GPU is in host memory, and showing this might need it. "
+    "The next cell, or `%gpushare resume`, brings it back."
+)
 
 
 class Gate:
@@ -91,6 +97,7 @@ class CellWatch:
         self._lock = threading.Lock()
         self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
         self.gate = Gate(barred)
+        self.messages: Messages | None = None
 
     @property
     def running(self) -> int:
@@ -180,6 +187,85 @@ class Notes:
         return self.show(*arguments, **named)
 
 
+class Messages:
+    """Stands before what a kernel does for its front end between cells.
+
+    A widget's callback that cannot have back what it may use is not called, and what a page asks
+    when it is loaded takes no GPU. Help on a variable prints its value: not while that lies
+    elsewhere, for the driver would stop the kernel in it for good.
+    """
+
+    def __init__(
+        self, kernel: Any, resume: Callable[[], None], barred: Callable[[], str | None]
+    ) -> None:
+        self._kernel = kernel
+        self._resume = resume
+        self._barred = barred
+        self._handle: Any = None
+        self._inspect: Any = None
+        self.only_asks = False  # what is handled now
+
+    def install(self) -> None:
+        """Take our place; a kernel without such things is left as it is."""
+        handlers = getattr(self._kernel, "shell_handlers", None)
+        if isinstance(handlers, dict) and "comm_msg" in handlers:
+            self._handle, handlers["comm_msg"] = handlers["comm_msg"], self.comm_msg
+        inspect = getattr(self._kernel, "do_inspect", None)
+        if inspect is not None:
+            self._inspect, self._kernel.do_inspect = inspect, self.do_inspect
+
+    def uninstall(self) -> None:
+        """Leave it."""
+        if self._handle is not None:
+            self._kernel.shell_handlers["comm_msg"] = self._handle
+        if self._inspect is not None:
+            del self._kernel.do_inspect
+
+    def comm_msg(self, *arguments: Any) -> Any:
+        """A widget's message, which is the last argument."""
+        if _only_asks(arguments[-1]):
+            self.only_asks = True
+            try:
+                return self._handle(*arguments)
+            finally:
+                self.only_asks = False
+        if self._barred() is not None:
+            self._resume()
+            if self._barred() is not None:
+                return None  # it was said why
+        return self._handle(*arguments)
+
+    def do_inspect(self, code: str, cursor_pos: int, *arguments: Any, **named: Any) -> Any:
+        """Help on a name."""
+        if self._barred() is None or self._has_no_value(code, cursor_pos):
+            return self._inspect(code, cursor_pos, *arguments, **named)
+        data = {"text/plain": _NO_HELP}
+        return {"status": "ok", "found": True, "data": data, "metadata": {}}
+
+    def _has_no_value(self, code: str, cursor_pos: int) -> bool:
+        """Whether the name is that of a function, a class or a module."""
+        import builtins
+        import inspect
+
+        from IPython.utils.tokenutil import token_at_cursor
+
+        with suppress(Exception):  # whatever it is, it is not known to be harmless
+            first, *rest = token_at_cursor(code, cursor_pos).split(".")
+            space = self._kernel.shell.user_ns
+            thing = space[first] if first in space else vars(builtins)[first]
+            for part in rest:
+                thing = vars(thing)[part]  # nothing is asked of an object: a property would run
+            kind = type(thing)
+            return issubclass(kind, type) or inspect.isroutine(thing) or inspect.ismodule(thing)
+        return False
+
+
+def _only_asks(message: Any) -> bool:
+    with suppress(Exception):
+        return message["content"]["data"]["method"] in _ONLY_ASKS
+    return False
+
+
 def tell(busy: bool) -> None:
     """Tell the process's broker. Where none was needed so far, nobody needs to know."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
@@ -219,18 +305,27 @@ def annotate(error: BaseException) -> None:
         add(error)
 
 
-def install(ip: Any) -> CellWatch:
-    """Watch the cells of the shell ``ip``, once."""
+def watch_of(ip: Any) -> CellWatch | None:
+    """What watches the cells of the shell ``ip``, if anything does."""
     for callback in ip.events.callbacks["pre_run_cell"]:
         watch = getattr(callback, "__self__", None)
         if isinstance(watch, CellWatch):
             return watch
+    return None
+
+
+def install(ip: Any) -> CellWatch:
+    """Watch the cells of the shell ``ip``, once."""
+    known = watch_of(ip)
+    if known is not None:
+        return known
+    messages = Messages(getattr(ip, "kernel", None), resume, barred)
 
     def is_refusable() -> bool:
         # Only what IPython compiles comes to the gate, and not what a widget's message calls.
         parent = getattr(ip, "parent_header", None) or {}
         header = parent.get("header", parent)
-        return not str(header.get("msg_type", "")).startswith("comm_")
+        return messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
     watch = CellWatch(tell, resume, barred, code, is_refusable)
     ip.ast_transformers.append(watch.gate)
@@ -239,6 +334,8 @@ def install(ip: Any) -> CellWatch:
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
     ip.showtraceback = Notes(ip.showtraceback, annotate)
+    watch.messages = messages
+    messages.install()
     return watch
 
 
@@ -249,5 +346,9 @@ def uninstall(ip: Any) -> None:
     ip.ast_transformers[:] = [one for one in ip.ast_transformers if not isinstance(one, Gate)]
     for event in ("pre_execute", "pre_run_cell", "post_run_cell", "post_execute"):
         for callback in tuple(ip.events.callbacks[event]):
-            if isinstance(getattr(callback, "__self__", None), CellWatch):
+            watch = getattr(callback, "__self__", None)
+            if isinstance(watch, CellWatch):
                 ip.events.unregister(event, callback)
+                if watch.messages is not None:
+                    watch.messages.uninstall()
+                    watch.messages = None

@@ -261,6 +261,12 @@ class GpuShareMagics(Magics):
 
     def _park(self, words: list[str]) -> None:
         _nothing_more("park", words)
+        watch = kernel.watch_of(self.shell)
+        if watch is not None and watch.running and not (watch.running == 1 and watch.gate.is_open):
+            raise UsageError(
+                "%gpushare park needs a cell of its own, while no other cell runs: what comes "
+                "after it would find its variables without their memory."
+            )
         given = broker().park()
         if given is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
