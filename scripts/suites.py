@@ -20,6 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
+#: Two at least: most tests wait for processes of their own. A file's tests stay together, since
+#: they share what is made once for them. Workers beyond a few would only contend.
+WORKERS = min(6, max(2, os.cpu_count() or 2))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -35,7 +38,7 @@ class Suite:
 
 SUITES = {
     "pytest": Suite(
-        (sys.executable, "-m", "pytest"),
+        (sys.executable, "-m", "pytest", f"--numprocesses={WORKERS}", "--dist=loadfile"),
         ROOT,
         re.compile(r"(=+ )?(\d+ \w+|no tests ran).* in [\d.]+s.*"),
     ),
