@@ -94,8 +94,8 @@ class SetAside:
             raise NotBroughtBack("The lease has other GPUs than the memory came from.")
         ladder = self._get_ladder()
         memory = ladder.memory
-        self._say(f"Restoring {format_size(memory)} of GPU memory …")
-        with deaf_to_interrupts():
+        with deaf_to_interrupts():  # from the word on: who reads it may press the button
+            self._say(f"Restoring {format_size(memory)} of GPU memory …")
             seconds = ladder.bring_back(moved)
             self._holding.cuda_had = now
             if session is not None:
