@@ -17,6 +17,7 @@ const modules = [
 module.exports = {
   ...base,
   automock: false,
+  testTimeout: 60_000,
   reporters: ['default'],
   collectCoverageFrom: ['src/**/*.{ts,tsx}', '!src/**/__tests__/**'],
   coverageReporters: ['lcov', 'text-summary'],

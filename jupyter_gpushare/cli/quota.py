@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from traitlets import Float, Integer
+from traitlets import Bool, Float, Integer
 
 from ..protocol.sizes import format_size
 from .node import connect
@@ -40,7 +41,11 @@ class QuotaSetApp(Verb):
     arguments = "ENVIRONMENT"
     description = """Set what an environment may hold (administrators). It holds from now on: leases
     that are over it stay, new ones are refused."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    flags: ClassVar[Any] = {
+        **Verb.flags,
+        **JSON_FLAG,
+        "no-budget": ({"QuotaSetApp": {"no_budget": True}}, "Do not limit its GPU-hours."),
+    }
     aliases: ClassVar[Any] = {
         **Verb.aliases,
         "gpus": "QuotaSetApp.gpus",
@@ -52,6 +57,7 @@ class QuotaSetApp(Verb):
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
     jupyter gpushare quota set carol --gpus 1 --gpu-hours 20
+    jupyter gpushare quota set carol --gpus 1 --no-budget
     """
 
     gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
@@ -66,15 +72,20 @@ class QuotaSetApp(Verb):
         min=0.0,
         help="""GPU-hours it may hold in the node manager's rolling window. Default: as now.""",
     ).tag(config=True)
+    no_budget = Bool(False, help="Whether its GPU-hours are not limited any more.").tag(config=True)
 
     def run(self, arguments: list[str]) -> int:
         if len(arguments) != 1:
             raise UsageError("name one environment: jupyter gpushare quota set alice --gpus 2")
         if self.gpus is None:
             raise UsageError("say how many: --gpus N")
+        if self.no_budget and self.gpu_hours is not None:
+            raise UsageError("either --gpu-hours or --no-budget, not both")
         from ..protocol.messages import Method
 
-        named = {} if self.gpu_hours is None else {"gpu_hours": self.gpu_hours}
+        named: dict[str, Any] = {}
+        if self.no_budget or self.gpu_hours is not None:
+            named["gpu_hours"] = self.gpu_hours  # null is no budget; not named is what there is
         with connect() as node:
             memory = self.memory
             if isinstance(memory, float):
@@ -137,15 +148,25 @@ class QuotaApp(Verb):
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
     """Quotas by environment."""
     return table(
-        ("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "FROM"),
+        ("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "GPU-HOURS", "FROM"),
         [
             (
                 name,
                 quota["gpus"],
                 "whole GPU" if quota.get("memory") is None else format_size(quota["memory"]),
                 float(quota.get("weight", 1.0)),
+                _hours(quota),
                 quota.get("source"),
             )
             for name, quota in rows
         ],
     )
+
+
+def _hours(quota: Mapping[str, Any]) -> str:
+    """The budget, with what is spent of it where that is told."""
+    budget = quota.get("budget")
+    if budget is not None:
+        return f"{budget['spent']:.1f} of {budget['hours']:g}"
+    hours = quota.get("gpu_hours")
+    return "not limited" if hours is None else f"{hours:g}"

@@ -34,14 +34,20 @@ def filled(environment: str, quota: Mapping[str, Any]) -> QuotaForm:
     if quota["memory"] is not None:
         memory, unit = _in_unit(quota["memory"])
     budget = quota.get("budget")
+    hours = budget["hours"] if budget else quota.get("gpu_hours")
     return QuotaForm(
         environment,
         str(quota["gpus"]),
         memory,
         unit,
         f"{quota['weight']:g}",
-        f"{budget['hours']:g}" if budget else "",
+        "" if hours is None else _plain(hours),
     )
+
+
+def _plain(number: float) -> str:
+    """As short as reads back as the same number, without an exponent."""
+    return f"{number:.12f}".rstrip("0").rstrip(".")
 
 
 def _in_unit(size: int) -> tuple[str, str]:
@@ -79,7 +85,9 @@ def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
     if _NUMBER.fullmatch(hours) and float(hours.replace(",", ".")) <= openapi.MOST_GPU_HOURS:
         wish["gpu_hours"] = float(hours.replace(",", "."))
     elif hours:
-        mistakes["hours"] = "A number from 0, as 20; empty leaves it as it is."
+        mistakes["hours"] = "A number from 0, as 20 or 2.5; empty is no budget."
+    elif "hours" in typed:
+        wish["gpu_hours"] = None
     return QuotaForm(**form, unit=unit, weight=weight, hours=hours, mistakes=mistakes), wish
 
 
@@ -102,5 +110,6 @@ def wish_text(wish: Mapping[str, Any]) -> str:
     """A quota in a sentence's words."""
     memory = "whole GPUs" if wish["memory"] is None else f"{format_size(wish['memory'])} on each"
     count = wish["gpus"]
-    hours = f", {wish['gpu_hours']:g} GPU-hours" if "gpu_hours" in wish else ""
-    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}{hours}"
+    hours = wish.get("gpu_hours")
+    budget = "" if hours is None else f", {hours:g} GPU-hours"
+    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}{budget}"

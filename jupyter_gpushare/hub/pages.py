@@ -454,7 +454,9 @@ class QuotaFormHandler(AdminPage):
             await self._unset(node)
             return
         names = ("environment", "gpus", "memory", "unit", "weight", "hours")
-        form, wish = forms.read_quota({name: self.typed(name) for name in names})
+        fields = {name: self.get_body_argument(name, None) for name in names}
+        typed = {name: text for name, text in fields.items() if text is not None}
+        form, wish = forms.read_quota(typed)
         source, new = self.typed("source"), self.typed("new") == "yes"
         if form.mistakes:
             self.set_status(400)

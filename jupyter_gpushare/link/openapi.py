@@ -119,6 +119,7 @@ _WHY_ENDED = (
 _MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
 
 
+_HOURS = _or_null("number", minimum=0, description="GPU-hours; null: they are not limited")
 _BUDGET: Json = {
     "description": "GPU-hours held in the rolling window; null: they are not limited",
     "anyOf": [
@@ -339,6 +340,12 @@ def _schemas() -> Json:
                     "enum": ["rest", "waits", "holds", "yields", None],
                     "description": "how it stands with its turn; null: it needs none",
                 },
+                "turn_since": _or_null(
+                    "number", description="since when it stands so: Unix time, seconds"
+                ),
+                "turn_place": _or_null(
+                    "integer", minimum=1, description="its place in the line for a turn; 1 is next"
+                ),
                 "overran": {
                     **_FLAG,
                     "description": "whether it has once not given its turn back in time",
@@ -400,6 +407,10 @@ def _schemas() -> Json:
                             "description": "the most for which an idle task keeps its GPUs",
                         },
                         "keep_for": {**_SECONDS, "description": "the usual time of a pin"},
+                        "quantum": {
+                            **_SECONDS,
+                            "description": "after which a turn ends with the step, if others wait",
+                        },
                         "quotas_as_of": _or_null(
                             "number",
                             description="when JupyterHub, which is away, told its groups' quotas",
@@ -563,12 +574,15 @@ def _schemas() -> Json:
                     "minimum": LEAST_WEIGHT,
                     "maximum": MOST_WEIGHT,
                 },
-                "gpu_hours": {
-                    "type": "number",
-                    "minimum": 0,
-                    "maximum": MOST_GPU_HOURS,
-                    "description": "In the node manager's rolling window; left out, as it is now.",
-                },
+                "gpu_hours": _or_null(
+                    "number",
+                    minimum=0,
+                    maximum=MOST_GPU_HOURS,
+                    description=(
+                        "In the node manager's rolling window; null is no budget; left out, as it "
+                        "is now."
+                    ),
+                ),
             },
             required=["gpus"],
             closed=True,
@@ -586,7 +600,9 @@ def _schemas() -> Json:
             ),
             optional=("burst_memory",),
         ),
-        "Quotas": _object({"quotas": _array(_ref("Quota")), "default": _object(_quota({}))}),
+        "Quotas": _object(
+            {"quotas": _array(_ref("Quota")), "default": _object(_quota({"gpu_hours": _HOURS}))}
+        ),
     }
 
 

@@ -154,10 +154,13 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     wish = {"gpus": gpus, "memory": memory, "weight": float(weight)}
     hours: Any = body.get("gpu_hours")
     if "gpu_hours" in body:
-        wrong = isinstance(hours, bool) or not isinstance(hours, int | float)
-        if wrong or not 0 <= hours <= openapi.MOST_GPU_HOURS:
-            raise bad_request("'gpu_hours' must be a number from 0; leave it out to keep it.")
-        wish["gpu_hours"] = float(hours)
+        wrong = isinstance(hours, bool) or not isinstance(hours, int | float | None)
+        if wrong or not 0 <= (hours or 0) <= openapi.MOST_GPU_HOURS:
+            raise bad_request(
+                "'gpu_hours' must be a number from 0, or null for no budget; leave it out to "
+                "keep what there is."
+            )
+        wish["gpu_hours"] = None if hours is None else float(hours)
     return wish
 
 

@@ -445,6 +445,7 @@ class Service:
                     "gpus": default.gpus,
                     "memory": default.memory,
                     "weight": default.weight,
+                    "gpu_hours": default.gpu_hours,
                 },
             },
         )

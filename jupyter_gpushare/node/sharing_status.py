@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..policy import memory
+from ..policy import memory, turns
 from ..policy.config import PolicyConfig
 from ..policy.model import GpuUuid
-from ..policy.sharing import COMPUTING
+from ..policy.sharing import COMPUTING, TurnPhase
 from ..policy.state import Lease, State
 
 
@@ -37,10 +37,16 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
     }
 
 
-def of_lease(state: State, lease: Lease) -> dict[str, Any]:
-    """How a task stands with its turn; ``None``: it needs none."""
+def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
+    """How a task stands with its turn; ``None``: it needs none.
+
+    ``offset`` in seconds makes Unix time of boot time.
+    """
     turn = state.turns.get(lease.id)
+    waits = turn is not None and turn.phase is TurnPhase.WAITS
     return {
         "turn": None if turn is None else turn.phase.value,
+        "turn_since": None if turn is None else turn.since + offset,
+        "turn_place": turns.place(state, config, lease.id) if waits else None,
         "overran": bool(state.takers.get(lease.id, False)),
     }

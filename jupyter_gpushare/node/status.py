@@ -156,6 +156,7 @@ def status_document(
             "notify_before": config.notify_before,
             "pin_limit": config.pin_limit,
             "keep_for": config.keep_for,
+            "quantum": config.quantum,
         },
         "environment": viewer.environment,
         "admin": viewer.admin,
@@ -175,7 +176,7 @@ def status_document(
                 if viewer.admin or viewer.is_mine(lease.environment)
                 else None,
                 **_parking(lease, viewer, offset, config),
-                **sharing_status.of_lease(state, lease),
+                **sharing_status.of_lease(state, lease, offset, config),
             }
             for lease in leases
         ],

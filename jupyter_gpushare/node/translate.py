@@ -94,22 +94,25 @@ def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> c
         params.gpus,
         memory,
         params.weight,
-        params.gpu_hours,
-        params.idle_timeout,
-        params.burst_memory,
+        _named(params.gpu_hours, None),
+        _named(params.idle_timeout, None),
+        _named(params.burst_memory, None),
     )
     return cmd.SetQuota(at, EnvironmentName(params.environment), quota, who.environment)
 
 
 def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
-    """``params`` with what they leave open taken from the quota in force."""
-    hours, idle, burst = params.gpu_hours, params.idle_timeout, params.burst_memory
+    """``params`` with what they leave out taken from the quota in force."""
     return replace(
         params,
-        gpu_hours=now.gpu_hours if hours is None else hours,
-        idle_timeout=now.idle_timeout if idle is None else idle,
-        burst_memory=now.burst_memory if burst is None else burst,
+        gpu_hours=_named(params.gpu_hours, now.gpu_hours),
+        idle_timeout=_named(params.idle_timeout, now.idle_timeout),
+        burst_memory=_named(params.burst_memory, now.burst_memory),
     )
+
+
+def _named(value: float | msg.LeftOut | None, otherwise: float | None) -> float | None:
+    return otherwise if isinstance(value, msg.LeftOut) else value
 
 
 def _figures(part: msg.GpuMemory) -> Figures:

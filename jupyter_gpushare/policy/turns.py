@@ -63,6 +63,14 @@ def _line(state: State) -> list[LeaseId]:
     return sorted(waiting, key=lambda name: state.turns[name].order)
 
 
+def place(state: State, config: PolicyConfig, lease: LeaseId) -> int:
+    """Where a task that waits stands in the line for its GPUs; 1 is next. O(tasks in turns)."""
+    shared = sharers(state, config)
+    gpus = gpus_of(shared, lease)
+    line = _line(state)
+    return 1 + sum(bool(gpus & gpus_of(shared, name)) for name in line[: line.index(lease)])
+
+
 def _is_wanted(state: State, shared: Sharers, holder: LeaseId) -> bool:
     """Whether somebody waits for a GPU of this holder."""
     gpus = gpus_of(shared, holder)

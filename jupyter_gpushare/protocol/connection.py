@@ -8,6 +8,7 @@ from typing import Any, Final
 from .errors import INVALID_REQUEST, LocalProtocolError, Reason, RemoteProtocolError
 from .framing import MAX_LINE, MAX_LINE_FROM_NODE, LineFramer, encode
 from .messages import (
+    NULL_SAYS,
     Answer,
     Call,
     CallId,
@@ -85,8 +86,12 @@ class ClientConnection:
         self._open: set[CallId] = set()
 
     def call(self, method: Method, **params: Any) -> tuple[CallId, bytes]:
-        """The id and the bytes of a call; ``None`` parameters are left out."""
-        given = {name: value for name, value in params.items() if value is not None}
+        """The id and the bytes of a call.
+
+        ``None`` parameters are left out, but for those of which null says something.
+        """
+        told = NULL_SAYS.get(method, frozenset())
+        given = {name: value for name, value in params.items() if value is not None or name in told}
         self._last += 1
         line = encode(call(self._last, method, given), MAX_LINE)
         self._open.add(self._last)

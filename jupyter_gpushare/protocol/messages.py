@@ -279,21 +279,27 @@ class TaskEndedParams:
     pid: int | None
 
 
+class LeftOut(Enum):
+    """A field that was not named, where ``None`` says something else."""
+
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaParams:
     """An admin's override. ``memory`` in bytes; ``None``: whole GPUs.
 
     ``gpu_hours``, ``idle_timeout`` (seconds) and ``burst_memory`` (up to 1 a share of a GPU, else
-    bytes) stay as they are where ``None``.
+    bytes) stay as they are where they are left out; ``None``: no budget, and the node's own.
     """
 
     environment: str
     gpus: int
     memory: int | None
     weight: float
-    gpu_hours: float | None = None
-    idle_timeout: float | None = None
-    burst_memory: float | None = None
+    gpu_hours: float | LeftOut | None = LeftOut.KEEP
+    idle_timeout: float | LeftOut | None = LeftOut.KEEP
+    burst_memory: float | LeftOut | None = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +427,11 @@ class _Reader:
 
     def number_or_none(self, name: str, least: float, most: float) -> float | None:
         return None if self._data.get(name) is None else self.number(name, least, least, most)
+
+    def number_or_none_if_named(
+        self, name: str, least: float, most: float
+    ) -> float | LeftOut | None:
+        return self.number_or_none(name, least, most) if name in self._data else LeftOut.KEEP
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._data.get(name, default)
@@ -599,9 +610,9 @@ def _quota(read: _Reader) -> QuotaParams:
         gpus=read.whole("gpus", 0, 1_000_000),
         memory=read.whole_or_none("memory", 1),
         weight=read.number("weight", 1.0, 1e-6, 1e6),
-        gpu_hours=read.number_or_none("gpu_hours", 0.0, 1e9),
-        idle_timeout=read.number_or_none("idle_timeout", 0.0, 1e9),
-        burst_memory=read.number_or_none("burst_memory", 0.0, 2.0**53),
+        gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, 1e9),
+        idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, 1e9),
+        burst_memory=read.number_or_none_if_named("burst_memory", 0.0, 2.0**53),
     )
 
 
@@ -612,6 +623,9 @@ def _quota_name(read: _Reader) -> QuotaName:
 def _revoke(read: _Reader) -> RevokeParams:
     return RevokeParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
 
+
+#: Parameters of which null is not the same as leaving them out.
+NULL_SAYS: Final = {Method.QUOTA_SET: frozenset({"gpu_hours", "idle_timeout", "burst_memory"})}
 
 _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.HELLO: _hello,

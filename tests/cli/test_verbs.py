@@ -85,6 +85,7 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("quota set alice bob --gpus 1", "name one environment"),
         ("quota set alice --gpus -1", "gpus"),
         ("quota set alice --gpus many", "gpus"),
+        ("quota set alice --gpus 1 --gpu-hours 2 --no-budget", "not both"),
         ("quota set alice --gpus 1 --memory huge", "8GiB"),
         ("quota set alice --gpus 1 --weight heavy", "weight"),
         ("usage --since yesterday", "30m, 12h, 7d or 2w"),
@@ -209,6 +210,12 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     assert quotas["alice"]["weight"] == 2
     assert "alice" in node.cli("quota", "list").stdout
     node.json("quota", "set", "alice", "--gpus", "0")
+    for option, budget in ((["--gpu-hours", "20"], 20.0), ([], 20.0), (["--no-budget"], None)):
+        quota = node.json("quota", "set", "alice", "--gpus", "1", *option)
+        assert (quota["budget"] and quota["budget"]["hours"]) == budget
+        words = "0.0 of 20" if budget else "not limited"
+        listed = node.cli("quota", "list").stdout.splitlines()
+        assert words in next(line for line in listed if line.startswith("alice"))
     node.json("quota", "unset", "alice")
     assert "alice" not in node.cli("quota", "list").stdout
 

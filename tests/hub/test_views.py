@@ -504,11 +504,16 @@ def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[s
 
 
 @pytest.mark.parametrize(("typed", "hours"), [("20", 20.0), ("2,5", 2.5), ("0", 0.0), ("", None)])
-def test_a_budget_is_set_or_left_as_it_is(typed: str, hours: float | None) -> None:
+def test_a_budget_is_set_or_lifted(typed: str, hours: float | None) -> None:
     form, wish = forms.read_quota({"environment": "a", "gpus": "1", "hours": typed})
     assert not form.mistakes
-    assert wish.get("gpu_hours") == hours
+    assert wish["gpu_hours"] == hours
     assert ("GPU-hours" in forms.wish_text(wish)) == bool(typed)
+
+
+def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
+    _, wish = forms.read_quota({"environment": "a", "gpus": "1"})
+    assert "gpu_hours" not in wish
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "1e3", "99999999999"])
@@ -521,3 +526,6 @@ def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
 def test_a_budget_that_is_there_is_shown() -> None:
     quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
     assert forms.filled("a", quota).hours == "20"
+    default = {"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 1234567.5}
+    assert forms.filled("", default).hours == "1234567.5"
+    assert forms.filled("", {**default, "gpu_hours": None}).hours == ""

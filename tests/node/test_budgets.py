@@ -97,8 +97,28 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         assert any("the budget is spent" in text for text in texts)
         kept = root.call(Method.QUOTA_SET, environment="alice", gpus=1)
         assert kept["budget"]["hours"] == 10.0, "a new count must not lift the budget"
+        lifted = root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=None)
+        assert lifted["budget"] is None
+        still = root.call(Method.QUOTA_SET, environment="alice", gpus=1)
+        assert still["budget"] is None, "left out is as it is now, and there is none"
         back = root.call(Method.QUOTA_UNSET, environment="alice")
         assert back["budget"]["hours"] == 1.5 * SECONDS
+
+
+def test_who_waits_is_served_when_the_budget_is_lifted(tmp_path: Path) -> None:
+    with (
+        node(tmp_path, 1.5 * SECONDS) as running,
+        running.client("alice") as alice,
+        running.client("root") as root,
+    ):
+        first = alice.request()
+        until(lambda: budget(alice)["level"] == "spent", "seconds were held, and measured")
+        alice.call(Method.RELEASE, lease=first["lease"])
+        waiting = alice.ask()
+        alice.wait_notice(Notice.QUEUED)
+        root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=None)
+        assert alice.wait(waiting)["state"] == "held"
+        assert any("not limited any more" in text for text in kinds(alice))
 
 
 def test_the_window_rolls_on_and_serves_who_waits(tmp_path: Path) -> None:

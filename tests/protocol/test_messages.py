@@ -35,6 +35,7 @@ from jupyter_gpushare.protocol.messages import (
     HistoryParams,
     KeptParams,
     LeaseParams,
+    LeftOut,
     LimitedParams,
     MemoryParams,
     Method,
@@ -159,7 +160,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.QUOTA_LIST: ({}, NoParams()),
     Method.QUOTA_SET: (
         {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "burst_memory": 0.5},
-        QuotaParams("e", 1, None, 2.0, None, None, 0.5),
+        QuotaParams("e", 1, None, 2.0, LeftOut.KEEP, LeftOut.KEEP, 0.5),
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
     Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
@@ -186,6 +187,14 @@ def refusal(line: bytes) -> RemoteProtocolError:
     assert caught.value.code in CODES
     assert caught.value.reason is Reason.BAD_REQUEST
     return caught.value
+
+
+@pytest.mark.parametrize("name", ["gpu_hours", "idle_timeout", "burst_memory"])
+def test_null_says_something_else_than_left_out(name: str) -> None:
+    usual = {"environment": "e", "gpus": 1}
+    for named, value in (({}, LeftOut.KEEP), ({name: None}, None), ({name: 0}, 0.0)):
+        call = parse_call(line_of(Method.QUOTA_SET, {**usual, **named}))
+        assert getattr(call.params, name) == value
 
 
 # -- any bytes at all -------------------------------------------------------------
@@ -391,6 +400,7 @@ def test_params_may_be_left_out() -> None:
         (Method.KEPT, {"reason": "r" * 1025}),
         (Method.RESUME, {"wait": 0}),
         (Method.QUOTA_SET, {"gpu_hours": -1}),
+        (Method.QUOTA_SET, {"gpu_hours": False}),
         (Method.QUOTA_SET, {"gpu_hours": "many"}),
         (Method.QUOTA_SET, {"idle_timeout": 1e999}),
         (Method.QUOTA_SET, {"burst_memory": -0.5}),

@@ -223,7 +223,11 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
             ask(crowd.alice, "GET", path, code=403)
         listed = ask(crowd.root, "GET", "quotas")["quotas"]
         assert {"alice", "bob", "carol"} <= {row["environment"] for row in listed}
-        for wish in ({"gpus": 1}, {"gpus": 2, "memory": "8GiB", "weight": 3}):
+        for wish in (
+            {"gpus": 1, "gpu_hours": 5},
+            {"gpus": 2, "memory": "8GiB", "weight": 3},
+            {"gpus": 1, "gpu_hours": None},
+        ):
             put = ask(crowd.root, "PUT", "quotas/dave", wish)
             assert put == ask(crowd.root, "GET", "quotas/dave")
             assert put["source"] == "override"

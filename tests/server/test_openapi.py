@@ -87,6 +87,9 @@ def test_bad_input_of_every_kind(served: Server) -> None:
         b'{"gpus": 1, "weight": 0}',
         b'{"gpus": 1, "weight": Infinity}',
         b'{"gpus": 1, "wieght": 1}',
+        b'{"gpus": 1, "gpu_hours": -1}',
+        b'{"gpus": 1, "gpu_hours": false}',
+        b'{"gpus": 1, "gpu_hours": "20"}',
         b'{"gpus": ' + b"[" * 100_000,
     ]:
         answer = served.api.put(put, content=body)
@@ -111,6 +114,10 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert got.status_code == 200, got.text
         assert wish.items() <= got.json().items()
         assert name in [q["environment"] for q in served.gpushare("quotas")["quotas"]]
+        kept = served.api.put(path, json={"gpus": 2})
+        assert kept.json()["budget"]["hours"] == 20, "left out: as it is"
+        lifted = served.api.put(path, json={"gpus": 2, "gpu_hours": None})
+        assert lifted.json()["budget"] is None, "null: no budget"
         assert served.api.delete(path).status_code == 200
     history = served.gpushare("history?limit=1000")["events"]
     assert any("quota set to 1 GPU" in event["text"] for event in history)

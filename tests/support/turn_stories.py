@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from jupyter_gpushare.node import sharing_status
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, memory, trimming
+from jupyter_gpushare.policy import core, memory, trimming, turns
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -382,6 +383,37 @@ def who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
     assert not alice.waiting
 
 
+def who_waits_has_a_place_in_the_line() -> None:
+    """Who asked first is next, and the status says it to the ones who wait."""
+    at, alice, bob = two_by_turns()
+    carol = come(at, "carol", 3, gib=8)
+    for _ in range(60):
+        for actor in (alice, bob, carol):
+            at.train(actor, 1)
+        at.second()
+        waiting = [one for one in (alice, bob, carol) if phase(at, one) == "waits"]
+        if len(waiting) == 2:
+            break
+    else:
+        raise AssertionError("two of three wait for the third")
+    line = sorted(waiting, key=lambda one: at.state.turns[one.lease].order)
+    assert [turns.place(at.state, CONFIG, one.lease) for one in line] == [1, 2]
+    for place, one in enumerate(line, 1):
+        told = sharing_status.of_lease(at.state, at.state.leases[one.lease], 100.0, CONFIG)
+        assert (told["turn"], told["turn_place"]) == ("waits", place)
+        assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
+    (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
+    told = sharing_status.of_lease(at.state, at.state.leases[holder.lease], 0.0, CONFIG)
+    assert told["turn_place"] is None
+    for _ in range(3 * int(CONFIG.quantum)):
+        at.train(holder, 1)
+        at.second()
+        if phase(at, holder) == "waits":
+            break
+    assert phase(at, line[0]) == "holds", "the first in line is next"
+    assert turns.place(at.state, CONFIG, line[1].lease) == 1
+
+
 STORIES = (
     a_lone_tasks_cache_is_given_back_for_a_newcomer,
     nobody_is_asked_for_a_cache_that_would_not_help,
@@ -390,6 +422,7 @@ STORIES = (
     where_nothing_can_be_measured_nobody_is_held_for_long,
     an_idle_task_empties_its_cache_at_once,
     who_has_the_turn_and_is_alone_in_it_is_asked_too,
+    who_waits_has_a_place_in_the_line,
     a_third_fits_when_two_take_turns,
     who_cannot_be_gated_is_placed_plainly,
     a_newcomer_is_unknown_and_placed_plainly,

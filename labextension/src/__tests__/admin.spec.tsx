@@ -32,7 +32,7 @@ const QUOTAS: Quotas = {
     anEnvironmentQuota('alice', { gpus: 2, used_gpus: 1, source: 'override' }),
     anEnvironmentQuota('bob', { gpus: 1, memory: null, source: 'group' })
   ],
-  default: { gpus: 1, memory: 4 * GIB, weight: 1 }
+  default: { gpus: 1, memory: 4 * GIB, weight: 1, gpu_hours: 40 }
 };
 const USAGE = {
   since: 0,
@@ -95,15 +95,26 @@ describe('environmentRows', () => {
 });
 
 describe('readDraft', () => {
-  const good = { environment: 'alice', gpus: '2', memory: '8GiB', weight: '1' };
+  const good = {
+    environment: 'alice',
+    gpus: '2',
+    memory: '8GiB',
+    weight: '1',
+    hours: '20'
+  };
 
   it('reads what is right', () => {
     expect(readDraft(good).wish).toEqual({
       gpus: 2,
       memory: 8 * GIB,
-      weight: 1
+      weight: 1,
+      gpu_hours: 20
     });
     expect(readDraft({ ...good, memory: ' ' }).wish?.memory).toBeNull();
+    // Null, not left out: no budget, where it would stay otherwise.
+    expect(readDraft({ ...good, hours: ' ' }).wish?.gpu_hours).toBeNull();
+    expect(readDraft({ ...good, hours: '2,5' }).wish?.gpu_hours).toBe(2.5);
+    expect(readDraft({ ...good, hours: '0' }).wish?.gpu_hours).toBe(0);
   });
 
   it.each([
@@ -122,7 +133,11 @@ describe('readDraft', () => {
     ['weight', '', Mistake.NotPositive],
     ['weight', '0', Mistake.NotPositive],
     ['weight', 'NaN', Mistake.NotPositive],
-    ['weight', 'Infinity', Mistake.NotPositive]
+    ['weight', 'Infinity', Mistake.NotPositive],
+    ['hours', '-1', Mistake.NoHours],
+    ['hours', 'many', Mistake.NoHours],
+    ['hours', '20 h', Mistake.NoHours],
+    ['hours', '1e10', Mistake.NoHours]
   ])('refuses %s %j', (field, value, mistake) => {
     const read = readDraft({ ...good, [field]: value });
     expect(read.wish).toBeNull();
@@ -131,17 +146,29 @@ describe('readDraft', () => {
 
   it('reads back every quota that it shows', () => {
     for (const memory of [null, GIB, 16e9, 24 * GIB + 1024, 7 * 1024]) {
-      const draft = draftOf({ environment: 'a', gpus: 3, memory, weight: 2.5 });
-      expect(readDraft(draft).wish).toEqual({ gpus: 3, memory, weight: 2.5 });
+      for (const hours of [null, 0, 20, 1 / 3, 1e-7, 1e9]) {
+        const quota = { gpus: 3, memory, weight: 2.5 };
+        const draft = draftOf({ environment: 'a', hours, ...quota });
+        expect(readDraft(draft).wish).toEqual({ ...quota, gpu_hours: hours });
+      }
     }
   });
 });
 
 it('undoes to the override that was, or to none', () => {
-  expect(undoOf('alice', QUOTAS)).toEqual({
-    gpus: 2,
-    memory: 8 * GIB,
-    weight: 1
+  const before = { gpus: 2, memory: 8 * GIB, weight: 1 };
+  expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
+  const budget = {
+    hours: 20,
+    spent: 3.5,
+    window: 604800,
+    level: 'ok' as const
+  };
+  const [alice, ...others] = QUOTAS.quotas;
+  const quotas = [{ ...alice, budget }, ...others];
+  expect(undoOf('alice', { ...QUOTAS, quotas })).toEqual({
+    ...before,
+    gpu_hours: 20
   });
   expect(undoOf('bob', QUOTAS)).toBeNull();
   expect(undoOf('new', QUOTAS)).toBeNull();
@@ -213,14 +240,14 @@ describe('AdminView', () => {
       {
         method: 'PUT',
         path: 'quotas/alice',
-        body: { gpus: 4, memory: 8 * GIB, weight: 1 }
+        body: { gpus: 4, memory: 8 * GIB, weight: 1, gpu_hours: null }
       }
     ]);
     fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
     await waitFor(() => expect(put(shown)).toHaveLength(2));
     expect(put(shown)[1]).toMatchObject({
       path: 'quotas/alice',
-      body: { gpus: 2, memory: 8 * GIB, weight: 1 }
+      body: { gpus: 2, memory: 8 * GIB, weight: 1, gpu_hours: null }
     });
     await waitFor(() =>
       expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull()
@@ -243,6 +270,41 @@ describe('AdminView', () => {
       method: 'DELETE',
       path: 'quotas/bob'
     });
+  });
+
+  it('sets a budget, lifts it, and brings it back', async () => {
+    const shown = await open();
+    const { server } = shown.model;
+    const budget = { hours: 20, spent: 3.5, window: 604800, level: 'ok' };
+    const [alice, ...others] = QUOTAS.quotas;
+    server.on('PUT', 'quotas/alice', 200, {});
+    const name = 'Budget of alice in GPU-hours';
+    const edit = (): void =>
+      void fireEvent.click(
+        screen.getByRole('button', { name: 'Edit the quota of alice' })
+      );
+    edit();
+    expect(input(name).value).toBe('');
+    type(name, 'a lot');
+    expect(document.body.textContent).toContain('empty is no budget');
+    type(name, '20');
+    // What the node says from now on.
+    server.on('GET', 'quotas', 200, {
+      ...QUOTAS,
+      quotas: [{ ...alice, budget }, ...others]
+    });
+    fireEvent.click(screen.getByRole('button', { name: 'Save' }));
+    await screen.findByText(/weight 1, 20 GPU-hours\./);
+    await screen.findByText('3.50 of 20');
+    edit();
+    expect(input(name).value).toBe('20');
+    type(name, '');
+    fireEvent.click(screen.getByRole('button', { name: 'Save' }));
+    await screen.findByText(/is now 2 GPUs, 8 GiB on each, weight 1\./);
+    fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
+    await waitFor(() => expect(put(shown)).toHaveLength(3));
+    const sent = put(shown) as { body: { gpu_hours: number | null } }[];
+    expect(sent.map(({ body }) => body.gpu_hours)).toEqual([20, null, 20]);
   });
 
   it('says what is wrong beside the field, and saves nothing', async () => {
@@ -288,7 +350,10 @@ describe('AdminView', () => {
     type('Name of the environment', 'dave');
     fireEvent.click(screen.getByRole('button', { name: 'Save' }));
     await waitFor(() => expect(put(shown)).toHaveLength(1));
-    expect(put(shown)[0]).toMatchObject({ path: 'quotas/dave' });
+    expect(put(shown)[0]).toMatchObject({
+      path: 'quotas/dave',
+      body: { gpu_hours: 40 }
+    });
   });
 
   it("revokes through the command that asks for a reason, and finds bob's task", async () => {

@@ -1,8 +1,16 @@
 import { nullTranslator } from '@jupyterlab/translation';
+import { screen } from '@testing-library/react';
 
-import type { Lease } from '../api/types';
+import type { Lease, Status } from '../api/types';
 import { memoryKinds, turnsOf } from '../model/turns';
-import { gpuKindsText, gpuTurnText, kindsText, turnText } from '../text/turns';
+import {
+  gpuKindsText,
+  gpuTurnText,
+  kindsText,
+  myTurnText,
+  turnText
+} from '../text/turns';
+import { leaseSummary } from '../text/words';
 import { GpusView } from '../widgets/gpus';
 import { LeasesView } from '../widgets/leases';
 import { aGpu, aLease, aStatus, GIB } from './support/builders';
@@ -95,6 +103,63 @@ describe('a GPU in turns', () => {
     const mine = show(LeasesView, status).container;
     expect(mine.textContent).toContain('Has its turn on the GPU');
     expect(mine.textContent).toContain('did not give its turn back in time');
+  });
+
+  describe('and a cell that does not go on', () => {
+    const bobs = aLease('b', {
+      mine: false,
+      environment: 'bob',
+      turn: 'holds'
+    });
+    const mine = aLease('a', {
+      turn: 'waits',
+      turn_since: 1988,
+      turn_place: 1
+    });
+    const with_ = (...leases: Lease[]): Status =>
+      aStatus({ gpus: [gpu, aGpu(1)], leases });
+    const text = (lease: Lease, ...others: Lease[]): string =>
+      myTurnText(lease, with_(lease, ...others), 2000, trans);
+
+    it('says for what it waits, for how long, and who computes', () => {
+      expect(text(mine, bobs)).toBe(
+        'Waits 12 s for its turn on GPU 0: next in line. Now computes: bob: train.ipynb'
+      );
+      const third = { ...mine, turn_place: 3 };
+      const unknown = { ...bobs, environment: null, turn: 'yields' as const };
+      expect(text(third, unknown)).toBe(
+        'Waits 12 s for its turn on GPU 0: place 3 in line. Now computes: someone else'
+      );
+      expect(text(mine, { ...bobs, turn: 'waits' })).toContain(
+        'Memory that the last one left is not free yet.'
+      );
+      // Who computes on another GPU is not in the way.
+      const [part] = bobs.gpus;
+      const apart = [{ ...part, uuid: 'GPU-00000001', index: 1 }];
+      expect(text(mine, { ...bobs, gpus: apart })).not.toContain('bob');
+    });
+
+    it('says who waits for the one who computes', () => {
+      const holds = aLease('a', { turn: 'holds' });
+      expect(text(holds)).toBe('Has its turn on the GPU');
+      expect(text(holds, { ...bobs, turn: 'waits' })).toBe(
+        'Has its turn on the GPU; 1 waits'
+      );
+      expect(text(aLease('a', { turn: 'rest' }), bobs)).toBe('');
+    });
+
+    it('explains turns, in the row and in the toolbar', () => {
+      const { container } = show(LeasesView, with_(mine, bobs));
+      const words = screen.getByText(/^Waits 12 s for its turn/);
+      expect(words.title).toContain('A turn lasts 10 s');
+      expect(screen.getByText('Turns').parentElement?.textContent).toContain(
+        'The cell goes on by itself'
+      );
+      expect(container.textContent).not.toContain('Memory limit');
+      expect(leaseSummary(mine, 'binary', trans)).toBe(
+        '1 GPU · 8 GiB · Waits for its turn'
+      );
+    });
   });
 
   it('says nothing where there is nothing to say', () => {

@@ -419,6 +419,10 @@ export interface components {
              * @enum {unknown}
              */
             turn: "rest" | "waits" | "holds" | "yields" | null;
+            /** @description its place in the line for a turn; 1 is next */
+            turn_place: number | null;
+            /** @description since when it stands so: Unix time, seconds */
+            turn_since: number | null;
             /** @description its GPUs will be asked back; null: not, or not yours to know */
             warning: {
                 /** @description when: Unix time, seconds */
@@ -470,8 +474,8 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
-            /** @description In the node manager's rolling window; left out, as it is now. */
-            gpu_hours?: number;
+            /** @description In the node manager's rolling window; null is no budget; left out, as it is now. */
+            gpu_hours?: number | null;
             gpus: number;
             /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
@@ -479,6 +483,8 @@ export interface components {
         };
         Quotas: {
             default: {
+                /** @description GPU-hours; null: they are not limited */
+                gpu_hours: number | null;
                 gpus: number;
                 /** @description bytes on each GPU; null: whole GPUs */
                 memory: number | null;
@@ -520,6 +526,8 @@ export interface components {
                 /** @description the most for which an idle task keeps its GPUs */
                 pin_limit: number;
                 problem: string | null;
+                /** @description after which a turn ends with the step, if others wait */
+                quantum: number;
                 /** @description when JupyterHub, which is away, told its groups' quotas */
                 quotas_as_of?: number | null;
                 simulated: boolean;

@@ -16,6 +16,10 @@ export interface IEnvironmentRow {
   /** Bytes on each GPU; `null`: whole GPUs. */
   readonly memory: number | null;
   readonly weight: number;
+  /** GPU-hours in the node manager's rolling window; `null`: not limited. */
+  readonly hours: number | null;
+  /** GPU-hours spent of those; `null` where nothing is counted. */
+  readonly spent: number | null;
   readonly source: EnvironmentQuota['source'];
   readonly usedGpus: number;
   readonly leases: number;
@@ -56,6 +60,8 @@ export function environmentRows(
       gpus: quota?.gpus ?? quotas.default.gpus,
       memory: quota ? quota.memory : quotas.default.memory,
       weight: quota?.weight ?? quotas.default.weight,
+      hours: quota ? (quota.budget?.hours ?? null) : quotas.default.gpu_hours,
+      spent: quota?.budget?.spent ?? null,
       source: quota?.source ?? 'default',
       usedGpus: quota?.used_gpus ?? 0,
       leases: leases.get(environment) ?? 0,
@@ -73,6 +79,8 @@ export interface IQuotaDraft {
   /** Empty: whole GPUs. */
   readonly memory: string;
   readonly weight: string;
+  /** GPU-hours; empty: they are not limited. */
+  readonly hours: string;
 }
 
 export type DraftField = keyof IQuotaDraft;
@@ -83,13 +91,15 @@ export enum Mistake {
   BadName = 'bad-name',
   NotWhole = 'not-whole',
   NoSize = 'no-size',
-  NotPositive = 'not-positive'
+  NotPositive = 'not-positive',
+  NoHours = 'no-hours'
 }
 
 /** The bounds that the server's OpenAPI document states. */
 const MOST_GPUS = 4096;
 const LEAST_WEIGHT = 1e-6;
 const MOST_WEIGHT = 1e6;
+const MOST_HOURS = 1e9;
 const LONGEST_NAME = 256;
 
 export function draftOf(row: {
@@ -97,12 +107,14 @@ export function draftOf(row: {
   gpus: number;
   memory: number | null;
   weight: number;
+  hours: number | null;
 }): IQuotaDraft {
   return {
     environment: row.environment,
     gpus: String(row.gpus),
     memory: row.memory === null ? '' : exactSize(row.memory),
-    weight: String(row.weight)
+    weight: String(row.weight),
+    hours: row.hours === null ? '' : String(row.hours)
   };
 }
 
@@ -146,9 +158,26 @@ export function readDraft(
   if (!(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
     mistakes.weight = Mistake.NotPositive;
   }
+  const hours = readHours(draft.hours);
+  if (Number.isNaN(hours)) {
+    mistakes.hours = Mistake.NoHours;
+  }
   return Object.keys(mistakes).length
     ? { wish: null, mistakes }
-    : { wish: { gpus, memory, weight }, mistakes: null };
+    : {
+        wish: { gpus, memory, weight, gpu_hours: hours },
+        mistakes: null
+      };
+}
+
+/** GPU-hours as they are typed, with a point or a comma; `null`: no budget; NaN: no such number. */
+function readHours(text: string): number | null {
+  if (!text.trim()) {
+    return null;
+  }
+  const plain = /^\s*\d+(?:[.,]\d+)?(?:e[+-]?\d+)?\s*$/i.test(text);
+  const hours = plain ? Number(text.replace(',', '.')) : NaN;
+  return hours <= MOST_HOURS ? hours : NaN;
 }
 
 /** How to come back to what was before a quota was set: another wish, or no override at all. */
@@ -158,7 +187,12 @@ export function undoOf(
 ): QuotaWish | null {
   const quota = before?.quotas.find(row => row.environment === environment);
   return quota && quota.source === 'override'
-    ? { gpus: quota.gpus, memory: quota.memory, weight: quota.weight }
+    ? {
+        gpus: quota.gpus,
+        memory: quota.memory,
+        weight: quota.weight,
+        gpu_hours: quota.budget?.hours ?? null
+      }
     : null;
 }
 

@@ -1,5 +1,5 @@
 /** What a task's GPU memory is made of, and whose turn it is. Pure. */
-import type { Lease } from '../api/types';
+import type { Lease, Status } from '../api/types';
 
 /** Bytes over all of a lease's GPUs, as its task tells them. */
 export interface IMemoryKinds {
@@ -24,6 +24,47 @@ export function memoryKinds(lease: Lease): IMemoryKinds | null {
       sum.cache === null || part.cache === null ? null : sum.cache + part.cache;
   }
   return lease.gpus.length ? sum : null;
+}
+
+/** Why a task that wants its turn computes nothing. */
+export interface ITurnWait {
+  /** The GPUs it waits for, by index. */
+  readonly gpus: readonly number[];
+  /** Its place in the line; 1 is next. */
+  readonly place: number;
+  /** Who computes there meanwhile; none: what the last one left is not free yet. */
+  readonly computing: readonly Lease[];
+}
+
+/** `null`: it does not wait for a turn. */
+export function turnWait(lease: Lease, status: Status): ITurnWait | null {
+  if (lease.turn !== 'waits') {
+    return null;
+  }
+  const shared = status.gpus.filter(
+    gpu =>
+      gpu.share_mode === 'time' &&
+      lease.gpus.some(part => part.uuid === gpu.uuid)
+  );
+  const uuids = new Set(shared.map(gpu => gpu.uuid));
+  return {
+    gpus: shared.map(gpu => gpu.index),
+    place: lease.turn_place ?? 1,
+    computing: status.leases.filter(
+      other =>
+        (other.turn === 'holds' || other.turn === 'yields') &&
+        other.gpus.some(part => uuids.has(part.uuid))
+    )
+  };
+}
+
+/** How many wait for a turn on a GPU of this lease. */
+export function waitingBehind(lease: Lease, status: Status): number {
+  const uuids = new Set(lease.gpus.map(part => part.uuid));
+  return status.leases.filter(
+    other =>
+      other.turn === 'waits' && other.gpus.some(part => uuids.has(part.uuid))
+  ).length;
 }
 
 /** Who has the turn on a GPU (or just gives it back), and how many wait for theirs. */

@@ -1,10 +1,53 @@
 /** Memory by kind, and turns, in a person's words. */
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Gpu, Lease } from '../api/types';
-import { memoryKinds, turnsOf } from '../model/turns';
-import { formatBytes, type Units } from './format';
+import type { Gpu, Lease, Status } from '../api/types';
+import { memoryKinds, turnsOf, turnWait, waitingBehind } from '../model/turns';
+import { formatBytes, formatDuration, type Units } from './format';
 import { taskName } from './words';
+
+/** The same for its owner: which GPU, who is ahead, since when; empty where it needs none. */
+export function myTurnText(
+  lease: Lease,
+  status: Status,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const wait = turnWait(lease, status);
+  if (wait !== null) {
+    const gpus = wait.gpus.map(index => trans.__('GPU %1', index)).join(', ');
+    const since = formatDuration(now - (lease.turn_since ?? now), trans);
+    const place =
+      wait.place === 1
+        ? trans.__('Waits %1 for its turn on %2: next in line.', since, gpus)
+        : trans.__(
+            'Waits %1 for its turn on %2: place %3 in line.',
+            since,
+            gpus,
+            wait.place
+          );
+    const who = wait.computing.map(other => ownerName(other, trans)).join(', ');
+    return who
+      ? trans.__('%1 Now computes: %2', place, who)
+      : trans.__('%1 Memory that the last one left is not free yet.', place);
+  }
+  const text = turnText(lease, trans);
+  const behind = text ? waitingBehind(lease, status) : 0;
+  return behind > 0
+    ? trans._n('%2; 1 waits', '%2; %1 wait', behind, text)
+    : text;
+}
+
+/** What taking turns means for the one whose cell does not go on. */
+export function turnHint(
+  node: Status['node'],
+  trans: TranslationBundle
+): string {
+  return trans.__(
+    'Tasks on this GPU compute one after the other. A turn lasts %1 and then until the end of the training step; who asked first is next. The cell goes on by itself, and nothing is lost meanwhile. Interrupt the kernel to stop waiting.',
+    formatDuration(node.quantum, trans)
+  );
+}
 
 /** How a lease stands with its turn; empty for one that needs none. */
 export function turnText(lease: Lease, trans: TranslationBundle): string {

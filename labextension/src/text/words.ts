@@ -109,6 +109,9 @@ export function leaseSummary(
     formatGpus(lease.gpus.length, trans),
     formatBytes(memory, units)
   );
+  if (lease.turn === 'waits') {
+    return trans.__('%1 · Waits for its turn', what);
+  }
   return lease.state === 'active'
     ? what
     : trans.__('%1 · %2', what, stateWord(lease.state, trans));

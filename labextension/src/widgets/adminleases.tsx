@@ -6,7 +6,9 @@ import type { Lease, Status } from '../api/types';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
 import { measuredMemory } from '../model/derive';
+import { memoryLimit } from '../model/limits';
 import { formatBytes, formatDuration, type Units } from '../text/format';
+import { excessText, liftedText } from '../text/limits';
 import { abilityText, rungText } from '../text/parking';
 import { gpuNames, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useView } from './host';
@@ -66,8 +68,11 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
       label: trans.__('Memory'),
       renderCell: lease => {
         const used = measuredMemory(lease);
-        const limit = lease.gpus.reduce((sum, gpu) => sum + gpu.memory, 0);
-        return lease.parked_memory
+        const limit = memoryLimit(lease).now;
+        const hint =
+          excessText(lease, now, units, trans) ||
+          liftedText(lease, units, trans);
+        const words = lease.parked_memory
           ? trans.__(
               '%1 in host memory',
               formatBytes(lease.parked_memory, units)
@@ -79,6 +84,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
                 formatBytes(limit, units)
               )
             : '–';
+        return <span title={hint || undefined}>{words}</span>;
       },
       sort: (a, b) => (measuredMemory(a) ?? -1) - (measuredMemory(b) ?? -1)
     },

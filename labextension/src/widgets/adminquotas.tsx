@@ -204,6 +204,19 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       sort: number(row => row.weight)
     },
     {
+      id: 'budget',
+      label: trans.__('Budget, GPU-hours'),
+      renderCell: row =>
+        edited(row)
+          ? field(
+              'hours',
+              trans.__('Budget of %1 in GPU-hours', row.environment),
+              trans.__('not limited')
+            )
+          : budgetText(row, trans),
+      sort: number(row => row.hours ?? Infinity)
+    },
+    {
       id: 'leases',
       label: trans.__('Leases'),
       renderCell: row =>
@@ -298,7 +311,8 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
             setDone(null);
             setRefusal(null);
             setEditing(null);
-            setDraft(draftOf({ environment: '', ...data.quotas.default }));
+            const { gpu_hours: hours, ...quota } = data.quotas.default;
+            setDraft(draftOf({ environment: '', hours, ...quota }));
           }}
         >
           {trans.__('Add')}
@@ -336,6 +350,11 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
             trans.__('whole GPU')
           )}
           {field('weight', trans.__('Weight'))}
+          {field(
+            'hours',
+            trans.__('Budget in GPU-hours'),
+            trans.__('no limit of GPU-hours')
+          )}
           {buttons}
         </div>
       )}
@@ -414,6 +433,8 @@ function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
       );
     case Mistake.NotPositive:
       return trans.__('A number above 0, as 1 or 2.5.');
+    case Mistake.NoHours:
+      return trans.__('A number from 0, as 20 or 2.5; empty is no budget.');
   }
 }
 
@@ -422,18 +443,32 @@ function wishText(
   units: Units,
   trans: TranslationBundle
 ): string {
-  return typeof wish.memory === 'number'
-    ? trans.__(
-        '%1, %2 on each, weight %3',
-        formatGpus(wish.gpus, trans),
-        formatBytes(wish.memory, units),
-        wish.weight ?? 1
-      )
-    : trans.__(
-        '%1, whole GPUs, weight %2',
-        formatGpus(wish.gpus, trans),
-        wish.weight ?? 1
-      );
+  const quota =
+    typeof wish.memory === 'number'
+      ? trans.__(
+          '%1, %2 on each, weight %3',
+          formatGpus(wish.gpus, trans),
+          formatBytes(wish.memory, units),
+          wish.weight ?? 1
+        )
+      : trans.__(
+          '%1, whole GPUs, weight %2',
+          formatGpus(wish.gpus, trans),
+          wish.weight ?? 1
+        );
+  return typeof wish.gpu_hours === 'number'
+    ? trans.__('%1, %2 GPU-hours', quota, wish.gpu_hours)
+    : quota;
+}
+
+/** `3.5 of 20`: GPU-hours spent in the node manager's rolling window, of those that may be. */
+function budgetText(row: IEnvironmentRow, trans: TranslationBundle): string {
+  if (row.hours === null) {
+    return trans.__('not limited');
+  }
+  return row.spent === null
+    ? String(row.hours)
+    : trans.__('%1 of %2', formatGpuHours(row.spent * 3600), row.hours);
 }
 
 function sourceWord(

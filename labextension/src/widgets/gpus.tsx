@@ -5,6 +5,7 @@ import type { Gpu, Lease } from '../api/types';
 import { memoryParts } from '../model/derive';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
 import { formatBytes, formatShare, type Units } from '../text/format';
+import { gpuLiftedText, liftedHint } from '../text/limits';
 import { gpuKindsText, gpuTurnText, turnText } from '../text/turns';
 import { stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
@@ -84,6 +85,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
   const lost = gpu.health !== 'ok';
   const kinds = gpuKindsText(gpu, units, trans);
   const turn = gpuTurnText(gpu, props.leases, units, trans);
+  const lifted = gpuLiftedText(gpu, units, trans);
   return (
     <li
       className="jp-gpushare-card"
@@ -127,6 +129,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
             : trans.__('%1 utilised', formatShare(gpu.utilisation))}
         </span>
       </div>
+      {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
       {kinds && <div>{kinds}</div>}
       {turn && <div className="jp-gpushare-turn">{turn}</div>}
       <Sparkline
@@ -257,7 +260,7 @@ function leaseLine(
   trans: TranslationBundle
 ): string {
   const part = lease.gpus.find(other => other.uuid === gpu.uuid);
-  const memory = part ? formatBytes(part.memory, units) : '';
+  const memory = part ? formatBytes(part.limit, units) : '';
   const turn = turnText(lease, trans);
   const word = stateWord(lease.state, trans);
   const state = turn ? trans.__('%1 (%2)', word, turn) : word;

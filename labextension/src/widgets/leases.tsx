@@ -12,6 +12,7 @@ import {
   myLeases,
   restartHelps
 } from '../model/derive';
+import { memoryLimit } from '../model/limits';
 import { canKeep, secondsLeft } from '../model/parking';
 import { formatBytes, formatDuration } from '../text/format';
 import {
@@ -21,7 +22,8 @@ import {
   warningReason,
   warningText
 } from '../text/parking';
-import { kindsText, turnText } from '../text/turns';
+import { excessHint, excessText, liftedHint, liftedText } from '../text/limits';
+import { kindsText, myTurnText, turnHint } from '../text/turns';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
 import { keepMenu } from './leasemenu';
@@ -35,6 +37,7 @@ const EXAMPLE = 'import torch';
 export function LeasesView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
+  const { units } = useSettings();
   const now = useNow(1);
   if (!status) {
     return <Skeleton lines={3} label={trans.__('Loading the leases')} />;
@@ -71,6 +74,8 @@ export function LeasesView(): JSX.Element {
             node={status.node}
             left={secondsLeft(lease, now)}
             kept={keptUntilText(lease, now, trans)}
+            turn={myTurnText(lease, status, now, trans)}
+            over={excessText(lease, now, units, trans)}
             since={formatDuration(
               now - (lease.position !== null ? lease.requested : lease.since),
               trans
@@ -97,24 +102,28 @@ interface ILeaseRow {
   left: number | null;
   /** Until when they are kept, in words. */
   kept: string | null;
+  /** How it stands with its turn, in words; empty: it needs none. */
+  turn: string;
+  /** How far it is over its memory limit, in words; empty: it is not. */
+  over: string;
   since: string;
 }
 
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, node, left, kept, since } = props;
+    const { lease, waiting, node, left, kept, turn, over, since } = props;
     const { trans, commands, model } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
     const Icon = stateIcons[lease.state];
     const measured = measuredMemory(lease);
-    const limit = lease.gpus.reduce((sum, gpu) => sum + gpu.memory, 0);
+    const limit = memoryLimit(lease).now;
+    const lifted = liftedText(lease, units, trans);
     const run = (command: string): void =>
       void commands.execute(command, { lease: lease.id });
     const where = gpuNames(lease, trans);
     const kinds = kindsText(lease, units, trans);
-    const turn = turnText(lease, trans);
     return (
       <li
         className="jp-gpushare-row"
@@ -204,8 +213,18 @@ const LeaseRow = React.memo(
               )}
             </>
           )}
+          {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
+          {over && (
+            <div className="jp-gpushare-advice" title={excessHint(trans)}>
+              {over}
+            </div>
+          )}
           {kinds && <div>{kinds}</div>}
-          {turn && <div className="jp-gpushare-turn">{turn}</div>}
+          {turn && (
+            <div className="jp-gpushare-turn" title={turnHint(node, trans)}>
+              {turn}
+            </div>
+          )}
           {lease.overran && (
             <div className="jp-gpushare-why">
               {trans.__(
@@ -215,10 +234,21 @@ const LeaseRow = React.memo(
           )}
           {lease.rung && <div>{rungText(lease, units, trans)}</div>}
           {kept && <div>{kept}</div>}
-          {restartHelps(lease.state) && (
+          {restartHelps(lease.state) && !over && (
             <div className="jp-gpushare-why">
               {stateHint(lease.state, trans)}
             </div>
+          )}
+          {(over || lifted) && (
+            <Details title={trans.__('Memory limit')}>
+              {over && <p>{excessHint(trans)}</p>}
+              {lifted && <p>{liftedHint(trans)}</p>}
+            </Details>
+          )}
+          {lease.turn === 'waits' && (
+            <Details title={trans.__('Turns')}>
+              <p>{turnHint(node, trans)}</p>
+            </Details>
           )}
           <LeaseDetails lease={lease} />
         </div>
@@ -266,10 +296,25 @@ const LeaseRow = React.memo(
     before.since === after.since &&
     before.left === after.left &&
     before.kept === after.kept &&
+    before.turn === after.turn &&
+    before.over === after.over &&
     sameNode(before.node, after.node) &&
     sameJson(before.lease, after.lease, 'age') &&
     sameJson(before.waiting, after.waiting, 'waiting')
 );
+
+/** More words for who asks. */
+function Details(props: {
+  title: string;
+  children: React.ReactNode;
+}): JSX.Element {
+  return (
+    <details className="jp-gpushare-details">
+      <summary>{props.title}</summary>
+      {props.children}
+    </details>
+  );
+}
 
 /** What else is known of a lease, for who asks: whether it could be parked, why it was not. */
 function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
@@ -279,8 +324,7 @@ function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
     return null;
   }
   return (
-    <details className="jp-gpushare-details">
-      <summary>{trans.__('Parking')}</summary>
+    <Details title={trans.__('Parking')}>
       {warning && (
         <p>
           {trans.__(
@@ -291,13 +335,17 @@ function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
       )}
       {kept && <p>{keptText(props.lease, trans)}</p>}
       {ability && <p>{abilityText(ability, trans)}</p>}
-    </details>
+    </Details>
   );
 }
 
 /** Whether what a row shows of the node is the same. */
 function sameNode(a: Status['node'], b: Status['node']): boolean {
-  return a.simulated === b.simulated && a.pin_limit === b.pin_limit;
+  return (
+    a.simulated === b.simulated &&
+    a.pin_limit === b.pin_limit &&
+    a.quantum === b.quantum
+  );
 }
 
 /** Whether two documents say the same but for one key that changes all the time. */

@@ -3,6 +3,7 @@ import React from 'react';
 
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
+import { turnHint } from '../text/turns';
 import { leaseSummary, stateHint } from '../text/words';
 import { Countdown, KeepButton } from './parking';
 import { leaseMenu } from './leasemenu';
@@ -32,7 +33,9 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
   const text = leaseSummary(lease, units, trans);
   const hint = lease
-    ? stateHint(lease.state, trans)
+    ? status && lease.turn === 'waits'
+      ? turnHint(status.node, trans)
+      : stateHint(lease.state, trans)
     : trans.__('This notebook holds no GPU. Importing torch gets one.');
   return (
     <>

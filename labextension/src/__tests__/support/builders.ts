@@ -71,6 +71,8 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     reason: null,
     kept: null,
     turn: null,
+    turn_since: null,
+    turn_place: null,
     overran: false,
     live_limits: null,
     over_limit: null,
@@ -155,7 +157,8 @@ export function aStatus(given: Partial<Status> = {}): Status {
       parked_memory_limit: null,
       notify_before: 60,
       pin_limit: 7200,
-      keep_for: 900
+      keep_for: 900,
+      quantum: 10
     },
     environment: 'alice',
     admin: false,

@@ -2,7 +2,12 @@
 import { nullTranslator } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
-import { act, render, type RenderResult } from '@testing-library/react';
+import {
+  act,
+  configure,
+  render,
+  type RenderResult
+} from '@testing-library/react';
 import React from 'react';
 
 import type { Status } from '../../api/types';
@@ -11,6 +16,9 @@ import { GpuShareSettings } from '../../model/settings';
 import { EMPTY, type ISnapshot, withStatus } from '../../model/snapshot';
 import { type IHost, type IViewServices, ViewRoot } from '../../widgets/host';
 import { FakeServer } from './server';
+
+// A machine with other work to do is slow, and what is waited for comes at last.
+configure({ asyncUtilTimeout: 20_000 });
 
 /** A model that a test sets; its API asks a server that a test sets too. */
 export class FakeModel implements IGpuShareModel {

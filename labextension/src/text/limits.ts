@@ -1,0 +1,88 @@
+/** A lease's memory limit in a person's words. */
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { Gpu, Lease } from '../api/types';
+import { excess, type IExcess, memoryLimit } from '../model/limits';
+import { formatBytes, formatDuration, type Units } from './format';
+
+/** That a lease may use more than it was granted, for now; empty where it may not. */
+export function liftedText(
+  lease: Lease,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const { granted, now } = memoryLimit(lease);
+  return now > granted
+    ? trans.__(
+        'Lifted: %1 more than the %2 granted',
+        formatBytes(now - granted, units),
+        formatBytes(granted, units)
+      )
+    : '';
+}
+
+/** What that means, and what to do. */
+export function liftedHint(trans: TranslationBundle): string {
+  return trans.__(
+    'The GPU is nearly empty, so the limit is higher for now. When others need the memory, caches are emptied and the limit is lowered again, also while code runs. If the code cannot do without, release the GPU and ask for more: %gpushare request --memory 16GiB.'
+  );
+}
+
+/** How far a lease is over its limit and what comes; empty where it is not. */
+export function excessText(
+  lease: Lease,
+  now: number,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const over = excess(lease, now);
+  if (over === null) {
+    return '';
+  }
+  const what =
+    over.bytes === null ? trans.__('Memory') : formatBytes(over.bytes, units);
+  const where =
+    over.gpu === null
+      ? trans.__('%1 over the limit.', what)
+      : trans.__('%1 over the limit of GPU %2.', what, over.gpu);
+  const then = nextText(over, trans);
+  return then ? trans.__('%1 %2', where, then) : where;
+}
+
+function nextText(over: IExcess, trans: TranslationBundle): string {
+  const when =
+    over.left > 0
+      ? trans.__('In %1', formatDuration(over.left, trans))
+      : trans.__('Now');
+  switch (over.next) {
+    case 'trim':
+      return trans.__('%1 its caches are emptied.', when);
+    case 'park':
+      return trans.__('%1 its GPU is taken back, if it is idle.', when);
+    case 'last':
+      return trans.__("%1 the administrator's last resort is due.", when);
+    case null:
+      return '';
+  }
+}
+
+/** What to do about it. */
+export function excessHint(trans: TranslationBundle): string {
+  return trans.__(
+    'Others are given the memory that is left, so they may run out of it. Free some: delete what is not needed (del), use smaller batches, or restart the kernel. If the code needs more, release the GPU and ask for more: %gpushare request --memory 16GiB.'
+  );
+}
+
+/** How much of a GPU's memory is lent beyond what was granted; empty where none is. */
+export function gpuLiftedText(
+  gpu: Gpu,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  return gpu.lifted > 0
+    ? trans.__(
+        '%1 lent for now, back when others need it',
+        formatBytes(gpu.lifted, units)
+      )
+    : '';
+}
