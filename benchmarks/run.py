@@ -69,6 +69,7 @@ def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
         *("--socket", f"{folder}/node.sock", "--ledger", f"{folder}/ledger.sqlite"),
         "--Connections.calls_per_second=100000",
         "--Connections.burst=100000",
+        "--Policy.max_leases_per_process=100000",
         *extra,
     ]
 
