@@ -35,6 +35,36 @@ def user_ids(pid: int) -> frozenset[int]:
     return frozenset()
 
 
+def shares_pids(pid: int) -> bool:
+    """Whether ``pid``, as a socket tells it, is of our own pid namespace.
+
+    The kernel tells 0 for who cannot be seen from here. Who can be, from a container say, has a
+    further pid in each namespace below ours.
+    """
+    return pid > 0 and _depth(pid) == _depth(os.getpid())
+
+
+def _depth(pid: int) -> int:
+    """In how many pid namespaces, from that of our ``/proc`` on, it is; 0: gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("NSpid:"):
+                    return len(line.split()) - 1
+    except OSError:
+        return 0
+    return 1  # a Linux built without pid namespaces
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it was stopped (SIGSTOP) and waits to be set going again."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
+    except OSError:
+        return False
+
+
 def namespace_of_pids() -> str:
     """A name of our pid namespace: a pid means nothing outside of its own."""
     try:

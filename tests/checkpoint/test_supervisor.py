@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -381,6 +382,144 @@ def test_a_helper_of_another_user_is_not_talked_to(
         assert f"user {NOBODY}" in outcome.message
         assert planted.stdout.readline() == b"b''\n"
         planted.wait(10)
+
+
+def in_another_pid_namespace(code: str, *, within: float = 20.0) -> subprocess.Popen[bytes]:
+    """A process of our user to which pids mean other processes, as in a container."""
+    command = ["unshare", "--pid", "--fork", "--kill-child"]
+    return subprocess.Popen(
+        [*command, "timeout", str(within), sys.executable, "-I", "-S", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+@as_root
+def test_a_container_of_the_same_user_gets_no_answer(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    """It shares the folder and the user id. The pid that it names is not the one that it means."""
+    running(drive, program, place)
+    code = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"
+        f"s.connect({str(place)!r})\n"
+        "try:\n    s.sendall(sys.stdin.buffer.read()); print(s.recv(9))\n"
+        "except ConnectionError: print(b'')"
+    )
+    request = Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
+    with in_another_pid_namespace(code) as container:
+        said, _ = container.communicate(encode_request(request), timeout=20)
+    assert said.strip() == b"b''"
+    assert cuda_world.state_of(program.pid) == 0
+    assert drive(program).park(10, 1).result is Result.DONE
+
+
+@as_root
+def test_a_helper_in_a_container_of_the_same_user_is_not_talked_to(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path
+) -> None:
+    """Somebody with our user id took our name in a folder that we share."""
+    code = (
+        "import os, socket\n"
+        f"s = socket.socket(socket.AF_UNIX); s.bind({str(place)!r}); s.listen()\n"
+        "print('here', flush=True)\n"
+        "c, _ = s.accept(); print(c.recv(9), flush=True)"
+    )
+    with in_another_pid_namespace(code) as planted:
+        assert planted.stdout is not None
+        assert planted.stdout.readline() == b"here\n"
+        driver = DriverCheckpoint(
+            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=2
+        )
+        outcome = driver.park(10, 1)
+        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
+        assert "container" in outcome.message
+        assert planted.stdout.readline() == b"b''\n"
+
+
+def test_a_helper_that_was_stopped_is_set_going_again(
+    program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    """It holds the lock, so no other one can take its place."""
+    helper = running(drive, program, place)
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        until(lambda: is_stopped(helper), "it is stopped")
+        assert drive(program).park(10, 1).result is Result.DONE
+        assert drive(program).resume(None, 10).result is Result.DONE
+    finally:
+        os.kill(helper, signal.SIGCONT)
+    assert helper_pid(place) == helper
+
+
+def test_a_helper_that_is_stopped_while_it_works_is_set_going_again(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    helper = running(drive, program, place)
+    cuda_world.slow(Call.CHECKPOINT, 500)
+    done: list[Outcome] = []
+    parking = threading.Thread(target=lambda: done.append(drive(program).park(20, 1)))
+    parking.start()
+    until(lambda: cuda_world.state_of(program.pid) == 1, "it is locked")
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        parking.join(20)
+        assert [one.result for one in done] == [Result.DONE]
+    finally:
+        os.kill(helper, signal.SIGCONT)
+
+
+def test_a_lock_that_somebody_holds_without_listening_is_said(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path
+) -> None:
+    with open(f"{place}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        driver = DriverCheckpoint(
+            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=6
+        )
+        outcome = driver.park(10, 1)
+    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
+    assert f"{place}.lock" in outcome.message
+
+
+@pytest.mark.parametrize("name", ["h.sock", "h.sock.new"])
+@pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
+def test_what_lies_in_its_place_is_neither_followed_nor_in_the_way(
+    program: CudaProgram, drive: Drive, place: Path, name: str, what: str, tmp_path: Path
+) -> None:
+    """Planted, or left by one that was killed before it listened."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    there = place.parent / name
+    if what == "pipe":
+        os.mkfifo(there, 0o600)
+    else:
+        there.symlink_to(victim if what == "link" else tmp_path / "nowhere")
+    assert drive(program).park(20, 1).result is Result.DONE
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(("name", "said"), [("h.sock.lock", "symbolic"), ("h.sock", "directory")])
+def test_what_cannot_be_moved_out_of_the_way_is_said(
+    program: CudaProgram, drive: Drive, place: Path, name: str, said: str, tmp_path: Path
+) -> None:
+    there = place.parent / name
+    if said == "directory":
+        there.mkdir()
+    else:
+        there.symlink_to(tmp_path / "nowhere")
+    outcome = drive(program, start_within=6).park(10, 1)
+    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
+    assert said in outcome.message
+    assert not (tmp_path / "nowhere").exists()
+    there.rmdir() if said == "directory" else there.unlink()
+
+
+def is_stopped(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return stat.rpartition(b")")[2].split()[0] == b"T"
 
 
 # -- the place -------------------------------------------------------------------------------

@@ -23,13 +23,14 @@ is parked must not be killed by us, nor one that was restored and lives
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -50,7 +51,7 @@ from ...protocol.checkpoint import (
 from ...protocol.errors import ProtocolError
 from ...protocol.framing import MAX_LINE_FROM_NODE, LineFramer
 from ...protocol.privateplace import UnsafePlace, checkpoint_socket, make_private
-from ...protocol.processes import start_time
+from ...protocol.processes import is_stopped, shares_pids, start_time
 
 __all__ = [
     "ANSWER_GRACE",
@@ -70,6 +71,8 @@ ANSWER_GRACE: Final = RESCUE_SECONDS + 15.0
 _SLOWEST: Final = 1024**3
 _BASE_SECONDS: Final = 30.0
 _POLL: Final = 0.02
+#: Seconds between two looks whether a helper that does not answer was stopped.
+_LOOK_EVERY: Final = 1.0
 _PR_SET_PTRACER: Final = 0x59616D61  # linux/prctl.h
 #: How often a question is put again whose helper died.
 _MOST_TRIES: Final = 5
@@ -211,7 +214,7 @@ class DriverCheckpoint:
             try:
                 connection.settimeout(10.0)
                 connection.sendall(encode_request(request))
-                return decode_answer(_line(connection, end))
+                return decode_answer(_line(connection, end, helper))
             except TimeoutError:
                 raise _Lost("The checkpoint helper does not answer.") from None
             except OSError as error:
@@ -248,11 +251,14 @@ class DriverCheckpoint:
                 return found
             if time.monotonic() >= end:
                 raise _NoHelper(f"The checkpoint helper does not start. {said}".strip())
-            said = self._start(place, end) or said
+            said = self._start(place, end, said) or said
             time.sleep(_POLL)
 
-    def _start(self, place: str, end: float) -> str:
-        """Start a helper and wait until it listens; what it says when it cannot."""
+    def _start(self, place: str, end: float, before: str) -> str:
+        """Start a helper and wait until it listens; what it says when it cannot.
+
+        ``before`` is what the one said that was tried before it.
+        """
         command = [self._python, "-P", "-m", _MODULE, "--socket", place]
         if self._idle is not None:
             command += ["--idle", str(self._idle)]
@@ -273,7 +279,7 @@ class DriverCheckpoint:
                 _, said = starter.communicate(timeout=max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 starter.kill()
-                return "It took too long."
+                return before or "It took too long."
         return said.decode("utf-8", "replace").strip()[-500:]
 
 
@@ -318,19 +324,38 @@ def _connect(place: str) -> tuple[socket.socket, int] | None:
         connection.close()
         raise _NoHelper(f"The checkpoint helper cannot be reached: {error}") from error
     pid, user, _ = struct.unpack("3i", raw)
+    why = ""
     if user != os.getuid():
+        why = f"belongs to user {user}"
+    elif not shares_pids(pid):
+        why = "is in another container"
+    if why:
         connection.close()
-        raise _NoHelper(f"The process that listens at {place} belongs to user {user}; not used.")
+        raise _NoHelper(f"The process that listens at {place} {why}; not used.")
     return connection, pid
 
 
-def _line(connection: socket.socket, end: float) -> bytes:
+def _line(connection: socket.socket, end: float, helper: int) -> bytes:
     """The first line that comes before ``end``."""
     framer = LineFramer(MAX_LINE_FROM_NODE)
     while True:
-        connection.settimeout(max(0.001, end - time.monotonic()))
-        data = connection.recv(65536)
+        left = max(0.001, end - time.monotonic())
+        connection.settimeout(min(left, _LOOK_EVERY))
+        try:
+            data = connection.recv(65536)
+        except TimeoutError:
+            if time.monotonic() >= end:
+                raise
+            _set_going(helper)
+            continue
         if not data:
             raise ConnectionError("it closed the connection")
         if lines := framer.feed(data):
             return lines[0]
+
+
+def _set_going(helper: int) -> None:
+    """Continue a helper that somebody has stopped: it has the lock, and no other can take over."""
+    if is_stopped(helper):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(helper, signal.SIGCONT)

@@ -27,6 +27,7 @@ from jupyter_gpushare.protocol.checkpoint import (
 from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.framing import LineFramer
 from jupyter_gpushare.protocol.privateplace import UnsafePlace, make_private
+from jupyter_gpushare.protocol.processes import shares_pids
 
 from .operations import Operations
 from .workerlink import WorkerLink
@@ -89,8 +90,11 @@ class Supervisor:
     def _attend(self, caller: socket.socket) -> None:
         try:
             with caller:
-                if peer_user(caller) != os.getuid():
-                    return  # another user's process has no business here
+                pid, user = peer_of(caller)
+                # Another user's process has no business here; nor has one in a container, to
+                # which the pids that it names are other processes.
+                if user != os.getuid() or not shares_pids(pid):
+                    return
                 caller.settimeout(_ASK_WITHIN)
                 line = _one_line(caller)
                 if line is None:
@@ -112,12 +116,12 @@ class Supervisor:
             return Outcome(Result.REFUSED, Cause.BAD_REQUEST, str(error))
 
 
-def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end, as the system tells it."""
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Pid and user id of the process at the other end, as the system tells them."""
     size = struct.calcsize("3i")
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, user, _ = struct.unpack("3i", raw)
-    return int(user)
+    pid, user, _ = struct.unpack("3i", raw)
+    return int(pid), int(user)
 
 
 def _one_line(caller: socket.socket) -> bytes | None:
@@ -147,22 +151,18 @@ def listen(path: str) -> tuple[socket.socket, int] | None:
     except BlockingIOError:
         os.close(lock)
         return None
-    os.ftruncate(lock, 0)
-    # Whoever holds the lock owns the name: what lies there is left from a helper that was killed.
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     mask = os.umask(0o177)
     try:
+        os.ftruncate(lock, 0)
+        # Whoever holds the lock owns the names: what lies there is left from one that was killed.
+        for left in (path, path + ".new"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(left)
         # Under another name first, so that nobody finds a socket that does not listen yet.
         listener.bind(path + ".new")
         listener.listen(_MOST_CALLERS)
         os.rename(path + ".new", path)
-    except FileExistsError:
-        os.unlink(path + ".new")
-        listener.close()
-        os.close(lock)
-        return listen(path)
     except OSError:
         listener.close()
         os.close(lock)
@@ -207,7 +207,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"jupyter_gpushare checkpoint helper: {error}", file=sys.stderr)
         return 2
     if taken is None:
-        return 0  # another one serves already
+        # Another one serves already; or its caller, who finds nobody, says this.
+        print(f"Another process holds {options.socket}.lock.", file=sys.stderr)
+        return 0
     listener, lock = taken
     if not options.foreground:
         # The parent goes: then its caller knows that somebody listens, and has no child to reap.
