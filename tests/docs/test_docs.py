@@ -55,3 +55,21 @@ def test_the_protocols_page_names_every_method_and_notification():
         assert f"`{method.value}`" in text
     for notice in Notice:
         assert f"`{notice.value} {{" in text or f"`{notice.value}`" in text
+
+
+def test_what_the_table_of_troubles_quotes_is_what_programs_say():
+    """Words in quotes come from our code; alerts and lines of the log are ones that there are."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    table = text[text.index("## The table") : text.index("## What to send")]
+    sources = [path.read_text("utf-8") for path in (ROOT / "jupyter_gpushare").rglob("*.py")]
+    # A sentence may be on two lines of the code.
+    said = " ".join(re.sub(r'"\s*\n\s*f?"', "", source) for source in sources)
+    quoted = {words.rstrip("… ") for words in re.findall(r'"([^"\n|`]+)"', table)}
+    others = {"kernel died"}  # JupyterLab's
+    assert len(quoted) > 10
+    assert {words for words in quoted - others if words not in said} == set()
+    lines = set(re.findall(r"`((?:lease|process|gpu|turn|request|call)\.[a-z_]+)`", table))
+    assert {line for line in lines if f'"{line}"' not in said} == set()
+    rules = (ROOT / "etc" / "prometheus" / "jupyter-gpushare.rules.yml").read_text("utf-8")
+    alerts = set(re.findall(r"`(GpuShare\w+)`", table))
+    assert {alert for alert in alerts if f"alert: {alert}\n" not in rules} == set()
