@@ -5,16 +5,15 @@ Pure: the same state, command and configuration always give the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from . import commands as cmd
-from . import elastic, explain, memory, parking, trimming, turns
+from . import elastic, explain, memory, parking, quota_commands, trimming, turns
 from . import events as ev
 from .config import PolicyConfig
-from .evolve import evolve
+from .draft import Decision, Done, Draft, Grant, Refuse, Step, Wait
 from .model import (
     Activity,
     BudgetLevel,
@@ -26,93 +25,21 @@ from .model import (
     LeasePhase,
     PriorityClass,
     ProcessId,
-    Quota,
     RefusalReason,
-    Request,
     Rung,
 )
 from .observe import observe, used_by_environment
-from .placement import GpuRoom, Granted, NoRoom, Refused, place, refusal
-from .queueing import Waiting
+from .placement import Granted, NoRoom, refusal
+from .serving import fit, fit_newly, grant, rooms, serve, settle_sharing
 from .sharing import TrimPhase, TurnEnd, TurnPhase
 from .state import Lease, State
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The lease holds its GPUs (now, or already: a retried request)."""
-
-    lease: LeaseId
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The lease is queued; ``message`` says why, for a person."""
-
-    lease: LeaseId
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """No, and why. ``numbers`` are what was asked and what is allowed."""
-
-    reason: RefusalReason
-    message: str
-    numbers: dict[str, int | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Carried out. ``lease`` where one was named; ``count`` of things it touched."""
-
-    lease: LeaseId | None = None
-    count: int = 0
-
-
-Decision = Grant | Wait | Refuse | Done
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A decision, the events it rests on, and the state after them."""
-
-    decision: Decision
-    events: tuple[ev.Event, ...]
-    state: State
-
-
-class Draft:
-    """The state while one command is worked out; never leaves :func:`step`."""
-
-    def __init__(self, state: State, config: PolicyConfig, at: float) -> None:
-        self.state = state
-        self.config = config
-        self.at = at
-        self.events: list[ev.Event] = []
-
-    def emit(self, event: ev.Event) -> None:
-        """Note an event and go on from the state after it."""
-        self.state = evolve(self.state, event)
-        self.events.append(event)
-
-    def end(
-        self,
-        lease: Lease,
-        reason: EndReason,
-        detail: str = "",
-        by: EnvironmentName | None = None,
-    ) -> None:
-        """End a lease; ``by`` says who did it for its environment."""
-        other = None if by == lease.environment else by
-        self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail, other))
 
 
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
     decision = _DECIDE[type(command)](draft, command)
-    _settle_sharing(draft)
+    settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
 
 
@@ -131,111 +58,6 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     silent = min(seen, default=settle) + config.heartbeat_timeout
     rooms_made = min(parking.deadline(state, config), trimming.deadline(state, config))
     return min(silent, settle, rooms_made, turns.deadline(state, config))
-
-
-def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
-    """The node's GPUs as one environment sees them, in O(GPUs)."""
-    return tuple(parking.rooms_without(state, environment, ()))
-
-
-def _try(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
-    result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for see in _views(draft, lease.environment):
-        result = parking.try_place(draft.state, lease, draft.config, see=see)
-        if not isinstance(result, NoRoom):
-            break
-    return result
-
-
-def _try_newly(
-    draft: Draft, environment: EnvironmentName, request: Request
-) -> Granted | NoRoom | Refused:
-    """As :func:`_try`, of a request that is no lease yet."""
-    quota, _source = draft.state.quotas.resolve(environment)
-    result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for see in _views(draft, environment):
-        room = see(rooms(draft.state, environment))
-        result = place(room, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
-        if not isinstance(result, NoRoom):
-            break
-    return result
-
-
-def _views(
-    draft: Draft, environment: EnvironmentName
-) -> Iterator[Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]]:
-    """The GPUs as they are; then as they could be if those who can took turns."""
-    state, config = draft.state, draft.config
-    for squeeze in (False, True) if state.takers or state.shares else (False,):
-        yield partial(memory.rooms, state, config, environment, squeeze=squeeze)
-
-
-def _settle_sharing(draft: Draft) -> None:
-    """What follows for those who share a GPU by turns: their memory, and whose turn it is."""
-    if draft.state.shares:
-        for shared in tuple(memory.settle(draft.state, draft.config, draft.at)):
-            draft.emit(shared)
-    while (event := turns.next_event(draft.state, draft.config, draft.at)) is not None:
-        draft.emit(event)
-
-
-def _grant(draft: Draft, item: Waiting, granted: Granted) -> None:
-    for part in granted.allocations:
-        if not draft.state.takers and not draft.state.shares:
-            break
-        shares = memory.make_room(
-            draft.state, draft.config, part.gpu, item.environment, part.memory
-        )
-        if shares is not None:
-            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, shares))
-    parked = draft.state.leases[item.lease].parked
-    # Where CUDA had not started there is nothing to bring back.
-    if parked is not None and parked.rung is Rung.RELEASE:
-        parked = None
-    draft.emit(
-        ev.LeaseGranted(
-            draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY, parked
-        )
-    )
-
-
-def serve(draft: Draft) -> None:
-    """Grant whatever now fits, in order, until nothing does.
-
-    Before the quotas are known nobody can be granted, or refused, anything.
-    """
-    if not draft.state.quotas.is_configured:
-        return
-    while _serve_one(draft):
-        pass
-
-
-def _serve_one(draft: Draft) -> bool:
-    state = draft.state
-    if state.problem is not None:
-        return False
-    urgent = state.queue.first_urgent(state.grants)
-    if urgent is not None:
-        return _settle(draft, urgent)
-    for looked_at, item in enumerate(state.queue.fair_order()):
-        if looked_at >= draft.config.backfill_depth:
-            return False
-        if _settle(draft, item):
-            return True
-    return False
-
-
-def _settle(draft: Draft, item: Waiting) -> bool:
-    """Grant or, after a quota was lowered, refuse; False when it must go on waiting."""
-    lease = draft.state.leases[item.lease]
-    result = _try(draft, lease)
-    if isinstance(result, Granted):
-        _grant(draft, item, result)
-        return True
-    if isinstance(result, Refused):
-        draft.end(lease, EndReason.REFUSED, explain.refusal_text(result))
-        return True
-    return False
 
 
 def _start(draft: Draft, command: cmd.Start) -> Decision:
@@ -283,58 +105,6 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
 
 
-def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
-    """What ``spent`` GPU-hours mean for an environment with this quota."""
-    if quota.gpu_hours is None:
-        return BudgetLevel.OK
-    if spent >= quota.gpu_hours:
-        return BudgetLevel.SPENT
-    warned = spent >= quota.gpu_hours * config.budget_warning
-    return BudgetLevel.WARNED if warned else BudgetLevel.OK
-
-
-def _weigh(draft: Draft, environments: Iterable[EnvironmentName]) -> None:
-    """Note whose budget stands otherwise than before: use was measured, or the quota changed."""
-    if not draft.state.quotas.is_configured:
-        return
-    for environment in sorted(set(environments)):
-        quota, _source = draft.state.quotas.resolve(environment)
-        known = draft.state.budget(environment)
-        level = level_of(known.spent, quota, draft.config)
-        if level is not known.level:
-            draft.emit(ev.BudgetChanged(draft.at, environment, level, known.spent, quota.gpu_hours))
-
-
-def _weigh_all(draft: Draft) -> None:
-    waiting = {item.environment for item in draft.state.queue.waiting.values()}
-    _weigh(draft, {*waiting, *draft.state.budgets})
-
-
-def _measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
-    draft.emit(ev.BudgetsMeasured(draft.at, command.spent, command.free_at))
-    before = len(draft.events)
-    _weigh_all(draft)
-    if len(draft.events) > before:
-        serve(draft)
-    return Done(count=len(command.spent))
-
-
-def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
-    draft.emit(ev.QuotasConfigured(draft.at, command.default, command.groups, command.users))
-    _weigh_all(draft)
-    serve(draft)
-    return Done()
-
-
-def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
-    known = draft.state.quotas.groups_of.get(command.environment, ())
-    if known != command.groups:
-        draft.emit(ev.GroupsChanged(draft.at, command.environment, command.groups))
-        _weigh(draft, (command.environment,))
-        serve(draft)
-    return Done()
-
-
 def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     request_id = command.request.request_id
     if request_id:
@@ -346,7 +116,9 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
             if lease.phase is LeasePhase.PARKED:
                 return _resume_lease(draft, lease, command.wait)
             return Wait(known, "This request is already in the queue.")
-    _weigh(draft, (command.environment,))  # a budget of 0 is spent by who held nothing yet
+    quota_commands.weigh(
+        draft, (command.environment,)
+    )  # a budget of 0 is spent by who held nothing yet
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -386,7 +158,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             text = _spent_text(state, command.environment, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
-        if barred or not isinstance(_try_newly(draft, command.environment, request), Granted):
+        if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
             return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
     return None
 
@@ -421,9 +193,9 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     urgent = draft.state.queue.first_urgent(draft.state.grants)
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
-        result = _try(draft, lease)
+        result = fit(draft, lease)
         if isinstance(result, Granted):
-            _grant(draft, item, result)
+            grant(draft, item, result)
             return Grant(name)
         if isinstance(result, NoRoom):
             room = result
@@ -494,7 +266,7 @@ def why_waiting(
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
-    result = _try(Draft(state, config, state.settled_at), waiting)
+    result = fit(Draft(state, config, state.settled_at), waiting)
     if isinstance(result, NoRoom):
         cached = trimming.why(state, config, waiting, at)
         text = _no_room_text(state, waiting, config, result, ahead)
@@ -742,7 +514,7 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
         return unknown_lease()
     _join_turns(draft, lease, can=True)
     _has_cleared(draft, lease.id)
-    _settle_sharing(draft)
+    settle_sharing(draft)
     turn = draft.state.turns.get(lease.id)
     if turn is not None and turn.phase in (TurnPhase.REST, TurnPhase.YIELDS):
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
@@ -779,7 +551,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return Grant(lease.id)
     if lease.id in draft.state.queue.waiting:
         return Wait(lease.id, "This request is already in the queue.")
-    _weigh(draft, (lease.environment,))
+    quota_commands.weigh(draft, (lease.environment,))
     state, request = draft.state, lease.request
     quota, _source = state.quotas.resolve(lease.environment)
     never = refusal(rooms(state, lease.environment), quota, request.gpus, request.memory)
@@ -792,7 +564,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             text = _held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
-        if barred or not isinstance(_try(draft, lease), Granted):
+        if barred or not isinstance(fit(draft, lease), Granted):
             return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
     ahead = len(state.queue.waiting)
     bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
@@ -835,22 +607,6 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
     if ended:
         serve(draft)
     return Done(count=ended)
-
-
-def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
-    draft.emit(ev.QuotaOverridden(draft.at, command.environment, command.quota, command.by))
-    _weigh(draft, (command.environment,))
-    serve(draft)
-    return Done()
-
-
-def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
-    if command.environment not in draft.state.quotas.overrides:
-        return Done()
-    draft.emit(ev.QuotaOverrideRemoved(draft.at, command.environment, command.by))
-    _weigh(draft, (command.environment,))
-    serve(draft)
-    return Done(count=1)
 
 
 def _set_limits(
@@ -980,8 +736,8 @@ def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
 _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Start: _start,
     cmd.Discover: _discover,
-    cmd.ConfigureQuotas: _configure,
-    cmd.Introduce: _introduce,
+    cmd.ConfigureQuotas: quota_commands.configure,
+    cmd.Introduce: quota_commands.introduce,
     cmd.RequestLease: _request,
     cmd.Attach: _attach,
     cmd.Heartbeat: _heartbeat,
@@ -1000,10 +756,10 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Release: _release,
     cmd.Revoke: _revoke,
     cmd.EndKernel: _end_kernel,
-    cmd.SetQuota: _set_quota,
-    cmd.UnsetQuota: _unset_quota,
+    cmd.SetQuota: quota_commands.set_quota,
+    cmd.UnsetQuota: quota_commands.unset_quota,
     cmd.Observe: _observe,
-    cmd.MeasureBudgets: _measure_budgets,
+    cmd.MeasureBudgets: quota_commands.measure_budgets,
     cmd.SetGranting: _set_granting,
     cmd.ProcessGone: _process_gone,
     cmd.Tick: _tick,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from immutables import Map
 
-from . import elastic, memory, trimming
+from . import elastic, flag_events, memory, trimming, turn_events
 from . import events as ev
+from .index import drop, lease_of, with_id, without_id
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (
     Activity,
@@ -18,19 +19,14 @@ from .model import (
     Bytes,
     ClaimPhase,
     EnvironmentName,
-    FlagKind,
     GpuUuid,
     LeaseId,
     LeasePhase,
     Parked,
     PriorityClass,
-    ProcessId,
 )
 from .queueing import Account, Waiting
-from .sharing import COMPUTING, TURN_MOVES, Turn, TurnEnd, TurnPhase
-from .state import Budget, Claim, Flag, GpuState, Lease, Reservation, State
-
-K = TypeVar("K")
+from .state import Budget, Claim, GpuState, Lease, Reservation, State
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -39,28 +35,6 @@ def evolve(state: State, event: ev.Event) -> State:
     Raises :class:`InvariantBroken` when the event contradicts the state.
     """
     return _EVOLVE[type(event)](state, event)
-
-
-def _with_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
-    return index.set(key, (*index.get(key, ()), lease))
-
-
-def _without_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
-    rest = tuple(other for other in index.get(key, ()) if other != lease)
-    if rest:
-        return index.set(key, rest)
-    return index.delete(key) if key in index else index
-
-
-def _drop(index: Map[K, Any], key: K) -> Map[K, Any]:
-    return index.delete(key) if key in index else index
-
-
-def _lease(state: State, lease: LeaseId) -> Lease:
-    found = state.leases.get(lease)
-    if found is None:
-        raise InvariantBroken(f"no lease {lease}")
-    return found
 
 
 def _gpu(state: State, gpu: GpuUuid) -> GpuState:
@@ -150,7 +124,7 @@ def _quota_overridden(state: State, event: ev.QuotaOverridden) -> State:
 
 
 def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
-    overrides = _drop(state.quotas.overrides, event.environment)
+    overrides = drop(state.quotas.overrides, event.environment)
     return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
 
 
@@ -163,7 +137,7 @@ def _in_line(state: State, name: LeaseId) -> State:
     """Hold a waiting request up, or let it in again, as the state now says."""
     if name not in state.queue.waiting:
         return state
-    if state.is_held_up(_lease(state, name)):
+    if state.is_held_up(lease_of(state, name)):
         return replace(state, queue=state.queue.hold_up(name, state.grants))
     return replace(state, queue=state.queue.let_in(name, state.grants))
 
@@ -216,11 +190,11 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
     state = replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        by_process=_with_id(state.by_process, process, lease.id),
+        by_process=with_id(state.by_process, process, lease.id),
         by_request=state.by_request.set((process, request_id), lease.id)
         if request_id
         else state.by_request,
-        by_kernel=_with_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        by_kernel=with_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
         if kernel_id
         else state.by_kernel,
         last_seen=state.last_seen.set(lease.id, event.at),
@@ -231,7 +205,7 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
 
 
 def _changed(state: State, name: LeaseId, **parts: Any) -> State:
-    return replace(state, leases=state.leases.set(name, replace(_lease(state, name), **parts)))
+    return replace(state, leases=state.leases.set(name, replace(lease_of(state, name), **parts)))
 
 
 def _park_warned(state: State, event: ev.ParkWarned) -> State:
@@ -283,7 +257,7 @@ def _lease_kept(state: State, event: ev.LeaseKept) -> State:
 
 
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
-    before = _lease(state, event.lease)
+    before = lease_of(state, event.lease)
     deeper = before.has_residue and not event.rung.stays
     phase = LeasePhase.PARKED
     lease = replace(
@@ -299,7 +273,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         **_UNWARNED,
     )
     state = _put_lease(state, before, lease)
-    state = _gives_up(_leave_behind(state, lease.id, event.at), lease.id)
+    state = turn_events.gives_up(turn_events.leave_behind(state, lease.id, event.at), lease.id)
     if event.rung.stays:
         state = elastic.parked(state, lease)
     else:
@@ -326,7 +300,7 @@ def _put_lease(state: State, before: Lease, lease: Lease) -> State:
     state = replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        idle=index.set(lease.id, None) if lease.can_give else _drop(index, lease.id),
+        idle=index.set(lease.id, None) if lease.can_give else drop(index, lease.id),
     )
     change = before.has_residue - lease.has_residue
     if change:
@@ -368,7 +342,7 @@ def _resume_cancelled(state: State, event: ev.ResumeCancelled) -> State:
 
 
 def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
-    before = _lease(state, event.lease)
+    before = lease_of(state, event.lease)
     phase = move(LEASE_MOVES, before.phase, LeasePhase.HELD, f"lease {before.id}")
     lease = replace(
         before,
@@ -422,24 +396,24 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
 
 
 def _member_joined(state: State, event: ev.MemberJoined) -> State:
-    lease = _lease(state, event.lease)
+    lease = lease_of(state, event.lease)
     if event.process in lease.members:
         return state
     lease = replace(lease, members=lease.members | {event.process})
     return replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        by_process=_with_id(state.by_process, event.process, lease.id),
+        by_process=with_id(state.by_process, event.process, lease.id),
     )
 
 
 def _member_left(state: State, event: ev.MemberLeft) -> State:
-    lease = _lease(state, event.lease)
+    lease = lease_of(state, event.lease)
     lease = replace(lease, members=lease.members - {event.process})
     return replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        by_process=_without_id(state.by_process, event.process, lease.id),
+        by_process=without_id(state.by_process, event.process, lease.id),
     )
 
 
@@ -447,7 +421,7 @@ def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
     seen = max(event.at, state.last_seen.get(event.lease, event.at))
     state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
     if event.lease in state.stalled:
-        lease = replace(_lease(state, event.lease), stalled=False)
+        lease = replace(lease_of(state, event.lease), stalled=False)
         state = replace(
             state,
             leases=state.leases.set(lease.id, lease),
@@ -457,7 +431,7 @@ def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
 
 
 def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
-    lease = replace(_lease(state, event.lease), stalled=True)
+    lease = replace(lease_of(state, event.lease), stalled=True)
     return replace(
         state,
         leases=state.leases.set(lease.id, lease),
@@ -478,7 +452,7 @@ def _usage_settled(state: State, event: ev.UsageSettled) -> State:
 
 
 def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
-    before = _lease(state, event.lease)
+    before = lease_of(state, event.lease)
     lease = replace(
         before,
         activity=event.activity,
@@ -495,7 +469,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
 
 
 def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
-    before = _lease(state, event.lease)
+    before = lease_of(state, event.lease)
     lease = replace(
         before,
         phase=move(LEASE_MOVES, before.phase, LeasePhase.ENDED, f"lease {before.id}"),
@@ -519,15 +493,15 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     state = replace(
         state,
         by_request=by_request,
-        by_kernel=_without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        by_kernel=without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
         if kernel_id
         else state.by_kernel,
-        last_seen=_drop(state.last_seen, lease.id),
-        stalled=_drop(state.stalled, lease.id),
+        last_seen=drop(state.last_seen, lease.id),
+        stalled=drop(state.stalled, lease.id),
         queue=state.queue.remove(lease.id),
     )
-    state = _gives_up(_leave_behind(state, lease.id, event.at), lease.id)
-    state = replace(state, takers=_drop(state.takers, lease.id))
+    state = turn_events.gives_up(turn_events.leave_behind(state, lease.id, event.at), lease.id)
+    state = replace(state, takers=drop(state.takers, lease.id))
     if not lease.allocations:  # it waited, or was parked and all is given back
         return _forget(state, lease)
     for part in lease.allocations:
@@ -539,12 +513,12 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
 def _forget(state: State, lease: Lease) -> State:
     by_process = state.by_process
     for process in lease.members:
-        by_process = _without_id(by_process, process, lease.id)
+        by_process = without_id(by_process, process, lease.id)
     return replace(
         state,
         leases=state.leases.delete(lease.id),
         by_process=by_process,
-        steps=_drop(state.steps, lease.id),
+        steps=drop(state.steps, lease.id),
     )
 
 
@@ -554,7 +528,7 @@ def _claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, 
     if claim is None:
         raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
     move(CLAIM_MOVES, claim.phase, phase, f"claim of {lease} on {gpu}")
-    resident, draining = _drop(state.resident, key), _drop(state.draining, key)
+    resident, draining = drop(state.resident, key), drop(state.draining, key)
     if phase is ClaimPhase.RESIDENT:
         resident = resident.set(key, None)
     elif phase is ClaimPhase.DRAINING:
@@ -571,7 +545,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     state = _claim_phase(state, event.lease, event.gpu, event.phase, event.at)
     if event.phase is not ClaimPhase.GONE:
         return state
-    lease = _lease(state, event.lease)
+    lease = lease_of(state, event.lease)
     state = elastic.forget(state, event.lease, event.gpu)
     state = replace(state, claims=state.claims.delete((event.lease, event.gpu)))
     books = _gpu(state, event.gpu)
@@ -594,128 +568,6 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     if not any((lease.id, part.gpu) in state.claims for part in lease.allocations):
         state = _forget(state, lease)
     return state
-
-
-def _memory_reported(state: State, event: ev.MemoryReported) -> State:
-    figures = state.figures.mutate()
-    for told in event.figures:
-        figures[(event.lease, told.gpu)] = told
-    steps = state.steps.set(event.lease, event.steps)
-    return replace(state, figures=figures.finish(), steps=steps)
-
-
-def _claim_measured(state: State, event: ev.ClaimMeasured) -> State:
-    key = (event.lease, event.gpu)
-    if event.memory is None:
-        return replace(state, measured=_drop(state.measured, key))
-    return replace(state, measured=state.measured.set(key, event.memory))
-
-
-def _turns_joined(state: State, event: ev.TurnsJoined) -> State:
-    return replace(state, takers=state.takers.set(_lease(state, event.lease).id, False))
-
-
-def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:
-    known = state.turns.get(lease)
-    if known is not None:
-        move(TURN_MOVES, known.phase, phase, f"turn of {lease}")
-    order, asks = (known.order if known else 0), state.asks
-    if phase is TurnPhase.WAITS:
-        order, asks = asks, asks + 1
-    gpus = known.gpus if known and phase in COMPUTING else ()
-    return replace(state, turns=state.turns.set(lease, Turn(phase, at, order, gpus)), asks=asks)
-
-
-def _no_turn(state: State, lease: LeaseId) -> State:
-    return replace(state, turns=_drop(state.turns, lease))
-
-
-def _gives_up(state: State, lease: LeaseId) -> State:
-    """A lease that is no longer held has no turn, and no cache that anybody waits for."""
-    return replace(_no_turn(state, lease), trims=_drop(state.trims, lease))
-
-
-def _leave_behind(state: State, lease: LeaseId, at: float) -> State:
-    """Its turn is over without its word: temporary memory may still be there."""
-    if lease not in state.takers:
-        return state
-    left = state.left.mutate()
-    for part in _lease(state, lease).allocations:
-        left[(lease, part.gpu)] = at
-    return replace(state, left=left.finish())
-
-
-def _turn_given(state: State, event: ev.TurnGiven) -> State:
-    # The ledger keeps none of the moves between two turns: who has it now ended the others'.
-    for other, turn in tuple(state.turns.items()):
-        if turn.phase in COMPUTING and set(turn.gpus) & set(event.gpus):
-            state = _no_turn(state, other)
-    known = state.turns.get(event.lease)
-    if known is not None:
-        move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
-    order = known.order if known else state.asks
-    turn = Turn(TurnPhase.HOLDS, event.at, order, event.gpus)
-    return replace(state, turns=state.turns.set(event.lease, turn))
-
-
-def _turn_moved(state: State, event: ev.TurnMoved) -> State:
-    if event.phase is None:
-        return _no_turn(state, event.lease)
-    if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
-        left = state.left.mutate()
-        for part in _lease(state, event.lease).allocations:
-            left.pop((event.lease, part.gpu), None)
-        state = replace(state, left=left.finish())
-    elif event.phase is TurnPhase.REST and _computed(state, event.lease):
-        state = _leave_behind(state, event.lease, event.at)
-    return _turn_phase(state, event.lease, event.phase, event.at)
-
-
-def _computed(state: State, lease: LeaseId) -> bool:
-    turn = state.turns.get(lease)
-    return turn is None or turn.phase in COMPUTING
-
-
-def _turn_overran(state: State, event: ev.TurnOverran) -> State:
-    state = replace(state, takers=state.takers.set(event.lease, True))
-    if event.lease not in state.turns:  # the ledger tells
-        return state
-    state = _leave_behind(state, event.lease, event.at)
-    return _turn_phase(state, event.lease, TurnPhase.REST, event.at)
-
-
-def _left_gone(state: State, event: ev.LeftGone) -> State:
-    return replace(state, left=_drop(state.left, (event.lease, event.gpu)))
-
-
-def _flag_key(
-    event: ev.ProcessFlagged | ev.FlagActed | ev.FlagCleared,
-) -> tuple[GpuUuid, ProcessId, Any]:
-    return (event.gpu, event.process, event.kind)
-
-
-def _process_flagged(state: State, event: ev.ProcessFlagged) -> State:
-    old = state.flags.get(_flag_key(event))
-    flag = Flag(event.at, event.memory) if old is None else replace(old, memory=event.memory)
-    return replace(state, flags=state.flags.set(_flag_key(event), flag))
-
-
-def _over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
-    key = (event.gpu, event.process, FlagKind.OVER_LIMIT)
-    flag = state.flags.get(key)
-    if flag is None:  # the ledger tells of a flag that is measured anew
-        return state
-    flag = replace(flag, stage=event.stage, memory=event.used, lease=event.lease)
-    return replace(state, flags=state.flags.set(key, flag))
-
-
-def _flag_acted(state: State, event: ev.FlagActed) -> State:
-    flag = replace(state.flags[_flag_key(event)], acted=True)
-    return replace(state, flags=state.flags.set(_flag_key(event), flag))
-
-
-def _flag_cleared(state: State, event: ev.FlagCleared) -> State:
-    return replace(state, flags=_drop(state.flags, _flag_key(event)))
 
 
 def _granting_changed(state: State, event: ev.GrantingChanged) -> State:
@@ -786,21 +638,21 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.ResumeCancelled: _resume_cancelled,
     ev.LeaseEnded: _lease_ended,
     ev.ClaimMoved: _claim_moved,
-    ev.MemoryReported: _memory_reported,
-    ev.ClaimMeasured: _claim_measured,
+    ev.MemoryReported: turn_events.memory_reported,
+    ev.ClaimMeasured: turn_events.claim_measured,
     ev.GpuShared: memory.arrange,
-    ev.TurnsJoined: _turns_joined,
-    ev.TurnGiven: _turn_given,
-    ev.TurnMoved: _turn_moved,
-    ev.TurnOverran: _turn_overran,
+    ev.TurnsJoined: turn_events.turns_joined,
+    ev.TurnGiven: turn_events.turn_given,
+    ev.TurnMoved: turn_events.turn_moved,
+    ev.TurnOverran: turn_events.turn_overran,
     ev.TrimAsked: trimming.asked,
     ev.TrimCleared: trimming.cleared,
     ev.TrimEnded: trimming.ended,
-    ev.LeftGone: _left_gone,
-    ev.ProcessFlagged: _process_flagged,
-    ev.OverLimitStaged: _over_limit_staged,
-    ev.FlagActed: _flag_acted,
-    ev.FlagCleared: _flag_cleared,
+    ev.LeftGone: turn_events.left_gone,
+    ev.ProcessFlagged: flag_events.process_flagged,
+    ev.OverLimitStaged: flag_events.over_limit_staged,
+    ev.FlagActed: flag_events.flag_acted,
+    ev.FlagCleared: flag_events.flag_cleared,
     ev.BudgetsMeasured: _budgets_measured,
     ev.BudgetChanged: _budget_changed,
     ev.GrantingChanged: _granting_changed,

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_histories import Crowd, Histories
 from support.policy_stories import STORIES
 
-from jupyter_gpushare.policy import decide, evolve, observe, parking, placement
+from jupyter_gpushare.policy import decide, evolve, observe, parking, placement, quota_commands
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
@@ -111,14 +111,14 @@ def _grant_beyond_the_budget(monkeypatch):
 
 def _never_look_at_a_lowered_budget(monkeypatch):
     """Only a measurement says how a budget stands, not a changed quota."""
-    original = decide._weigh_all
+    original = quota_commands.weigh_all
 
     def weigh_all(draft):
         if isinstance(draft.events[-1], ev.BudgetsMeasured):
             original(draft)
 
-    monkeypatch.setattr(decide, "_weigh", lambda draft, names: None)
-    monkeypatch.setattr(decide, "_weigh_all", weigh_all)
+    monkeypatch.setattr(quota_commands, "weigh", lambda draft, names: None)
+    monkeypatch.setattr(quota_commands, "weigh_all", weigh_all)
 
 
 def _ask_the_busy(monkeypatch):

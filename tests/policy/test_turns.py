@@ -14,7 +14,7 @@ from support.policy_turns import NobodyStarves, TakingTurns
 from support.turn_stories import STORIES
 
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy import evolve, memory, trimming, turns
+from jupyter_gpushare.policy import evolve, memory, trimming, turn_events, turns
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
 from jupyter_gpushare.policy.sharing import TURN_MOVES, Share, ShareMode, TurnPhase
@@ -94,7 +94,7 @@ def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forget_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that was taken away left nothing behind."""
-    monkeypatch.setattr(evolve, "_leave_behind", lambda state, lease, at: state)
+    monkeypatch.setattr(turn_events, "leave_behind", lambda state, lease, at: state)
 
 
 def _count_the_smallest_step(monkeypatch: pytest.MonkeyPatch) -> None:
