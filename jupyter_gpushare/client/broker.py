@@ -21,10 +21,11 @@ from .frameworks import Frameworks, is_live
 from .giveback import GivingBack
 from .grant import Grant, read_grant
 from .holding import Holding, Standing
+from .interrupts import deaf_to_interrupts
 from .limits import Limits, read_limits
 from .parking.rungs import Given, read_needs
 from .session import Link, NobodyThere, Session
-from .setaside import SetAside, deaf_to_interrupts
+from .setaside import SetAside
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .task import describe_task
 from .turns import Turns
@@ -397,8 +398,12 @@ class Broker:
                 on_lost=self._lost,
                 on_notice=self._noticed,
             )
-            session.open(timeout if patience is None else patience)
-            self._session = session
+            try:
+                session.open(timeout if patience is None else patience)
+                self._session = session
+            except BaseException:
+                session.close()  # its thread may run already
+                raise
             return session
 
     def _join(self) -> Grant | None:
@@ -434,12 +439,17 @@ class Broker:
             "wait": wait,
         }
         bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
+
+        def leave(lease: str) -> None:
+            session.let_go(lease)
+            session.tell_surely(Method.RELEASE, lease=lease)
+
         return self._obtain(
-            session, lambda queued, waiting: session.request(params, queued, waiting, bound)
+            session, lambda queued, waiting: session.request(params, queued, waiting, bound), leave
         )
 
-    def _obtain(self, session: Session, ask: _Waits) -> Grant:
-        """Show the wait while ``ask`` waits, and take what it brings."""
+    def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
+        """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""
         shown = self._make_display()
         last: dict[str, Any] = {}
 
@@ -451,15 +461,20 @@ class Broker:
             if last:
                 shown.update(last)
 
+        result: dict[str, Any] = {}
         try:
             result = ask(queued, waiting)
+            # Stopped between the node manager's word and ours, nobody would have the lease.
+            with deaf_to_interrupts():
+                shown.done("GPUs granted.")
+                grant = self._take(session, result)
         except BaseException:
-            shown.done(None)
+            if not result:
+                shown.done(None)
+            elif self.grant is None:
+                with deaf_to_interrupts():
+                    leave(str(result["lease"]))
             raise
-        # Stopped between the node manager's word and ours, it would be a lease that nobody has.
-        with deaf_to_interrupts():
-            shown.done("GPUs granted.")
-            grant = self._take(session, result)
         self._settle_in(grant)
         return grant
 
@@ -499,7 +514,9 @@ class Broker:
         session, bound = self._connect(), self.settings.wait_timeout
         try:
             return self._obtain(
-                session, lambda queued, waiting: session.resume(lease, queued, waiting, bound)
+                session,
+                lambda queued, waiting: session.resume(lease, queued, waiting, bound),
+                lambda lease: session.tell_surely(Method.PARKED, lease=lease),
             )
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.

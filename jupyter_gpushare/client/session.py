@@ -35,6 +35,7 @@ from ..protocol.messages import (
     Notification,
 )
 from .errors import GpuShareError, NodeUnavailable, error_for
+from .interrupts import deaf_to_interrupts
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -261,22 +262,23 @@ class Session:
         leaves the queue. Raises :class:`GpuShareError`.
         """
         request_id = str(params["request_id"])
-        news = _QueueNews()
-        with self._lock:
-            self._news[request_id] = news
-        waiting = self._send(Method.REQUEST, True, params)
+        news, waiting = _QueueNews(), _Waiting(Method.REQUEST, params, again=True)
         try:
-            return self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
-        except BaseException:
-            self._abandon(waiting)
-            if news.lease is not None:
-                self.let_go(news.lease)
-            # Sent after a reconnect, too: a forgotten place in the queue would be served.
-            self._send(Method.RELEASE, True, {"request_id": request_id})
-            raise
-        finally:
             with self._lock:
-                self._news.pop(request_id, None)
+                self._news[request_id] = news
+            self._submit(waiting)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+            self._no_news(request_id)
+            return result
+        except BaseException:
+            with deaf_to_interrupts():
+                self._no_news(request_id)
+                self._abandon(waiting)
+                if news.lease is not None:
+                    self.let_go(news.lease)
+                # Sent after a reconnect, too: a forgotten place in the queue would be served.
+                self._send(Method.RELEASE, True, {"request_id": request_id})
+            raise
 
     def _await_grant(
         self,
@@ -322,20 +324,25 @@ class Session:
         Any exception, Ctrl-C too, leaves the queue and the lease parked. Raises
         :class:`GpuShareError`; :class:`LeaseLost` when the lease has ended.
         """
-        news = _QueueNews()
-        with self._lock:
-            self._news[lease] = news
-        waiting = self._send(Method.RESUME, True, {"lease": lease})
+        news, waiting = _QueueNews(), _Waiting(Method.RESUME, {"lease": lease}, again=True)
         try:
-            return self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
-        except BaseException:
-            self._abandon(waiting)
-            if waiting.error is None:
-                self.tell_surely(Method.PARKED, lease=lease)
-            raise
-        finally:
             with self._lock:
-                self._news.pop(lease, None)
+                self._news[lease] = news
+            self._submit(waiting)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+            self._no_news(lease)
+            return result
+        except BaseException:
+            with deaf_to_interrupts():
+                self._no_news(lease)
+                self._abandon(waiting)
+                if waiting.error is None:
+                    self.tell_surely(Method.PARKED, lease=lease)
+            raise
+
+    def _no_news(self, key: str) -> None:
+        with self._lock:
+            self._news.pop(key, None)
 
     def hold(self, lease: str, secret: str) -> None:
         """Send signs of life for ``lease`` and attach to it again after a reconnect."""
@@ -393,17 +400,20 @@ class Session:
 
     def _send(self, method: Method, again: bool, params: Mapping[str, Any]) -> _Waiting:
         waiting = _Waiting(method, params, again)
+        self._submit(waiting)
+        return waiting
+
+    def _submit(self, waiting: _Waiting) -> None:
         with self._lock:
             if self._link is Link.CLOSED:
                 waiting.failure = "this process has hung up"
                 waiting.done.set()
-            elif self._link is Link.DOWN and not again:
+            elif self._link is Link.DOWN and not waiting.again:
                 waiting.failure = "it cannot be reached at present"
                 waiting.done.set()
             else:
                 self._unsent.append(waiting)
         self._wake()
-        return waiting
 
     def _abandon(self, waiting: _Waiting) -> None:
         with self._lock:

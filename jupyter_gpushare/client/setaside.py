@@ -6,10 +6,7 @@ of it: `parking.ladder` knows how, and this knows what is missing until it is ba
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..protocol.messages import Method
@@ -18,6 +15,7 @@ from .errors import GpuShareError
 from .frameworks import Frameworks
 from .grant import Grant
 from .holding import Holding
+from .interrupts import deaf_to_interrupts
 from .parking.rungs import Given, Need, NotBroughtBack, Rung
 from .session import Session
 
@@ -118,19 +116,3 @@ class SetAside:
                 objection,
             )
         return self._ladder
-
-
-@contextlib.contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the end: what is half done is no use to anybody."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if heard:
-        raise KeyboardInterrupt
