@@ -187,6 +187,7 @@ def crowd(alice: NodeClient, bob: NodeClient) -> tuple[str, str]:
     here = bob.request(kernel_id="b2", memory=16 * GIB)
     assert [x["gpus"][0]["index"] for x in (first, other, here)] == [0, 1, 0]
     bob.call(Method.RELEASE, lease=other["lease"])
+    until(lambda: bob.call(Method.STATUS)["gpus"][1]["tasks"] == 0, "GPU 1 is free")
     return first["lease"], here["lease"]
 
 
@@ -262,6 +263,8 @@ def test_a_resumed_notebook_gets_no_second_gpu_beyond_the_quota(tmp_path: Path) 
         second = alice.request(kernel_id="second")
         assert second["gpus"][0]["index"] == 1
         bob.call(Method.RELEASE, lease=bobs["lease"])
+        # Until a measurement has found his GPU empty she waits for that, too.
+        until(lambda: alice.call(Method.STATUS)["gpus"][0]["tasks"] == 0, "his GPU is free")
         back = alice.send(Method.RESUME, lease=first)
         assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
         assert held(alice) == 1
