@@ -6,6 +6,8 @@ export default defineConfig({
   ...base,
   testDir: 'bench',
   testMatch: '*.bench.ts',
+  workers: 1,
+  projects: [{ name: 'bench' }],
   timeout: 1_200_000,
   use: { ...base.use, trace: 'off', screenshot: 'off' }
 });

@@ -7,7 +7,14 @@ export default defineConfig({
   reporter: 'list',
   forbidOnly: true,
   retries: 0,
-  workers: 1,
+  // Each has servers of its own. A file's tests stay together, so they are started once for all
+  // files that want the same node manager; the file that waits most begins.
+  workers: 2,
+  projects: [
+    { name: 'parking', testMatch: '**/parking.spec.ts' },
+    { name: 'hub', testMatch: '**/hub.spec.ts' },
+    { name: 'lab', testIgnore: ['**/parking.spec.ts', '**/hub.spec.ts'] }
+  ],
   timeout: 90_000,
   expect: { timeout: 20_000 },
   use: {

@@ -148,12 +148,13 @@ class Place:
         path = self.folder / "tokens.json"
         path.touch(0o600)
         path.write_text(json.dumps({"tokens": entries}))
-        more = [f"c.Policy.{line}\n" for line in self.policy]
-        (self.folder / "node_config.py").write_text("".join([NODE_CONFIG, *more]))
 
-    def start_node(self) -> dict[str, Any]:
+    def start_node(self, policy: str = "") -> dict[str, Any]:
+        """``policy``: one more line of its configuration, for this time."""
         if self.node is not None:
             raise Failed("the node manager is running")
+        lines = [f"c.Policy.{line}\n" for line in (*self.policy, policy) if line]
+        (self.folder / "node_config.py").write_text("".join([NODE_CONFIG, *lines]))
         log = self.logs / "node.log"
         process = self.spawn(
             [
@@ -260,13 +261,13 @@ class Place:
                 continue
 
 
-#: What may be written to the standard input.
-COMMANDS: dict[str, Callable[[Place], dict[str, Any]]] = {
-    "kill-node": lambda place: place.end_node(signal.SIGKILL),
-    "stop-node": lambda place: place.end_node(signal.SIGTERM),
+#: What may be written to the standard input; of use is what follows the word for some.
+COMMANDS: dict[str, Callable[[Place, str], dict[str, Any]]] = {
+    "kill-node": lambda place, _: place.end_node(signal.SIGKILL),
+    "stop-node": lambda place, _: place.end_node(signal.SIGTERM),
     "start-node": Place.start_node,
-    "pause-node": lambda place: place.signal_node(signal.SIGSTOP),
-    "resume-node": lambda place: place.signal_node(signal.SIGCONT),
+    "pause-node": lambda place, _: place.signal_node(signal.SIGSTOP),
+    "resume-node": lambda place, _: place.signal_node(signal.SIGCONT),
 }
 
 
@@ -322,11 +323,12 @@ def main() -> int:
         with stopping(place):
             say(place.start())
             for line in sys.stdin:
-                command = COMMANDS.get(line.strip())
+                word, _, more = line.strip().partition(" ")
+                command = COMMANDS.get(word)
                 try:
                     if command is None:
                         raise Failed(f"unknown command; there are {', '.join(COMMANDS)}")
-                    say({"ok": True, **command(place)})
+                    say({"ok": True, **command(place, more)})
                 except Failed as failed:
                     say({"ok": False, "error": str(failed)})
     except Failed as failed:

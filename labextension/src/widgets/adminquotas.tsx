@@ -227,7 +227,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     },
     {
       id: 'held',
-      label: trans.__('GPU-hours'),
+      label: trans.__('GPU-hours held'),
       renderCell: row => (
         <span
           title={trans.__(

@@ -156,7 +156,11 @@ function WaitsLately(props: {
   ].filter(row => row.of.granted > 0);
   return (
     <div className="jp-gpushare-lately">
-      <h4>{trans.__('In the last %1', span)}</h4>
+      <h4>
+        {waits.window === 3600
+          ? trans.__('In the last hour')
+          : trans.__('In the last %1', span)}
+      </h4>
       {rows.length === 0 ? (
         <p>{trans.__('Nothing was granted.')}</p>
       ) : (

@@ -175,6 +175,14 @@ export class GpuShare {
     return this.command('start-node');
   }
 
+  /** As an administrator changes one trait of its Policy; undone after the test. */
+  async restartNodeWith(trait: string, value: number): Promise<void> {
+    await this.stopNode();
+    await this.command('start-node', `${trait} = ${value}`);
+    this.isChanged = true;
+    await this.connected();
+  }
+
   /** It hangs: SIGSTOP. */
   pauseNode(): Promise<void> {
     return this.command('pause-node');
@@ -182,6 +190,16 @@ export class GpuShare {
 
   resumeNode(): Promise<void> {
     return this.command('resume-node');
+  }
+
+  /** What a person does with the lease that is theirs: for how long it keeps its GPUs. */
+  async keep(person: Server, seconds: number): Promise<void> {
+    const { leases } = await person.status();
+    const id = leases.find(lease => lease.mine)?.id;
+    const answer = await person.api.post(`gpushare/api/leases/${id}/pin`, {
+      data: { seconds }
+    });
+    expect(answer.status(), await answer.text()).toBe(200);
   }
 
   /** As the administrator does; undone after the test. */
@@ -211,6 +229,10 @@ export class GpuShare {
   async calm(): Promise<void> {
     if (this.nodeIs === 'paused') {
       await this.resumeNode();
+    }
+    if (this.isChanged) {
+      this.isChanged = false;
+      await this.stopNode();
     }
     if (this.nodeIs === 'down') {
       await this.startNode();
@@ -250,9 +272,10 @@ export class GpuShare {
   }
 
   private async command(
-    name: `${'kill' | 'stop' | 'start' | 'pause' | 'resume'}-node`
+    name: `${'kill' | 'stop' | 'start' | 'pause' | 'resume'}-node`,
+    more = ''
   ): Promise<void> {
-    this.process.stdin!.write(`${name}\n`);
+    this.process.stdin!.write(`${name} ${more}\n`);
     await answer(this.lines);
     this.nodeIs =
       name === 'pause-node'
@@ -263,6 +286,7 @@ export class GpuShare {
   }
 
   private nodeIs: 'up' | 'paused' | 'down' = 'up';
+  private isChanged = false;
 }
 
 async function answer(

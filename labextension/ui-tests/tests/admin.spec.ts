@@ -28,16 +28,21 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
   await admin
     .getByRole('textbox', { name: 'Memory on each GPU of alice' })
     .fill('12 GiB');
+  await admin
+    .getByRole('textbox', { name: 'Budget of alice in GPU-hours' })
+    .fill('20');
   await carols.keyboard.press('Enter');
   await expect(admin).toContainText(
-    'The quota of alice is now 5 GPUs, 12 GiB on each'
+    'The quota of alice is now 5 GPUs, 12 GiB on each, weight 2, 20 GPU-hours.'
   );
   await alices.expectGpus('1 of 5');
+  await expect(alices.section('quota')).toContainText('of 20 in the last 7 d');
   await expect(alices.section('quota')).toContainText('an administrator');
 
   await admin.getByRole('button', { name: 'Undo' }).click();
   await alices.expectGpus('1 of 2');
   await expect(alices.section('quota')).toContainText('your own entry');
+  await expect(alices.section('quota')).not.toContainText('of 20');
 
   // Below what is held: nothing is taken away, and the bar says so.
   await edit.click();
