@@ -1,0 +1,140 @@
+"""Ctrl-C at lines of ours that a person may wait in: nothing is left half done.
+
+The lines are counted by a trace of the main thread, and a real SIGINT comes at one of them:
+every seventh, or each with INTERRUPT_STRIDE=1.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.node import RunningNode, until
+
+from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.holding import Standing
+from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.protocol import names
+
+pytestmark = [
+    pytest.mark.timeout(600),
+]
+
+STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "7"))  # lines from one interrupt to the next
+OURS = os.path.join("jupyter_gpushare", "client")
+
+
+class Interrupt:
+    """Sends SIGINT when line ``at`` of ours is reached in this thread; counts them."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.lines = 0
+        self.where = ""
+        self._withs: set[tuple[FrameType, int]] = set()
+
+    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if OURS not in frame.f_code.co_filename:
+            return None
+        if event == "line" and not self._leaves_with(frame):
+            self.lines += 1
+            if self.lines == self._at:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+    def _leaves_with(self, frame: FrameType) -> bool:
+        """Whether the line is a ``with`` that ends: Python hears no signal before its end."""
+        place = (frame, frame.f_lineno)
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if not text.lstrip().startswith("with "):
+            return False
+        if place in self._withs:
+            return True
+        self._withs.add(place)
+        return False
+
+    def during(self, call: Callable[[], object]) -> bool:
+        """Whether ``call`` was left by the interrupt."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+class Quiet:
+    """A display that shows nothing."""
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def done(self, text: str | None = None) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with RunningNode(tmp_path_factory.mktemp("node"), simulate="1x24GiB") as running:
+        yield running
+
+
+def make(node: RunningNode) -> tuple[Broker, dict[str, str]]:
+    environ = {names.SOCKET: os.fspath(Path(node.socket))}
+    return Broker(environ, make_display=Quiet, say=lambda text: None), environ
+
+
+def leases(node: RunningNode) -> list[str]:
+    live = [one for one in node.status()["leases"] if one["phase"] in ("held", "queued", "parked")]
+    return [one["id"] for one in live]
+
+
+def agree(node: RunningNode, broker: Broker, environ: Mapping[str, str], where: str) -> None:
+    """What the process believes, what it shows, and what the node manager knows are the same."""
+    known = [] if broker.lease is None else [broker.lease]
+    until(lambda: leases(node) == known, f"the same is known after {where}")
+    assert environ.get(names.LEASE) == (None if broker.grant is None else broker.grant.lease)
+    assert (broker.standing is Standing.HELD) == (broker.grant is not None), where
+
+
+def at_each_line(run: Callable[[Interrupt], None]) -> None:
+    """From the first line on, until ``run`` comes to its end before the interrupt."""
+    at = 1
+    with warnings.catch_warnings():
+        # A socket that an interrupt left between two lines is closed when Python collects it.
+        warnings.simplefilter("ignore", ResourceWarning)
+        while True:
+            interrupt = Interrupt(at)
+            run(interrupt)
+            if not interrupt.where:
+                break
+            at += STRIDE
+        gc.collect()
+    assert at > 50, "there was something to interrupt"
+
+
+def test_in_a_request(node: RunningNode) -> None:
+    def run(interrupt: Interrupt) -> None:
+        broker, environ = make(node)
+        interrupt.during(lambda: broker.request(Ask()))
+        agree(node, broker, environ, interrupt.where)
+        broker.request(Ask())
+        agree(node, broker, environ, interrupt.where)
+        broker.close()
+        until(lambda: not leases(node), f"all is given back after {interrupt.where}")
+
+    at_each_line(run)
