@@ -29,6 +29,9 @@ CHOSEN = (
     "panel-dark",
     "panel-high-contrast",
     "notebook7",
+    "warning",
+    "keep",
+    "parked",
 )
 #: Cells of the tour to run, texts included.
 UNTIL_COMPUTED = 7
