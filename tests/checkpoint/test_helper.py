@@ -379,6 +379,27 @@ def test_the_helper_is_killed_in_resume(
     program.info()
 
 
+@pytest.mark.slow
+def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
+) -> None:
+    """Found by a storm: it was checkpointed, and the kernel believed that it ran on."""
+    driver = drive(program)
+
+    def no_state() -> None:
+        cuda_world.fault(Call.STATE, Cuda.UNKNOWN)
+        cuda_world.heal(Call.CHECKPOINT)
+
+    outcome = _killed_in(
+        cuda_world, place, Call.CHECKPOINT, True, lambda: driver.park(20, 1), driver, no_state
+    )
+    assert outcome.result is Result.STUCK
+    assert cuda_world.state_of(program.pid) == 2, "it is checkpointed"
+    cuda_world.heal()
+    well(driver.resume(None, 10))
+    program.info()
+
+
 def _killed_in(
     world: CudaWorld,
     place: Path,
@@ -386,6 +407,7 @@ def _killed_in(
     after: bool,
     act: Callable[[], Outcome],
     driver: DriverCheckpoint,
+    heal: Callable[[], None] | None = None,
 ) -> Outcome:
     """Kill the helper, its worker too, while the driver hangs in ``call``; what ``act`` says."""
     driver.state()
@@ -400,7 +422,7 @@ def _killed_in(
     os.kill(helper, signal.SIGKILL)
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
-    world.heal()
+    (heal or world.heal)()
     thread.join(60)
     (outcome,) = outcomes
     assert helper_pid(place) not in (None, helper), outcome

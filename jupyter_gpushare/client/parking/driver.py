@@ -195,7 +195,8 @@ class DriverCheckpoint:
             tries += 1
             left = max(1.0, end - time.monotonic())
             try:
-                return self._ask(replace(request, deadline=left))
+                answer = self._ask(replace(request, deadline=left))
+                return answer if tries == 1 else _after_another(answer)
             except _NoHelper as error:
                 if tries == 1:
                     raise
@@ -281,6 +282,20 @@ class DriverCheckpoint:
                 starter.kill()
                 return before or "It took too long."
         return said.decode("utf-8", "replace").strip()[-500:]
+
+
+def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
+    """The answer of a helper whose predecessor went away in its work.
+
+    That it has changed nothing itself does not mean that nothing was changed.
+    """
+    if not isinstance(answer, Outcome) or answer.result is not Result.REFUSED:
+        return answer
+    message = (
+        "A checkpoint helper went away in its work, and the next one cannot tell how far it came:"
+        " this process's next CUDA call may hang. Resume tries again; else restart the kernel."
+    )
+    return replace(answer, result=Result.STUCK, message=message)
 
 
 def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
