@@ -110,6 +110,20 @@ export const test = base.extend<IForATest, IForAWorker>({
   sessions: async ({}, use) => use(null),
   terminals: async ({}, use) => use(null),
   mockUser: false,
+  // Galata's own gives up after 15 s, which a page takes on a machine with more to do.
+  waitForApplication: async ({}, use) => {
+    await use(async (page, helpers) => {
+      await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+      await expect
+        .poll(() => helpers.activity.isTabActive('Launcher'), {
+          timeout: 60_000
+        })
+        .toBe(true);
+      if (!(await helpers.isInSimpleMode())) {
+        await helpers.activity.activateTab('Launcher');
+      }
+    });
+  },
 
   // Like a person's folder (it is in pictures); `calm` removes it.
   tmpPath: async ({ gpushare }, use) => {
