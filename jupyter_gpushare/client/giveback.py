@@ -158,7 +158,10 @@ class GivingBack:
         try:
             with self._between_cells:
                 is_new = holding.parked != lease
-                deeper = not is_new and self._aside.given.rung in LEAVE_SOMETHING
+                # Something may be there although it was said that nothing is.
+                found = not self._aside.holds and any(need.used for need in needs)
+                given = self._aside.given.rung
+                deeper = not is_new and (given in LEAVE_SOMETHING or found)
                 if is_new or deeper:
                     if not self._may_be_taken(lease, is_new=is_new):
                         return

@@ -72,7 +72,7 @@ class SetAside:
         """Free what is needed; arguments and errors as of `Ladder.give`."""
         if not self.holds:
             self._had = self._holding.gpus or self._had
-        return self._get_ladder().give(needs, plan)
+        return self._get_ladder().give(needs, plan, after=self.given.rung)
 
     def granted(self, session: Session | None) -> None:
         """The GPUs are held again. Where only caches were emptied, that is all."""

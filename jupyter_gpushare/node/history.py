@@ -97,6 +97,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     ),
     "LeaseKept": lambda d: f"was asked for its GPUs and keeps them: {d['why']}",
     "LeaseParked": lambda d: "gave its GPUs back and is parked",
+    "ResidueFound": lambda d: "still has memory on the GPUs that it gave back",
     "ResumeQueued": lambda d: "asked for its GPUs again",
     "ResumeCancelled": lambda d: "stopped waiting and stays parked",
     "LeaseEnded": _ended,

@@ -225,6 +225,7 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         "lease.restored",
         lambda e: {**_who(e), "memory": e.memory, "seconds": e.seconds},
     ),
+    ev.ResidueFound: (_WARNING, "lease.still_there", _who),
     ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
     ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
     ev.LeaseEnded: (

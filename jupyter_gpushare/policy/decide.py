@@ -270,7 +270,8 @@ def why_waiting(
     if isinstance(result, NoRoom):
         cached = trimming.why(state, config, waiting, at)
         text = _no_room_text(state, waiting, config, result, ahead)
-        text = " ".join(filter(None, (text, cached)))
+        left = parking.residue_why(state, config, waiting)
+        text = " ".join(part for part in (text, cached, left) if part)
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
@@ -366,7 +367,11 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
         if lease.id in draft.state.queue.waiting:
             draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
             serve(draft)
-        if not lease.has_residue or command.rung is not Rung.DRIVER:
+        if not lease.has_residue or not parking.goes_further(lease, command.rung):
+            if lease.has_residue and (lease.is_asked or lease.planned):
+                why = explain.GAVE_NO_MORE
+                draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
+                _ask_back(draft)
             return Done(lease.id)
     # A word is not enough where a measurement says otherwise; what the driver itself moves
     # away counts as there until a later measurement shows it gone.

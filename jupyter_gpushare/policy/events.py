@@ -311,6 +311,15 @@ class LeaseParked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ResidueFound(Event):
+    """A parked task said that nothing is left on its GPUs, and measurements show otherwise."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRestored(Event):
     """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
 
@@ -608,6 +617,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
         AbilityReported,
         LeaseKept,
         LeaseParked,
+        ResidueFound,
         LeaseRestored,
         ReservationResized,
         LimitTold,

@@ -24,6 +24,7 @@ from .model import (
     LeasePhase,
     Parked,
     PriorityClass,
+    Rung,
 )
 from .queueing import Account, Waiting
 from .state import Budget, Claim, GpuState, Lease, Reservation, State
@@ -213,7 +214,8 @@ def _park_warned(state: State, event: ev.ParkWarned) -> State:
 
 
 def _park_asked(state: State, event: ev.ParkAsked) -> State:
-    return _changed(state, event.lease, asked_at=event.at, is_asked=True)
+    asks = lease_of(state, event.lease).asks + 1
+    return _changed(state, event.lease, asked_at=event.at, asks=asks, is_asked=True)
 
 
 def _parking_planned(state: State, event: ev.ParkingPlanned) -> State:
@@ -258,7 +260,7 @@ def _lease_kept(state: State, event: ev.LeaseKept) -> State:
 
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     before = lease_of(state, event.lease)
-    deeper = before.has_residue and not event.rung.stays
+    deeper = before.has_residue
     phase = LeasePhase.PARKED
     lease = replace(
         before,
@@ -266,6 +268,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         activity=Activity.IDLE,
         changed_at=event.at,
         asked_at=None,
+        asks=0,
         is_asked=False,
         kept=None,
         planned=0,
@@ -280,6 +283,17 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         for part in lease.allocations:
             state = _claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state
+
+
+def _residue_found(state: State, event: ev.ResidueFound) -> State:
+    """What it has there is its own again, so that it can go on, or be asked for it."""
+    before = lease_of(state, event.lease)
+    parked = replace(before.parked or Parked(Rung.RELEASE), stayed=True)
+    lease = replace(before, parked=parked, kept=event.why, changed_at=event.at)
+    state = _put_lease(state, before, lease)
+    for part in before.allocations:
+        state = _claim_phase(state, before.id, part.gpu, ClaimPhase.RESERVED, event.at)
+    return _in_line(state, before.id)
 
 
 #: What is forgotten about an idle task when its idleness ends, or its GPUs are given back.
@@ -352,6 +366,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         granted_at=event.at,
         changed_at=event.at,
         asked_at=None,
+        asks=0,
         is_asked=False,
         kept=None,
         planned=0,
@@ -458,6 +473,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         activity=event.activity,
         changed_at=event.at,
         asked_at=None,
+        asks=0,
         is_asked=False,
         kept=None,
         planned=0,
@@ -477,6 +493,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         changed_at=event.at,
         stalled=False,
         asked_at=None,
+        asks=0,
         is_asked=False,
         kept=None,
         planned=0,
@@ -630,6 +647,7 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.ParkingLooked: _parking_looked,
     ev.LeaseKept: _lease_kept,
     ev.LeaseParked: _lease_parked,
+    ev.ResidueFound: _residue_found,
     ev.LeaseRestored: _lease_restored,
     ev.ReservationResized: _reservation_resized,
     ev.LimitTold: elastic.told,

@@ -83,6 +83,14 @@ def own_tasks_text(asked: int, used: int, allowed: int, ahead: int = 0) -> str:
     )
 
 
+def residue_bars_text(gpu: int, reserved: int) -> str:
+    """Why a request waits that would fit without what a parked task has left."""
+    return (
+        f"A parked task still has memory on GPU {gpu} ({size(reserved)} with its reserve). It is "
+        "asked for it now and then; it goes when the task can give it, goes on or ends."
+    )
+
+
 def cache_bars_text(gpu: int) -> str:
     """Why a request waits that would fit without another task's cache."""
     return (
@@ -280,6 +288,12 @@ DRAINING = (
 NOT_IDLE: Final = (
     "Its GPUs cannot be given back now: it computes, or other processes share the lease."
 )
+STILL_THERE = (
+    "It said that it had given its GPU back, but a measurement shows that its process still has "
+    "memory there, which stays reserved for it. A cell goes on with it; restarting the kernel "
+    "frees it."
+)
+GAVE_NO_MORE = "It was asked for what it still has on the GPU, and could give no more."
 NOTHING_TO_PARK = "This request still waits: there is nothing to give back. Release it instead."
 KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."
 KEPT_SHARED = "Child processes share the lease."

@@ -24,7 +24,8 @@ LEASE_MOVES: Final[dict[LeasePhase, frozenset[LeasePhase]]] = {
 CLAIM_MOVES: Final[dict[ClaimPhase, frozenset[ClaimPhase]]] = {
     ClaimPhase.RESERVED: frozenset({ClaimPhase.RESIDENT, ClaimPhase.DRAINING}),
     ClaimPhase.RESIDENT: frozenset({ClaimPhase.RESERVED, ClaimPhase.DRAINING}),
-    ClaimPhase.DRAINING: frozenset({ClaimPhase.GONE}),
+    # What a parked task said to have given back, and still has, is its own again.
+    ClaimPhase.DRAINING: frozenset({ClaimPhase.GONE, ClaimPhase.RESERVED}),
     ClaimPhase.GONE: frozenset(),
 }
 

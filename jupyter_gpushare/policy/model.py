@@ -262,13 +262,15 @@ class Request:
 class Parked:
     """What became of a task's GPU memory: ``memory`` bytes of it are in host memory.
 
-    ``gpus`` are those it had; ``movable`` says where it may go on.
+    ``gpus`` are those it had; ``movable`` says where it may go on. ``stayed``: it said that
+    nothing is left there, and measurements show otherwise.
     """
 
     rung: Rung
     memory: int = 0
     gpus: tuple[GpuUuid, ...] = ()
     movable: Movable = Movable.ANY
+    stayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

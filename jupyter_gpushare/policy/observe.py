@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from . import events as ev
-from . import memory, watchdog
+from . import explain, memory, watchdog
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -26,8 +27,12 @@ from .model import (
     LeasePhase,
     ProcessId,
     ProcessReading,
+    Rung,
 )
-from .state import FlagKey, GpuState, State
+from .state import FlagKey, GpuState, Lease, State
+
+#: Seconds after which what a parked task said to have given back is looked at again.
+SETTLES: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -69,6 +74,7 @@ def observe(
         for key, size in _offenders(state, reading.uuid, parts, config):
             current[key] = size
     yield from _claims(state, seen, at)
+    yield from _still_there(state, seen, at)
     yield from _left_behind(state, seen, at, config)
     yield from _work(state, seen, at)
     yield from _takers(state, seen, at, config)
@@ -211,6 +217,27 @@ def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.
             yield ev.WorkSeen(at, name)
 
 
+def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """Parked tasks that gave all back by their word, and have had time to do so."""
+    for name in sorted({lease for lease, _gpu in state.draining}):
+        lease = state.leases[name]
+        if lease.phase is LeasePhase.PARKED and any(
+            part.gpu in seen
+            and name in seen[part.gpu].present
+            and at - state.claims[(name, part.gpu)].since >= SETTLES
+            for part in lease.allocations
+        ):
+            yield ev.ResidueFound(at, name, lease.environment, explain.STILL_THERE)
+
+
+def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, _Sorted]) -> bool:
+    """Whether what a parked task may have left is measured to be nothing at all."""
+    return all(
+        part.gpu in seen and not seen[part.gpu].opaque and lease.id not in seen[part.gpu].present
+        for part in lease.allocations
+    )
+
+
 def _left_behind(
     state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
@@ -219,6 +246,14 @@ def _left_behind(
     for name in sorted(state.idle):
         lease = state.leases[name]
         if not lease.has_residue or lease.changed_at > at or name in state.queue.waiting:
+            continue
+        parked = lease.parked
+        if parked is not None and parked.rung is not Rung.STORAGE and _is_gone(state, lease, seen):
+            # Not even a context: it gave everything back, whatever it says.
+            rung = parked.rung if parked.rung is Rung.DRIVER else Rung.RELEASE
+            yield ev.LeaseParked(
+                at, name, lease.environment, rung, parked.memory, parked.movable, parked.gpus
+            )
             continue
         for part in lease.allocations:
             parts = seen.get(part.gpu)

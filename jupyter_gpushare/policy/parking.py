@@ -21,6 +21,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from . import explain
 from .config import PolicyConfig
 from .model import (
     Allocation,
@@ -33,6 +34,7 @@ from .model import (
     Movable,
     ParkReason,
     ParkWhen,
+    Rung,
     TaskKind,
 )
 from .placement import GpuRoom, Granted, NoRoom, Placement, place
@@ -42,6 +44,8 @@ from .state import Lease, State
 ANSWER_WITHIN: Final = 10.0
 #: Seconds after which a task that gave no answer is asked again.
 ASK_AGAIN: Final = 60.0
+#: A task that is asked in vain for what it left on its GPUs is asked at least so seldom, at last.
+ASK_SELDOM: Final = 3600.0
 #: Seconds between two looks at who could help those who wait.
 LOOK_EVERY: Final = 1.0
 #: The first so many in line are helped.
@@ -113,7 +117,27 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
         return due_at
     # An ask that nobody answered may have gone astray.
     again = min(seconds, ASK_AGAIN) if lease.is_asked else seconds
+    if lease.has_residue:  # half as often each time: it may have nothing more to give
+        again = min(ASK_SELDOM, ASK_AGAIN * 2.0 ** min(lease.asks - 1, 6))
     return max(due_at, lease.asked_at + again)
+
+
+def goes_further(lease: Lease, rung: Rung) -> bool:
+    """Whether a parked task gave more than before by this rung."""
+    order = tuple(Rung)
+    return lease.parked is not None and order.index(rung) > order.index(lease.parked.rung)
+
+
+def residue_why(state: State, config: PolicyConfig, waiting: Lease) -> str:
+    """What a person is told whose request waits for what parked tasks have left; else empty."""
+    left = {name for name in state.idle if state.leases[name].has_residue} - {waiting.id}
+    if not left or not _fits(state, config, waiting.id, left):
+        return ""
+    name = next((n for n in sorted(left) if _fits(state, config, waiting.id, {n})), min(left))
+    lease = state.leases[name]
+    gpu = lease.allocations[0].gpu
+    reserved = state.reservations[(lease.environment, gpu)].memory
+    return explain.residue_bars_text(state.gpus[gpu].gpu.index, reserved)
 
 
 def must_warn(lease: Lease, config: PolicyConfig, at: float) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from . import events as ev
+from . import explain
 from .model import (
     Activity,
     Allocation,
@@ -141,6 +142,10 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             was.movable,
             was.gpus,
         )
+        if was.stayed:
+            yield ev.ResidueFound(
+                lease.changed_at, lease.id, lease.environment, lease.kept or explain.STILL_THERE
+            )
     if lease.pinned_until is not None:
         yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
     if parked and not lease.has_residue:

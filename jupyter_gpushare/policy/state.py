@@ -69,8 +69,9 @@ class Lease:
 
     ``allocations`` of a parked lease are those whose claims still drain, or on which
     its process left something behind. ``requested_at`` is when it last began to wait.
-    ``asked_at`` is when its GPUs were last asked back, ``is_asked`` whether the answer is
-    still out, and ``kept`` what the last answer was. ``warned_at`` is when its people were
+    ``asked_at`` is when its GPUs were last asked back, ``asks`` how often since it last gave
+    something or changed, ``is_asked`` whether the answer is still out, and ``kept`` what the
+    last answer was. ``warned_at`` is when its people were
     told that this will happen. ``pinned_until`` is until when they keep the GPUs;
     ``worked_at`` when the GPUs were last seen at work for it. ``planned`` bytes of host
     memory are promised for its parking. ``parked`` stays until all is back in place.
@@ -92,6 +93,7 @@ class Lease:
     changed_at: float = 0.0
     stalled: bool = False
     asked_at: float | None = None
+    asks: int = 0
     is_asked: bool = False
     kept: str | None = None
     end_reason: EndReason | None = None
@@ -107,9 +109,8 @@ class Lease:
     @property
     def has_residue(self) -> bool:
         """Whether it is parked and its process left something on its GPUs."""
-        return (
-            self.phase is LeasePhase.PARKED and self.parked is not None and self.parked.rung.stays
-        )
+        parked = self.parked if self.phase is LeasePhase.PARKED else None
+        return parked is not None and (parked.rung.stays or parked.stayed)
 
     @property
     def can_give(self) -> bool:

@@ -415,3 +415,36 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
         assert broker.standing is Standing.HELD
         broker.before_cell()  # and no cell waits for a parking that never ends
         broker.close()
+
+
+def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It said that CUDA never ran; the node manager measured otherwise and asks again."""
+    too_old = Ability(False, "The driver is too old.")
+    monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
+    measured = {"uuid": "GPU-0", "may_stay": 0, "used": 2**30}
+    said = Said()
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, PARK)
+        parked = visitor.expect(Method.PARKED)
+        assert parked.params.rung == "release"
+        visitor.answer(parked, {"state": "parked"})
+        visitor.notify(Notice.PARK, {**PARK, "gpus": [measured]})
+        visitor.answer(visitor.expect(Method.KEPT), {"state": "parked"})
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        broker.set_activity(False)
+        node.wait_for(Method.KEPT, 1)
+        (kept,) = node.calls(Method.KEPT)
+        assert "The driver is too old." in kept.params.reason
+        until(lambda: broker.standing is Standing.PARKED, "it stays parked")
+        broker.close()

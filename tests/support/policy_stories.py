@@ -530,6 +530,114 @@ def a_measurement_counts_more_than_a_word() -> None:
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
 
 
+def gave_back_what_is_still_there(left: int = 3) -> World:
+    """Alice's parked kernel said that CUDA never started; it has ``left`` GiB on the GPU."""
+    world = lazy()
+    world.request("alice", 1)
+    idle(world, "L1")
+    park(world, "L1")
+    world.memory[(1, gpu(0).uuid)] = left * GIB
+    return world
+
+
+def what_a_word_did_not_free_is_its_own_again() -> None:
+    """It would drain until the process is gone, and bar the task's own way back."""
+    world = gave_back_what_is_still_there()
+    resume(world, "L1")
+    world.observe()
+    assert phase(world, "L1") == "parked", "it may be on its way"
+    assert "not measured as free" in core.why_waiting(world.state, "L1", 0, world.config).message
+    world.tick(11)
+    world.observe()
+    assert phase(world, "L1") == "held", "its own memory is there: it goes on with it"
+    world.observe()
+    idle(world, "L1")
+    park(world, "L1")
+    assert phase(world, "L1") == "held", "now it is known to have memory there"
+
+
+def what_a_word_did_not_free_is_asked_for_and_said() -> None:
+    world = gave_back_what_is_still_there()
+    world.request("bob", 2)
+    world.tick(11)
+    world.observe()
+    lease = world.state.leases[LeaseId("L1")]
+    assert (lease.phase.value, lease.has_residue) == ("parked", True)
+    assert "still has memory there" in (lease.kept or "")
+    world.observe()
+    reserved = 3 * GIB + 64 * 1024**2
+    assert world.state.gpus[gpu(0).uuid].reserved == reserved, "what is measured, and no more"
+    said = core.why_waiting(world.state, LeaseId("L2"), 0, world.config).message
+    assert "A parked task still has memory on GPU 0 (3.062 GiB with its reserve)" in said
+    assert core.check(restarted(world)) is None
+    world.tick(2)
+    assert asked(world) == ["L1"]
+    given(world, "L1", Rung.DRIVER, 3 * GIB)
+    del world.memory[(1, gpu(0).uuid)]
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
+
+
+def who_can_give_no_more_is_asked_ever_more_seldom() -> None:
+    """It trimmed, nothing is measured of it but its name, and whoever waits wants all."""
+    world = lazy(measure_granularity=1)
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = GIB
+    world.observe()
+    idle(world, "L1")
+    given(world, "L1", Rung.TRIM)
+    world.memory[(1, gpu(0).uuid)] = 0
+    world.tick(2)
+    world.observe()
+    assert world.state.gpus[gpu(0).uuid].reserved == 64 * 1024**2
+    world.request("bob", 2)
+    for _ in range(3600):
+        world.tick(1)
+        if world.state.leases[LeaseId("L1")].is_asked:
+            given(world, "L1", Rung.TRIM)
+            lease = world.state.leases[LeaseId("L1")]
+            assert not lease.is_asked, "that is an answer"
+            assert lease.kept
+    assert len(asked(world)) == 6, "after 0, 1, 3, 7, 15 and 31 minutes"
+
+
+def more_moved_to_host_memory_later_counts_there() -> None:
+    """A task that had only emptied its caches climbs when it is asked for more."""
+    world = lazy()
+    world.request("alice", 1)
+    world.memory[(1, gpu(0).uuid)] = 8 * GIB
+    world.observe()
+    idle(world, "L1")
+    given(world, "L1", Rung.TRIM)
+    world.tick(2)
+    world.observe()
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.tick(2)
+    assert asked(world) == ["L1"]
+    plan(world, "L1", 7 * GIB)
+    given(world, "L1", Rung.STORAGE, 7 * GIB)
+    world.memory[(1, gpu(0).uuid)] = GIB // 2
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
+    assert world.state.parked_memory() == 7 * GIB
+    assert world.state.leases[LeaseId("L1")].planned == 0
+
+
+def a_trimmed_task_of_which_nothing_is_there_holds_nothing() -> None:
+    """Not even a context: a framework that could not say whether it had started CUDA."""
+    world = lazy()
+    world.request("alice", 1)
+    idle(world, "L1")
+    given(world, "L1", Rung.TRIM)
+    world.tick(1)
+    world.observe()
+    world.tick(1)
+    world.observe()
+    world.request("bob", 2)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
+    assert not asked(world), "there is nothing to ask it for"
+
+
 def time_outs_by_quota_and_gpu_and_always() -> None:
     """The quota's own goes first, then the shortest that matches the GPU's name."""
     world = lazy(
@@ -704,6 +812,11 @@ STORIES = (
     an_idle_gpu_goes_to_who_waits_and_comes_back,
     who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now,
     a_measurement_counts_more_than_a_word,
+    what_a_word_did_not_free_is_its_own_again,
+    what_a_word_did_not_free_is_asked_for_and_said,
+    who_can_give_no_more_is_asked_ever_more_seldom,
+    more_moved_to_host_memory_later_counts_there,
+    a_trimmed_task_of_which_nothing_is_there_holds_nothing,
     time_outs_by_quota_and_gpu_and_always,
     an_idle_gpu_of_a_spent_budget_is_taken_back,
     a_parked_task_survives_a_restart_and_ends_like_any_other,

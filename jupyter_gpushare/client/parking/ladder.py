@@ -97,8 +97,13 @@ class Ladder:
 
     # -- giving back -------------------------------------------------------------------
 
-    def give(self, needs: Sequence[Need], plan: Callable[[int], None]) -> Given:
-        """Leave no more than may stay on each GPU.
+    def give(
+        self,
+        needs: Sequence[Need],
+        plan: Callable[[int], None],
+        after: Rung = Rung.RELEASE,
+    ) -> Given:
+        """Leave no more than may stay on each GPU; go further than ``after``.
 
         ``plan`` is told the bytes that will go to host memory, and raises
         :class:`GpuShareError` where there is no budget. Raises
@@ -108,7 +113,8 @@ class Ladder:
         why: list[str] = []
         if not self.holds:
             needs = self._after_trimming(needs)
-            if _enough(needs, 0):
+            # Asked again after caches were emptied, the node manager needs what that left.
+            if after is not Rung.TRIM and _enough(needs, 0):
                 return Given(Rung.TRIM, seconds=self._clock() - began)
         present = self._bystanders()
         if (against := tasks_object(present)) is not None:
@@ -140,7 +146,7 @@ class Ladder:
         parkers = [framework.parker for framework in frameworks if framework.parker is not None]
         try:
             amount = sum(parker.bytes_to_park() for parker in parkers)
-            if not _enough(needs, amount):
+            if not amount or not _enough(needs, amount):
                 why.append("Moving its tensors to host memory would not free enough.")
                 return False
             plan(amount)

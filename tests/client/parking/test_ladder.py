@@ -135,6 +135,18 @@ def test_emptying_caches_is_enough_where_it_is() -> None:
     assert not up.holds
 
 
+def test_asked_again_after_emptying_caches_it_climbs() -> None:
+    """The node manager needs what that left: to empty them again is no answer."""
+    one = Tensors(live=2 * GIB)
+    up = ladder(one, driver=Driver(usable=True))
+    given = up.give(need(0, GIB), no_plan, after=Rung.TRIM)
+    assert (given.rung, given.memory) == (Rung.STORAGE, 2 * GIB)
+    nothing = ladder(Tensors(live=0), driver=Driver(usable=True))
+    assert nothing.give(need(0, 0), no_plan, after=Rung.TRIM).rung is Rung.DRIVER
+    with pytest.raises(CannotGive, match=r"would not free enough.*too old"):
+        ladder(Tensors(live=0)).give(need(0, 0), no_plan, after=Rung.TRIM)
+
+
 def test_tensors_move_when_the_context_may_stay() -> None:
     one = Tensors(live=6 * GIB, cache=GIB)
     up = ladder(one, driver=Driver(usable=True))
