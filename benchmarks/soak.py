@@ -2,7 +2,8 @@
 
 Each round has a seed of its own, made from the first, which is printed: ``--only SEED`` plays
 one round again. Every fourth round has real kernels, every fifth several servers that elect a
-host. The record (``--json``) is written anew after each round, so it is there if the run is cut.
+host, every third clients with memory on their GPUs, which the driver parks. The record
+(``--json``) is written anew after each round, so it is there if the run is cut.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support.cuda import build_stubs  # noqa: E402
 from support.faults.shim import build_shim  # noqa: E402
 from support.faults.storm import Plan, Report, Storm  # noqa: E402
-from support.nvml import build_stub  # noqa: E402
 
 
 def plan_of(number: int, seed: int, seconds: float) -> Plan:
     """What the round of this number is like."""
     if number % 5 == 4:
         return Plan(seed, seconds=seconds, rate=6.0, clients=8, hosts=3)
+    if number % 3 == 1:
+        return Plan(seed, seconds=seconds, rate=8.0, clients=3, tenants=6)
     kernels = 2 if number % 4 == 3 else 0
     return Plan(seed, seconds=seconds, rate=10.0, clients=12, kernels=kernels)
 
@@ -101,7 +104,7 @@ def main() -> int:
     seeds = random.Random(seed)
     record = Record(seed, options.json)
     scratch = Path(tempfile.mkdtemp(prefix="gpushare-soak-"))
-    stub, shim = build_stub(scratch / "stub"), build_shim(scratch / "shim")
+    stub, shim = build_stubs(scratch / "stub"), build_shim(scratch / "shim")
     end = time.monotonic() + options.minutes * 60
     number = options.number
     while time.monotonic() < end:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.cuda_fixtures import cuda_stubs
 from support.faults.shim import build_shim
-from support.nvml_fixtures import nvml_stub
 
-__all__ = ["faults_shim", "nvml_stub"]
+__all__ = ["cuda_stubs", "faults_shim"]
 
 
 @pytest.fixture(scope="session")

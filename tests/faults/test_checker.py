@@ -19,6 +19,7 @@ RULES = Rules(
     heartbeat_timeout=6.0,
     leak_bound=1.0,
     overtakes={"interactive": 2, "batch": 4},
+    silence=10.0,
 )
 
 
@@ -318,3 +319,119 @@ def test_memory_of_the_dead_is_gone_whenever_the_harness_says_so() -> None:
     for who in ("first", "second"):
         history.see("harness", Saw.MEMORY_GONE, client=who, gpu="GPU-0")
     assert history.broken() == set()
+
+
+def test_who_is_killed_twice_holds_nothing_after_the_first_time() -> None:
+    """Found by a soak: the second kill came when the node manager had freed its GPU."""
+    history = History(random.Random(0))
+    history.waiting.clear()
+    who, lease = _holder(history)
+    history.see("harness", Saw.KILLED, client=who)
+    history.held.pop(lease)
+    history.record("LeaseEnded", who, lease, reason="process_gone")
+    history.see("harness", Saw.KILLED, client=who)
+    history.see("harness", Saw.DIED, client=who)
+    assert history.broken() == set()
+
+
+def _tenant(history: History, who: str) -> None:
+    """A client with memory on its GPU, about to idle."""
+    history.see(who, Saw.BORN, environment=who, pid=0)
+    since = history.see(who, Saw.ASKED, request="r", notebook=True)
+    history.record("LeaseGranted", who, who, gpus=[{"gpu": "GPU-0", "memory": 8}])
+    history.see(who, Saw.GRANTED, since, request="r", lease=who, gpus=[["GPU-0", 8]])
+    history.see(who, Saw.FILLED, memory=8)
+    history.see(who, Saw.PARKING, lease=who)
+
+
+def _parked(history: History, who: str) -> None:
+    history.record("LeaseParked", who, who)
+    history.see(who, Saw.PARKED, lease=who, rung="driver", memory=8)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_it_finds_what_was_granted_over_memory_that_was_still_there(overlaps: bool) -> None:
+    history = History(random.Random(0))
+    _tenant(history, "first")
+    filled = history.at
+    gone = history.at
+    if not overlaps:
+        history.see("harness", Saw.FAULT, name="nothing")
+        gone = history.at
+    _parked(history, "first")
+    _tenant(history, "second")
+    if overlaps:
+        gone = history.at + 1.0
+    history.see(
+        "harness",
+        Saw.RESIDENT,
+        client="first",
+        gpu="GPU-0",
+        memory=8,
+        begin=filled,
+        end=gone,
+    )
+    history.see("second", Saw.GRANTED, request="cell", lease="second", gpus=[["GPU-0", 8]])
+    history.see("second", Saw.ALIVE, lease="second", state="held", request=None)
+    history.see("second", Saw.PARKING, lease="second")
+    _parked(history, "second")
+    assert history.broken() == ({Property.DOUBLE} if overlaps else set())
+
+
+@pytest.mark.parametrize("saw", [Saw.WHOLE, Saw.DAMAGED, Saw.BARRED, Saw.GIVEN_UP])
+@pytest.mark.parametrize("cause", [None, "GPU", "another GPU", "driver"])
+def test_memory_comes_back_or_is_told_as_lost_with_a_cause(saw: Saw, cause: str | None) -> None:
+    history = History(random.Random(0))
+    _tenant(history, "who")
+    _parked(history, "who")
+    if cause == "driver":
+        history.see("harness", Saw.DRIVER_GIVES_UP)
+    elif cause is not None:
+        history.see("harness", Saw.GPU_LOST, gpu="GPU-0" if cause == "GPU" else "GPU-1")
+    called = history.at
+    history.see("who", saw, why="")
+    history.see("harness", Saw.CALLED, called, client="who")
+    told = saw is Saw.GIVEN_UP and cause in ("GPU", "driver")
+    assert history.broken() == (set() if told or saw is Saw.WHOLE else {Property.MEMORY})
+
+
+def test_memory_must_have_room_to_come_back_to() -> None:
+    history = History(random.Random(0))
+    _tenant(history, "who")
+    _parked(history, "who")
+    history.see("harness", Saw.STUCK, client="who")
+    assert history.broken() == {Property.MEMORY}
+
+
+@pytest.mark.parametrize("second", ["one", "two"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_request_is_one_lease_however_often_it_is_sent(second: str, stopped: bool) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("who", Saw.ASKED, request="r", gpus=1, memory=1, **{"class": "batch"})
+    history.see("who", Saw.QUEUED, request="r", lease="one")
+    if stopped:
+        history.see("harness", Saw.STOPPED, client="who")
+        history.at += RULES.heartbeat_timeout
+        history.see("harness", Saw.WENT_ON, client="who")
+    history.see("who", Saw.QUEUED, request="r", lease=second)
+    found = second == "two" and not stopped
+    assert history.broken() == ({Property.AGAIN} if found else set())
+
+
+@pytest.mark.parametrize("why", [None, "node manager killed", "client killed", "stopped"])
+def test_who_asks_is_answered_unless_something_is_in_the_way(why: str | None) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    if why == "stopped":
+        history.see("harness", Saw.STOPPED, client="who")
+    elif why is not None:
+        history.see("harness", Saw.FAULT, name=why)
+    for _ in range(5):
+        since = history.at
+        history.at += 3.0
+        history.see("who", Saw.GAVE_UP, since, lease="l", why="NodeUnavailable")
+    if why == "stopped":
+        history.see("harness", Saw.WENT_ON, client="who")
+    found = why in (None, "client killed")
+    assert history.broken() == ({Property.SILENT} if found else set())

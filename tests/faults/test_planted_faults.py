@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.cuda import Call
 from support.faults.checker import Property
 from support.faults.planted import PLANTED
+from support.faults.planted_clients import IN_CLIENTS
 from support.faults.stage import can_steal
 from support.faults.storm import Plan, Storm
 
@@ -15,38 +18,94 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]
-CROWD = ("short", "kernel")
 ROUNDS = 6  # a bug is found in the first, nearly always
 
-# The property that must be found broken, the faults that bring it out, and who plays.
-CASES: dict[str, tuple[Property, tuple[str, ...], tuple[str, ...]]] = {
-    "promise_what_is_taken": (Property.DOUBLE, ("wire cut",), ("short", "pair", "long")),
-    "believe_who_releases": (Property.DOUBLE, ("memory kept after the lease",), ("short", "wide")),
-    "start_afresh": (Property.LOST, ("node manager killed",), ("kernel", "long")),
-    "keep_the_dead": (Property.LEAKED, ("client killed",), ("long", "kernel")),
-    "trust_pids": (Property.LEAKED, ("pid used again",), ("long", "kernel")),
-    "believe_the_wall_clock": (Property.LEDGER, ("clock jump",), ("long", "kernel")),
-    "let_anybody_release": (Property.LOST, ("wire cut",), ("long", "kernel")),
-    "let_everybody_pass": (Property.ORDER, ("wire cut",), ("rush", "wide")),
-    "serve_the_last_first": (Property.ORDER, ("wire cut",), ("pair",)),
-    "write_another_size": (Property.LEDGER, ("wire cut",), ("short", "kernel")),
+
+@dataclass(frozen=True)
+class Case:
+    """The property that must be found broken, the faults that bring it out, and who plays."""
+
+    wanted: Property
+    faults: tuple[str, ...]
+    roles: tuple[str, ...]
+    rate: float = 2.0
+    clients: int = 10
+    tenants: int = 0
+    hosts: int = 0
+    ill_call: Call | None = None
+    seconds: float = 4.0  # of the first storm; each one after it is longer
+
+
+STAYERS = ("stay", "short")  # some hold long enough to see what becomes of it; some come and go
+CASES: dict[str, Case] = {
+    "promise_what_is_taken": Case(Property.DOUBLE, ("wire cut",), ("short", "pair", "long")),
+    "believe_who_releases": Case(
+        Property.DOUBLE, ("memory kept after the lease",), ("short", "wide")
+    ),
+    # A node manager that is always dead shows nothing: few faults.
+    "start_afresh": Case(Property.LOST, ("node manager killed",), STAYERS, 0.4, seconds=8.0),
+    "keep_the_dead": Case(Property.LEAKED, ("client killed",), ("long", "kernel")),
+    "trust_pids": Case(Property.LEAKED, ("pid used again",), ("long", "kernel")),
+    "believe_the_wall_clock": Case(Property.LEDGER, ("clock jump",), ("long", "kernel")),
+    "let_anybody_release": Case(Property.LOST, ("wire cut",), ("long", "kernel")),
+    "let_everybody_pass": Case(Property.ORDER, ("wire cut",), ("rush", "wide")),
+    "serve_the_last_first": Case(Property.ORDER, ("wire cut",), ("pair",)),
+    "write_another_size": Case(Property.LEDGER, ("wire cut",), ("short", "kernel")),
+    "ignore_the_disk": Case(
+        Property.LOST, ("node manager killed with a full disk",), STAYERS, 0.4, seconds=8.0
+    ),
+    "answer_before_it_is_written": Case(
+        Property.LOST, ("node manager killed after a grant",), STAYERS, 0.4
+    ),
+    "start_anew_at_a_torn_page": Case(
+        Property.LOST, ("page torn after death",), STAYERS, 0.4, seconds=8.0
+    ),
+    "lose_patience": Case(Property.LOST, ("client stopped",), ("long", "kernel")),
+    "take_own_sleep_for_silence": Case(
+        Property.LOST, ("node manager stopped",), STAYERS, 0.4, seconds=8.0
+    ),
+    "end_with_the_wire": Case(Property.LOST, ("wire cut",), ("long", "kernel")),
+    "punish_nonsense": Case(Property.LOST, ("wire cut in mid-line",), ("long", "kernel")),
+    "wait_for_readers": Case(Property.SILENT, ("client killed",), ("long", "kernel"), 0.2),
+    "forget_request_ids": Case(Property.AGAIN, ("wire cut",), ("long", "pair"), 4.0),
+    "end_with_the_gpu": Case(Property.LOST, ("GPU lost",), ("long", "kernel")),
+    "believe_who_parks": Case(
+        Property.DOUBLE,
+        ("checkpoint call fails",),
+        ("long",),
+        rate=6.0,
+        clients=1,
+        tenants=6,
+        ill_call=Call.CHECKPOINT,
+        seconds=10.0,
+    ),
+    "believe_every_restore": Case(
+        Property.MEMORY,
+        ("checkpoint call fails",),
+        ("long",),
+        rate=6.0,
+        clients=1,
+        tenants=5,
+        ill_call=Call.RESTORE,
+        seconds=20.0,
+    ),
+    "forget_what_was_moved": Case(
+        Property.MEMORY, ("helper killed",), ("long",), 0.5, 1, 6, seconds=10.0
+    ),
+    "host_with_a_ledger_of_its_own": Case(
+        Property.LOST, ("server killed",), ("long", "kernel"), 0.5, hosts=3
+    ),
+}
+#: What CI has time for; `make test-long` plants them all.
+IN_CI = {
+    "promise_what_is_taken",
+    "ignore_the_disk",
 }
 
 
 def test_each_bug_has_a_case() -> None:
     assert set(CASES) == set(PLANTED)
-    assert {broken for broken, _, _ in CASES.values()} == set(Property)
-    assert {CASES[bug][0] for bug in IN_CI} == set(Property)
-
-
-#: One for each property; `make test-long` plants them all.
-IN_CI = {
-    "promise_what_is_taken",
-    "start_afresh",
-    "trust_pids",
-    "believe_the_wall_clock",
-    "let_everybody_pass",
-}
+    assert {case.wanted for case in CASES.values()} == set(Property)
 
 
 @pytest.mark.parametrize(
@@ -54,25 +113,28 @@ IN_CI = {
     [bug if bug in IN_CI else pytest.param(bug, marks=pytest.mark.long) for bug in CASES],
 )
 def test_a_planted_bug_is_found(
-    bug: str, tmp_path: Path, nvml_stub: Path, faults_shim: Path
+    bug: str, tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
-    wanted, faults, roles = CASES[bug]
+    case = CASES[bug]
     found: set[Property] = set()
     for number in range(ROUNDS):
         directory = tmp_path / f"{number}"
         directory.mkdir()
         plan = Plan(
             seed=number,
-            seconds=4.0 + 2.0 * number,
-            # A node manager that is always dead shows nothing.
-            rate=0.4 if "node manager killed" in faults else 2.0,
-            clients=10,
+            seconds=case.seconds + 2.0 * number,
+            rate=case.rate,
+            clients=case.clients,
+            tenants=case.tenants,
+            hosts=case.hosts,
             entry=("-m", "support.faults.planted", bug),
-            only=faults,
-            roles=roles,
+            ill_call=case.ill_call,
+            tenant_plant=bug if bug in IN_CLIENTS else None,
+            only=case.faults,
+            roles=case.roles,
         )
-        report = Storm(directory, plan, nvml_stub, faults_shim).run()
+        report = Storm(directory, plan, cuda_stubs, faults_shim).run()
         found |= {finding.broken for finding in report.verdict.findings}
-        if wanted in found:
+        if case.wanted in found:
             return
     pytest.fail(f"{bug} was not found in {ROUNDS} storms; found was {found}; {report.broken}")

@@ -28,19 +28,28 @@ def storm(directory: Path, plan: Plan, stub: Path, shim: Path) -> Report:
     return report
 
 
-def test_nothing_is_lost_in_a_storm(tmp_path: Path, nvml_stub: Path, faults_shim: Path) -> None:
-    plan = Plan(SEED, seconds=12.0, rate=6.0, clients=8, kernels=1)
-    report = storm(tmp_path, plan, nvml_stub, faults_shim)
+def test_nothing_is_lost_in_a_storm(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
+    plan = Plan(SEED, seconds=9.0, rate=6.0, clients=8, kernels=1)
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     # A storm in which nothing happened proves nothing.
     assert report.faults.total() > 20
     assert report.verdict.looked_at["grants"] > 3
     assert report.verdict.looked_at["probes"] == 1
 
 
-def test_nothing_is_lost_when_servers_race_to_host(
-    tmp_path: Path, nvml_stub: Path, faults_shim: Path
+def test_nothing_is_lost_of_what_is_parked(
+    tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
-    plan = Plan(SEED + 1, seconds=8.0, rate=4.0, clients=6, hosts=3)
-    report = storm(tmp_path, plan, nvml_stub, faults_shim)
+    plan = Plan(SEED + 2, seconds=8.0, rate=4.0, clients=1, tenants=6)
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert report.verdict.looked_at["memories whole"] > 3
+    assert report.verdict.looked_at["looks at memory"] > 3
+
+
+def test_nothing_is_lost_when_servers_race_to_host(
+    tmp_path: Path, cuda_stubs: Path, faults_shim: Path
+) -> None:
+    plan = Plan(SEED + 1, seconds=7.0, rate=4.0, clients=6, hosts=3)
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["server killed"] > 0
     assert report.verdict.looked_at["probes"] == 1

@@ -18,7 +18,7 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavail
 from jupyter_gpushare.client.session import Link, Session
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
-from . import hostile
+from . import hostile, tenant
 from .observed import Log, Saw, boot
 
 GIB = 2**30
@@ -228,6 +228,8 @@ def main(spec: dict[str, Any]) -> None:
     """Live as ``spec`` says."""
     if spec["role"] == "hostile":
         hostile.main(spec)
+    elif spec["role"] == "tenant":
+        tenant.Tenant(spec).run()
     elif spec["role"] == "sleeper":  # has the pid of somebody who died
         Log(Path(spec["log"])).note(
             Saw.BORN, pid=os.getpid(), environment=spec["environment"], role="sleeper"

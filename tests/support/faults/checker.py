@@ -27,6 +27,9 @@ class Property(Enum):
     LEAKED = "a lease is leaked"
     ORDER = "the queue's order is not as promised"
     LEDGER = "the ledger is not what happened"
+    MEMORY = "what a parked task had on its GPU is lost"
+    SILENT = "the node manager does not answer"
+    AGAIN = "one request is served by two leases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Rules:
     """What was promised. Bytes and seconds.
 
     ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
-    the GPUs takes; a grant that one makes possible is stamped with its begin.
+    the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as
+    long the node manager may answer nothing, where nothing was done to it.
     """
 
     capacity: Mapping[str, int]
@@ -51,6 +55,7 @@ class Rules:
     overtakes: Mapping[str, int]
     strangers: int = 0
     reading: float = 0.0
+    silence: float = math.inf
 
 
 class LedgerRecord(Protocol):
@@ -131,7 +136,11 @@ class _Harness:
     died: dict[str, float]
     revoked: dict[str, float]
     memory: list[tuple[str, str, int, float, float]]  # GPU, client, bytes, from, to
+    resident: list[tuple[str, str, int, float, float]]  # the same, of those who compute
     ill_disk: list[tuple[float, float]]
+    lost_gpus: list[tuple[str, float]]
+    gives_up: list[float]
+    disturbed: list[float]  # something was done to the node manager, or to connections
 
 
 def check(
@@ -148,9 +157,12 @@ def check(
     for client in clients.values():
         holds += _follow(client, harness, rules, findings)
         wishes += _wishes(client, harness)
-    findings += _double(holds, harness, rules)
+    findings += _double(holds, clients, harness, rules)
     findings += _leaked(seen, rules)
     findings += _order(wishes, rules, len(clients))
+    findings += _memory(seen, clients, harness)
+    findings += _again(clients.values(), harness, rules)
+    findings += _silent(clients.values(), harness, rules)
     if ledger is not None:
         findings += _ledger(seen, holds, clients, harness, rules, ledger)
     count = Counter(line.saw.value for line in seen)
@@ -164,6 +176,18 @@ def check(
             "parks": count["parked"],
             "releases": count["released"],
             "leases told as ended": count["lost"],
+            "memories whole": count["whole"],
+            "memories whole after parking": sum(
+                line.saw is Saw.WHOLE and bool(line.data.get("parked")) for line in seen
+            ),
+            "memories told as lost": count["given_up"],
+            "looks at memory": count["resident"],
+            **{
+                f"parks by {rung}": sum(
+                    line.saw is Saw.PARKED and line.data.get("rung") == rung for line in seen
+                )
+                for rung in ("storage", "driver")
+            },
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
         },
@@ -184,8 +208,12 @@ def _clients(seen: Iterable[Seen]) -> dict[str, _Client]:
     return clients
 
 
+#: Names of faults that are no reason for the node manager not to answer.
+_LEAVE_THE_NODE_ALONE = ("hostile", "client", "lease revoked", "memory kept", "helper", "clock")
+
+
 def _harness(seen: Iterable[Seen]) -> _Harness:
-    found = _Harness(defaultdict(list), {}, {}, {}, [], [])
+    found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [])
     stopped: dict[str, float] = {}
     memory: dict[tuple[str, str], tuple[int, float]] = {}
     for line in seen:
@@ -197,7 +225,7 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
                 if data["client"] in stopped:
                     found.stops[data["client"]].append((stopped.pop(data["client"]), line.t1))
             case Saw.KILLED:
-                found.killed[data["client"]] = line.t0
+                found.killed.setdefault(data["client"], line.t0)  # it may be killed twice
             case Saw.DIED:
                 found.died[data["client"]] = line.t1
             case Saw.REVOKED:
@@ -208,8 +236,18 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
                 size, since = memory.pop((data["gpu"], data["client"]), (0, 0.0))
                 if size:
                     found.memory.append((data["gpu"], data["client"], size, since, line.t0))
+            case Saw.RESIDENT:
+                found.resident.append(
+                    (data["gpu"], data["client"], data["memory"], data["begin"], data["end"])
+                )
+            case Saw.GPU_LOST:
+                found.lost_gpus.append((data["gpu"], line.t0))
+            case Saw.DRIVER_GIVES_UP:
+                found.gives_up.append(line.t0)
             case Saw.FAULT if "until" in data:
                 found.ill_disk.append((line.t0, data["until"]))
+        if line.saw is Saw.FAULT and not data["name"].startswith(_LEAVE_THE_NODE_ALONE):
+            found.disturbed.append(line.t0)
     # What the dead had is gone, whenever the harness says so.
     found.memory = [
         (gpu, who, size, since, min(until, found.killed.get(who, math.inf)))
@@ -269,7 +307,7 @@ def _follow(
                     close(name, lease.confirmed)
                 lease.confirmed = max(lease.confirmed, min(line.t0, lease.until))
             case Saw.RELEASING | Saw.PARKING if lease is not None:
-                lease.until = line.t0
+                lease.until = min(lease.until, line.t0)
             case Saw.RELEASED | Saw.PARKED if lease is not None:
                 close(name, line.t0)
                 if line.saw is Saw.RELEASED:
@@ -374,13 +412,21 @@ def _wishes(client: _Client, harness: _Harness) -> list[Wish]:
 # -- the properties ----------------------------------------------------------------------------
 
 
-def _double(holds: Sequence[Hold], harness: _Harness, rules: Rules) -> list[Finding]:
+def _double(
+    holds: Sequence[Hold], clients: Mapping[str, _Client], harness: _Harness, rules: Rules
+) -> list[Finding]:
     """On each GPU, at each instant: the environments' reservations fit.
 
     An environment's tasks share its reservation there, so it counts once, by the largest. Memory
-    that the driver still shows after a lease ended counts as if it were held on.
+    that the driver still shows after a lease ended, or after it was parked, counts as if it were
+    held on.
     """
     spans = list(holds)
+    for gpu, who, size, since, until in harness.resident:
+        until = min(until, harness.killed.get(who, math.inf))
+        if who in clients and until > since:
+            environment = clients[who].environment
+            spans.append(Hold(who, environment, "what is there", gpu, size, since, until))
     for gpu, who, size, since, until in harness.memory:
         spans += [
             Hold(hold.who, hold.environment, hold.lease, gpu, min(size, hold.memory), since, until)
@@ -470,6 +516,98 @@ def _order(wishes: Sequence[Wish], rules: Rules, clients: int) -> list[Finding]:
                         f"was in line since {wish.queued:.3f}, and was served first",
                     )
                 )
+    return findings
+
+
+def _memory(
+    seen: Sequence[Seen], clients: Mapping[str, _Client], harness: _Harness
+) -> list[Finding]:
+    """What was on a GPU comes back as it was, or its task is told that it is lost, with a cause.
+
+    Who is called when nothing is in the way any more has all of it back in that time.
+    """
+    stories: list[str] = []
+    for client in clients.values():
+        gpus: set[str] = set()
+        born = client.lines[0].t0
+        for line in client.lines:
+            if line.saw is Saw.GRANTED:
+                gpus |= {gpu for gpu, _ in line.data["gpus"]}
+            elif line.saw is Saw.DAMAGED:
+                stories.append(f"{client.who} found other data than it had at {line.t1:.3f}")
+            elif line.saw is Saw.GIVEN_UP:
+                is_lost = any(gpu in gpus and at <= line.t1 for gpu, at in harness.lost_gpus)
+                gave_up = any(born <= at + 1.0 and at <= line.t1 for at in harness.gives_up)
+                if not is_lost and not gave_up:
+                    stories.append(
+                        f"{client.who} was told at {line.t1:.3f} that its memory is lost, which "
+                        f"nothing explains: {line.data.get('why')}"
+                    )
+    for line in seen:
+        who = line.data.get("client", "")
+        if line.saw is Saw.STUCK:
+            stories.append(f"{who} came back to a GPU without room for it before {line.t1:.3f}")
+        elif line.saw is Saw.CALLED and who in clients:
+            settled = (Saw.WHOLE, Saw.GIVEN_UP, Saw.DAMAGED, Saw.LOST, Saw.LET_GO)
+            if not any(x.saw in settled and x.t1 >= line.t0 for x in clients[who].lines):
+                stories.append(
+                    f"{who} had not got its memory back at {line.t1:.3f}, {line.t1 - line.t0:.0f} "
+                    f"s after all was well"
+                )
+    return [Finding(Property.MEMORY, story) for story in stories]
+
+
+def _silent(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[Finding]:
+    """Who asks again and again hears something, whatever others do."""
+    findings = []
+    for client in clients:
+        since: float | None = None
+        for line in client.lines:
+            if line.saw is Saw.GAVE_UP and "free within" not in line.data.get("why", ""):
+                since = line.t0 if since is None else since
+                is_explained = any(since - 30.0 <= at <= line.t1 for at in harness.disturbed)
+                is_stopped = any(
+                    start < line.t1 and stop > since - 1.0
+                    for start, stop in harness.stops[client.who]
+                )
+                if line.t1 - since >= rules.silence and not is_explained and not is_stopped:
+                    findings.append(
+                        Finding(
+                            Property.SILENT,
+                            f"{client.who} had no answer from {since:.3f} to {line.t1:.3f}",
+                        )
+                    )
+                    break
+            elif line.saw in (Saw.ALIVE, Saw.GRANTED, Saw.QUEUED, Saw.RELEASED, Saw.PARKED):
+                since = None
+    return findings
+
+
+def _again(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[Finding]:
+    """A request that waits under one lease is granted by that one, however often it is sent.
+
+    One that was stopped for long has left the queue, and may ask anew.
+    """
+    findings = []
+    long = 0.7 * rules.heartbeat_timeout
+    for client in clients:
+        if any(stop - start >= long for start, stop in harness.stops[client.who]):
+            continue
+        waits: dict[str, str] = {}
+        for line in client.lines:
+            name = line.data.get("request")
+            if line.saw is Saw.ASKED and name is not None:
+                waits.pop(name, None)
+            elif line.saw in (Saw.QUEUED, Saw.GRANTED) and name is not None:
+                lease = line.data["lease"]
+                if lease != waits.setdefault(name, lease) and name != "cell":
+                    findings.append(
+                        Finding(
+                            Property.AGAIN,
+                            f"{client.who} was told at {line.t1:.3f} that its request {name} is "
+                            f"lease {lease}; before it was {waits[name]}",
+                        )
+                    )
     return findings
 
 

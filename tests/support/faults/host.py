@@ -19,6 +19,10 @@ async def _serve(socket: str, arguments: list[str]) -> None:
     await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
     logging.basicConfig(level=logging.INFO)
     asyncio.run(_serve(sys.argv[1], sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -33,6 +33,11 @@ class Saw(Enum):
     PARKED = "parked"
     LET_GO = "let_go"  # t0: looks away, and vouches for nothing from here on
     LOST = "lost"  # was told that the lease has ended
+    FILLED = "filled"  # has put something into its GPU's memory
+    WHOLE = "whole"  # found all of it there, as it was
+    DAMAGED = "damaged"  # did not, and nobody had told
+    BARRED = "barred"  # was told that its memory is elsewhere yet, and may try again
+    GIVEN_UP = "given_up"  # was told that its memory is lost
     STOPPED = "stopped"
     WENT_ON = "went_on"
     KILLED = "killed"  # t0: about to kill
@@ -40,6 +45,11 @@ class Saw(Enum):
     REVOKED = "revoked"  # t0: an administrator is about to revoke
     MEMORY = "memory"  # t1: the process has memory on the GPU, as the driver says
     MEMORY_GONE = "memory_gone"  # t0: about to take it away
+    RESIDENT = "resident"  # a client's memory was on the GPU from ``begin`` to ``end``
+    STUCK = "stuck"  # a client's memory was to come back to a GPU where there was no room
+    GPU_LOST = "gpu_lost"  # t0: the driver is about to lose it
+    DRIVER_GIVES_UP = "driver_gives_up"  # t0: from now on it gives processes up
+    CALLED = "called"  # t0 to t1: nothing was in a client's way to come back
     FAULT = "fault"
     PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
 

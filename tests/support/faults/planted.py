@@ -1,21 +1,32 @@
 """A node manager with a bug: ``python -m support.faults.planted NAME ARGUMENT…``.
 
-For the test of the storm: each of these must be found by the checker, from outside.
+For the test of the storm: each of these must be found by the checker, from outside. Some are in
+the client (``planted_clients.py``), some in how servers elect a host (:data:`IN_HOSTS`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import os
+import select
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from jupyter_gpushare.node import app, clock, manager, processes
+from immutables import Map
+
+from jupyter_gpushare.node import app, clock, manager, processes, service, transport
 from jupyter_gpushare.node.ledger import Ledger
-from jupyter_gpushare.policy import decide, parking
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import decide, observe, parking
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import ClaimPhase
+from jupyter_gpushare.policy.model import ClaimPhase, EndReason, LeasePhase
 from jupyter_gpushare.policy.queueing import Queue
+
+from . import host
+from .planted_clients import IN_CLIENTS
 
 
 def promise_what_is_taken() -> None:
@@ -104,7 +115,176 @@ def write_another_size() -> None:
     manager.to_record = to_record
 
 
+# -- the disk ------------------------------------------------------------------------------------
+
+
+def ignore_the_disk() -> None:
+    """What the ledger refused is granted all the same."""
+    original = manager.Manager._append
+
+    async def append(self, events):
+        await original(self, events)
+
+    manager.Manager._append = append
+
+
+def answer_before_it_is_written() -> None:
+    """Grants are answered at once, and written somewhat later."""
+    original = manager.Manager._append
+
+    async def append(self, events):
+        write = lambda: asyncio.ensure_future(original(self, events))  # noqa: E731
+        asyncio.get_running_loop().call_later(0.3, write)
+
+    manager.Manager._append = append
+
+
+def start_anew_at_a_torn_page() -> None:
+    """Behind the end of the ledger's log lies something: it is taken for broken altogether."""
+    original = Ledger.open.__func__
+
+    def open_ledger(cls, path, **more):
+        log = Path(f"{path}-wal")
+        if log.exists() and (log.stat().st_size - 32) % (4096 + 24):
+            log.unlink()
+            Path(path).unlink()
+        return original(cls, path, **more)
+
+    Ledger.open = classmethod(open_ledger)
+
+
+# -- signs of life, and connections --------------------------------------------------------------
+
+
+def lose_patience() -> None:
+    """A lease ends long before the time that was promised."""
+    original = manager.Manager.__init__
+
+    def init(self, *, config, **more):
+        original(self, config=dataclasses.replace(config, heartbeat_timeout=1.2), **more)
+
+    manager.Manager.__init__ = init
+
+
+def _end_all(draft, leases) -> None:
+    for lease in leases:
+        if lease.phase is LeasePhase.HELD:
+            draft.end(lease, EndReason.HEARTBEAT_LOST, "planted")
+
+
+def take_own_sleep_for_silence() -> None:
+    """Nobody was heard while the node manager itself was stopped."""
+    original = decide._heartbeat
+    heard: list[float] = []
+
+    def heartbeat(draft, command):
+        if heard and draft.at - heard.pop() > 0.8:
+            _end_all(draft, list(draft.state.leases.values()))
+        heard.append(draft.at)
+        return original(draft, command)
+
+    decide._DECIDE[cmd.Heartbeat] = heartbeat
+
+
+def _end_of(handler, process) -> None:
+    """End the leases of a process."""
+    state = handler._manager.state
+    for name in state.by_process.get(process, ()):
+        lease = state.leases[name]
+        at = handler._clock.boot()
+        handler._manager.ask(cmd.Release(at, name, lease.environment))
+
+
+def end_with_the_wire() -> None:
+    """Whose connection is gone is gone."""
+    original = service.Service.on_close
+
+    def on_close(self, conn):
+        original(self, conn)
+        _end_of(self, conn.process)
+
+    service.Service.on_close = on_close
+
+
+def punish_nonsense() -> None:
+    """Who sends a line that makes no sense loses its lease."""
+    original = transport.Connection._refuse
+
+    def refuse(self, call_id, reason, message, *more):
+        original(self, call_id, reason, message, *more)
+        if call_id is None:
+            _end_of(self._home.handler, self.process)
+
+    transport.Connection._refuse = refuse
+
+
+def wait_for_readers() -> None:
+    """Each message waits until its client has room for it."""
+    original = transport.Connection._send
+
+    def send(self, message):
+        if self._wire is not None and not self._wire.is_closing():
+            select.select([], [self._wire.get_extra_info("socket").fileno()], [])
+        original(self, message)
+
+    transport.Connection._send = send
+
+
+def forget_request_ids() -> None:
+    """A request that is sent again is another one."""
+    original = decide._request
+
+    def request(draft, command):
+        draft.state = dataclasses.replace(draft.state, by_request=Map())
+        return original(draft, command)
+
+    decide._DECIDE[cmd.RequestLease] = request
+
+
+# -- GPUs and what is on them --------------------------------------------------------------------
+
+
+def end_with_the_gpu() -> None:
+    """A lease ends when its GPU is lost, though it may be found again."""
+    original = decide._observe
+
+    def look(draft, command):
+        lost = {reading.uuid for reading in command.readings if reading.problem is not None}
+        leases = list(draft.state.leases.values())
+        _end_all(draft, [x for x in leases if lost & {part.gpu for part in x.allocations}])
+        return original(draft, command)
+
+    decide._DECIDE[cmd.Observe] = look
+
+
+def believe_who_parks() -> None:
+    """A task says that it is parked, and its memory must be gone. (So it says, in its client.)
+
+    Others are protected twice: what is still there counts as used without a lease.
+    """
+    observe._unleased = lambda *arguments: iter(())
+    original = decide._park
+
+    def park(draft, command):
+        done = original(draft, command)
+        for name, gpu in tuple(draft.state.draining):
+            if name == command.lease:
+                draft.emit(ev.ClaimMoved(draft.at, name, gpu, ClaimPhase.GONE))
+        return done
+
+    decide._DECIDE[cmd.Park] = park
+
+
+def host_with_a_ledger_of_its_own() -> None:
+    """Each server's node manager has a ledger of its own, so that a new host knows nothing."""
+    sys.argv = [
+        f"{word}.{os.getpid()}" if word.startswith("--ledger=") else word for word in sys.argv
+    ]
+
+
 PLANTED: dict[str, Callable[[], None]] = {
+    **dict.fromkeys(IN_CLIENTS, lambda: None),
+} | {
     plant.__name__: plant
     for plant in (
         promise_what_is_taken,
@@ -117,11 +297,27 @@ PLANTED: dict[str, Callable[[], None]] = {
         let_everybody_pass,
         serve_the_last_first,
         write_another_size,
+        ignore_the_disk,
+        answer_before_it_is_written,
+        start_anew_at_a_torn_page,
+        lose_patience,
+        take_own_sleep_for_silence,
+        end_with_the_wire,
+        punish_nonsense,
+        wait_for_readers,
+        forget_request_ids,
+        end_with_the_gpu,
+        believe_who_parks,
+        host_with_a_ledger_of_its_own,
     )
 }
+IN_HOSTS = frozenset({"host_with_a_ledger_of_its_own"})
 
 
 if __name__ == "__main__":
     name = sys.argv.pop(1)
     PLANTED[name]()
-    app.main()
+    if name in IN_HOSTS:
+        host.main()
+    else:
+        app.main()

@@ -78,9 +78,10 @@ class Nodes:
 
     def _launch_host(self) -> subprocess.Popen[bytes]:
         arguments = [word for word in self.node.command()[3:] if not word.startswith("--socket")]
+        entry = self.entry or ["-m", "support.faults.host"]
         with self.node.log.open("a", encoding="utf-8") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "support.faults.host", str(self.node.socket), *arguments],
+                [sys.executable, *entry, str(self.node.socket), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -123,6 +124,11 @@ class Nodes:
         self.node.close()
 
 
+_SETTLED = frozenset(
+    saw.value for saw in (Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO)
+)
+
+
 @dataclass(slots=True)
 class Player:
     """One client process."""
@@ -135,6 +141,8 @@ class Player:
     offset: int = 0
     leases: dict[str, list[list[Any]]] = field(default_factory=dict)
     stopped: bool = False
+    has_memory: bool = False  # put something into its GPU's memory
+    settled: int = 0  # how often it had all of it, or was told that it is lost
 
     @property
     def alive(self) -> bool:
@@ -159,12 +167,15 @@ class Player:
                 Saw.LET_GO.value,
             ):
                 self.leases.pop(seen.get("lease"), None)
+            self.has_memory |= seen["saw"] == Saw.FILLED.value
+            self.settled += seen["saw"] in _SETTLED
 
 
 class Cast:
     """All client processes of a round, and what is done to them."""
 
-    def __init__(self, directory: Path, harness: Log) -> None:
+    def __init__(self, directory: Path, harness: Log, environ: Mapping[str, str]) -> None:
+        """``environ``: what clients have besides ours."""
         self.directory = directory
         self.harness = harness
         self.players: dict[int, Player] = {}
@@ -176,7 +187,7 @@ class Cast:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=python_path({**os.environ, "JUPYTER_GPUSHARE": "off"}),
+                env=python_path({**os.environ, **environ, "JUPYTER_GPUSHARE": "off"}),
                 text=True,
             )
 

@@ -24,17 +24,19 @@ from jupyter_core.utils import ensure_event_loop
 
 from jupyter_gpushare.node.ledger import Ledger, LedgerInUse
 from jupyter_gpushare.protocol.messages import Method
+from support.cuda import Call, CudaWorld
 from support.kernel import Kernel
 from support.node import GIB, RemoteError, RunningNode, until
-from support.nvml import NvmlWorld
 
 from . import hostile
 from .checker import Rules, Verdict, check
+from .devices import Devices
 from .observed import Log, Saw, boot, read_logs
 from .shim import Disk, Shim
 from .stage import TESTS, Cast, Nodes, Player, stolen_wires
 
 PEOPLE = ("alice", "bob", "carol", "dave", "erin", "frank")
+TENANTS = ("grace", "heidi", "ivan", "judy", "kim", "lena")  # one living process of each
 GPUS = 3
 MEMORY = 16 * GIB  # of each GPU
 TIMEOUT = 6.0  # seconds without a sign of life
@@ -51,11 +53,15 @@ c.Policy.overtake_interactive = {OVERTAKES["interactive"]}
 c.Policy.overtake_batch = {OVERTAKES["batch"]}
 c.Policy.idle_timeout = 0.3
 c.Policy.notify_before = 0.0
+c.Policy.parked_memory = {40 * GIB}
 c.Quotas.default = {{"gpus": 2, "memory": "10GiB"}}
 c.Quotas.users = {{"dave": {{"gpus": {GPUS}}}, "probe": {{"gpus": {GPUS}}}}}
 """
 HANG = 1.5  # seconds for which the driver hangs at most
+SILENCE = 10.0  # seconds without an answer that nothing explains
 MONTH = 30 * 86400.0
+COME_BACK = 60.0  # seconds in which everybody who was parked has its memory again
+WITH_MAPS, WITHOUT_MAPS = 13000, 12090  # drivers that can restore on another GPU, or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,10 @@ class Plan:
     clients: int = 8
     kernels: int = 0
     hosts: int = 0
+    tenants: int = 0
     entry: Sequence[str] = ()
+    tenant_plant: str | None = None
+    ill_call: Call | None = None
     only: Sequence[str] = ()
     roles: Sequence[str] = ()
 
@@ -95,7 +104,7 @@ class Storm:
         self.rng = random.Random(plan.seed)
         self.faults: Counter[str] = Counter()
         self.harness = Log(directory / "harness.log")
-        self.world = NvmlWorld(stub, directory / "nvml.state")
+        self.world = CudaWorld(stub, directory / "nvml.state")
         self.gpus = [self.world.add_gpu(memory=MEMORY, reserved=0) for _ in range(GPUS)]
         (directory / "state").mkdir(exist_ok=True)
         self.shim = Shim(shim, directory / "shim", directory / "state")
@@ -109,13 +118,17 @@ class Storm:
         )
         self.nodes = Nodes(node, hosts=plan.hosts, entry=plan.entry)
         self.nodes.node.environ["PYTHONPATH"] = f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"
-        self.cast = Cast(directory, self.harness)
+        self.cast = Cast(directory, self.harness, self.world.environ({}))
+        self.devices = Devices(self.world, self.rng, self.harness, self._after, plan.ill_call)
+        self._has_maps = self.rng.random() < 0.5
+        self.world.set_version(WITH_MAPS if self._has_maps else WITHOUT_MAPS)
         self.leases = directory / "leases"
         self.leases.write_text("", encoding="ascii")
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._lost_gpus: set[str] = set()
         self._memory: set[tuple[str, str]] = set()
+        self._granted: set[str] = set()  # all leases that somebody was seen to have
         self._notebooks: list[_Notebook] = []
         self._whom: Player | None = None  # the last victim
         self._menu: dict[str, tuple[float, Callable[[], bool]]] = {
@@ -137,7 +150,21 @@ class Storm:
             "memory kept after the lease": (2.0, self._use_memory),
             "lease revoked": (0.5, self._revoke),
             "pid used again": (0.2, self._reuse_pid),
+            "node manager killed after a grant": (0.2, lambda: self._kill_after_grant(Disk.WELL)),
+            "node manager killed with a full disk": (
+                0.2,
+                lambda: self._kill_after_grant(self.rng.choice((Disk.FULL, Disk.IO_ERROR))),
+            ),
         }
+        if plan.tenants:
+            self._menu |= {
+                "helper killed": (3.0, self.devices.kill_helper),
+                "helper stopped": (2.0, self.devices.stop_helper),
+                "checkpoint call hangs": (3.0, self.devices.hang),
+                "checkpoint call fails": (1.5, self.devices.fail),
+                "driver gives a process up": (0.1, self.devices.give_up),
+                "GPU lost while parked": (1.5, self._lose_parked_gpu),
+            }
         if plan.hosts:
             self._menu["server killed"] = (2.0, self._kill_host)
             self._menu["server stopped"] = (1.0, self._stop_host)
@@ -161,6 +188,7 @@ class Storm:
         finally:
             for notebook in self._notebooks:
                 notebook.close()
+            self.devices.close()
             self.cast.close()
             self.nodes.close()
             self.shim.close()
@@ -192,6 +220,7 @@ class Storm:
             overtakes=OVERTAKES,
             strangers=hostile.REQUESTS,
             reading=HANG + 1.0,
+            silence=SILENCE,
         )
 
     def _rage(self) -> None:
@@ -221,6 +250,8 @@ class Storm:
         self.cast.bury()
         for player in self.cast.players.values():
             player.read_on()
+        self.devices.look(self._tenants)
+        self._granted.update(name for p in self.cast.players.values() for name in p.leases)
         held = [lease for p in self.cast.players.values() for lease in p.leases]
         scratch = self.leases.with_suffix(".new")
         scratch.write_text(" ".join(held), encoding="ascii")
@@ -232,6 +263,12 @@ class Storm:
         plain = sum(living[role] for role in _ROLES)
         for _ in range(self.plan.clients - plain):
             self._bear()
+        for _ in range(self.plan.tenants - living["tenant"]):
+            self._bear("tenant")
+
+    @property
+    def _tenants(self) -> list[Player]:
+        return [p for p in self.cast.players.values() if p.spec["role"] == "tenant"]
 
     def _open_notebooks(self) -> None:
         """As many real kernels as planned; another one for one that was killed."""
@@ -256,6 +293,35 @@ class Storm:
         while boot() < calm:
             self._keep_going()
             time.sleep(0.02)
+        if self.plan.tenants:
+            self._call_tenants()
+
+    def _call_tenants(self) -> None:
+        """All others leave; everybody whose memory may be elsewhere gets it back."""
+        for player in self.cast.players.values():
+            if player.spec["role"] not in ("tenant", "sleeper"):
+                self.cast.kill(player)
+        for notebook in self._notebooks:
+            notebook.end()
+        called = {player.name: player for player in self._tenants if player.has_memory}
+        began, count = boot(), {name: player.settled for name, player in called.items()}
+        while boot() < began + COME_BACK and any(
+            player.pid in self.cast.players and player.settled == count[name]
+            for name, player in called.items()
+        ):
+            self._supervise()
+            time.sleep(0.02)
+        for name, player in called.items():
+            if player.pid in self.cast.players:
+                self.harness.note(Saw.CALLED, began, client=name)
+
+    def _supervise(self) -> None:
+        """Only what goes on while nobody is born."""
+        self.nodes.supervise()
+        for player in self.cast.players.values():
+            player.read_on()
+        self.devices.look(self._tenants)
+        self.cast.bury()
 
     def _probe(self) -> float:
         """Kill everybody; how long until one client can have all GPUs, whole."""
@@ -302,6 +368,8 @@ class Storm:
     def _bear(self, role: str | None = None, **more: Any) -> Player | None:
         roles = list(self.plan.roles or _ROLES)
         role = role or self.rng.choices(roles, [_ROLES[name]["often"] for name in roles])[0]
+        if role == "tenant":
+            return self._bear_tenant()
         environment = self.rng.choice(_WHO.get(role, PEOPLE[:3]))
         spec = {
             "role": role,
@@ -312,6 +380,32 @@ class Storm:
             "leases": str(self.leases),
             **_ROLES.get(role, {}),
             **more,
+        }
+        return self.cast.bear(spec)
+
+    def _bear_tenant(self) -> Player | None:
+        taken = {player.spec["environment"] for player in self._tenants}
+        environment = self.rng.choice([name for name in TENANTS if name not in taken])
+        plant = self.plan.tenant_plant
+        driver = self.rng.random() < 0.5 if plant is None else plant != "forget_what_was_moved"
+        spec = {
+            "role": "tenant",
+            "seed": self.rng.randrange(2**32),
+            "environment": environment,
+            "environ": {
+                "JUPYTER_GPUSHARE_SOCKET": str(self.nodes.node.socket),
+                "JUPYTER_GPUSHARE_TOKEN": environment,
+                "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "5",
+                "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "3",
+                "XDG_RUNTIME_DIR": str(self.devices.runtime),
+            },
+            # The double does not follow blocks to another GPU: there only the driver moves them.
+            "movable": not driver and not self._has_maps,
+            "memory": self.rng.choice((9, 10)) * GIB,
+            "deadline": self.rng.choice((0.7, 1.5, 5.0) if plant is None else (0.7,)),
+            "idle": [0.6, 3.0],
+            "cells": self.rng.randrange(3, 12),
+            "plant": plant,
         }
         return self.cast.bear(spec)
 
@@ -404,6 +498,31 @@ class Storm:
         self._after(seconds, lambda: self.shim.set_disk(Disk.WELL))
         return True
 
+    def _kill_after_grant(self, disk: Disk) -> bool:
+        """Kill the node manager as soon as somebody has a new lease, which it must not forget.
+
+        With an ill disk nobody should get one: then it is killed after some time.
+        """
+        if self.shim.disk is not Disk.WELL:
+            return False
+        most, longer = 2.5, 0.0 if disk is Disk.WELL else 0.3
+        if disk is not Disk.WELL:
+            self.harness.note(Saw.FAULT, name="disk", until=boot() + most + 1.0)
+            self.shim.set_disk(disk)
+        before, end = set(self._granted), boot() + most
+
+        def look() -> None:
+            if self._granted == before and boot() < end:
+                return self._after(0.005, look)
+            return self._after(longer, kill)
+
+        def kill() -> None:
+            self.nodes.signal(signal.SIGKILL)
+            self.shim.set_disk(Disk.WELL)
+
+        look()
+        return True
+
     def _tear(self) -> bool:
         if self.shim.disk is not Disk.WELL or not self.nodes.pids:
             return False
@@ -428,10 +547,18 @@ class Storm:
         return True
 
     def _lose_gpu(self) -> bool:
-        gpu = self.rng.choice(self.gpus)
+        return self._lose(self.rng.choice(self.gpus))
+
+    def _lose_parked_gpu(self) -> bool:
+        """A GPU to which somebody who is checkpointed wants to come back."""
+        gpus = self.devices.parked_gpus()
+        return bool(gpus) and self._lose(self.rng.choice(gpus))
+
+    def _lose(self, gpu: str) -> bool:
         if gpu in self._lost_gpus or len(self._lost_gpus) > 1:
             return False
         self._lost_gpus.add(gpu)
+        self.harness.note(Saw.GPU_LOST, gpu=gpu)
         self.world.lose(gpu)
 
         def find() -> None:
@@ -449,7 +576,7 @@ class Storm:
     def _use_memory(self) -> bool:
         """A task has memory on its GPU for some time, whatever becomes of its lease meanwhile."""
         player = self._some(holds=True)
-        if player is None or player.spec["role"] == "notebook":
+        if player is None or player.spec["role"] in ("notebook", "tenant"):
             return False
         lease = self.rng.choice(list(player.leases))
         gpu, memory = self.rng.choice(player.leases[lease])
@@ -548,6 +675,16 @@ _ROLES: dict[str, dict[str, Any]] = {
         "patience": [2.0, 8.0],
         "hold": [1.0, 6.0],
         "lives": 5,
+    },
+    "stay": {
+        "often": 2,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [4 * GIB],
+        "patience": [2.0, 8.0],
+        "hold": [6.0, 15.0],
+        "lives": 3,
     },
     "kernel": {
         "often": 4,
@@ -662,7 +799,7 @@ class _Notebook:
 def _tokens(directory: Path) -> Path:
     path = directory / "tokens.json"
     path.touch(0o600)
-    names = (*PEOPLE, "mallory", "probe")
+    names = (*PEOPLE, *TENANTS, "mallory", "probe")
     entries: list[dict[str, Any]] = [{"token": name, "environment": name} for name in names]
     entries.append({"token": "root", "environment": "root", "admin": True})
     path.write_text(json.dumps({"tokens": entries}), encoding="utf-8")

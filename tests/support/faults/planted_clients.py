@@ -1,0 +1,48 @@
+"""Bugs in the client's parking, for the test of the storm: see ``planted.py``.
+
+A module of its own, for a client that imports the node manager takes seconds to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jupyter_gpushare.client.parking import ladder
+from jupyter_gpushare.client.parking.rungs import Given, Rung
+
+
+def believe_every_checkpoint() -> None:
+    """Whatever the helper says: it is parked."""
+
+    def checkpoint(self, needs, plan, why):
+        amount = sum(need.used or 0 for need in needs)
+        plan(amount)
+        self._driver.park(1.0)
+        self._checkpointed = True
+        return Given(Rung.DRIVER, amount)
+
+    ladder.Ladder._checkpoint = checkpoint
+
+
+def believe_every_restore() -> None:
+    """Whatever the helper says: it is back."""
+    ladder.Ladder._settled = lambda self, outcome: None
+
+
+def forget_what_was_moved() -> None:
+    """What was moved to host memory stays there."""
+
+    def bring_back(self, gpu_map):
+        self._moved.clear()
+        return original(self, gpu_map)
+
+    original = ladder.Ladder.bring_back
+    ladder.Ladder.bring_back = bring_back
+
+
+#: Alone, or besides what is planted in the node manager by the same name.
+IN_CLIENTS: dict[str, Callable[[], None]] = {
+    "believe_who_parks": believe_every_checkpoint,
+    "believe_every_restore": believe_every_restore,
+    "forget_what_was_moved": forget_what_was_moved,
+}

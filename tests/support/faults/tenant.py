@@ -1,0 +1,205 @@
+"""A client with memory on its GPU: it idles, is parked, comes back, and looks at what it had.
+
+It uses the product's own ``Broker``, as a kernel does, and the pretend framework in
+``pretend.py``. A cell is a time in which it is busy; between two it may be parked, by moving its
+blocks or by the driver's checkpoint. When its memory is lost its person would restart the kernel,
+so it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpushare.client import broker
+from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
+from jupyter_gpushare.client.holding import Standing
+from jupyter_gpushare.client.parking import ladder
+from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.protocol.messages import Method
+
+from .observed import Log, Saw, boot
+from .planted_clients import IN_CLIENTS
+from .pretend import NAME, DriverSaid, Pretend
+
+GIB = 2**30
+BEAT = 0.15  # seconds between two looks at the lease
+#: Bytes of the lease that the blocks leave for the context, and for rounding.
+SPARE = GIB
+
+
+class _Watched:
+    """The display of a wait, which writes down that there is one."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told = False
+
+    def update(self, notice: Mapping[str, Any]) -> None:
+        if not self._told:
+            self._told = True
+            self._log.note(Saw.QUEUED, request="tenant", lease=notice.get("lease"))
+
+    def done(self, text: str | None = None) -> None:
+        """Nothing to show."""
+
+
+class Tenant:
+    """One life. ``spec`` is its part in the storm: see ``storm.py``."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.rng = random.Random(spec["seed"])
+        self.log = Log(Path(spec["log"]))
+        os.environ.update(spec["environ"])
+        # A checkpoint here takes milliseconds; who waits half a minute sees no deadline pass.
+        ladder.park_deadline = ladder.resume_deadline = lambda memory: spec["deadline"]
+        if spec["plant"] is not None:
+            IN_CLIENTS[spec["plant"]]()
+        # Only kernels are asked to park.
+        broker.describe_task = lambda environ: {
+            "name": "tenant",
+            "kind": "kernel",
+            "kernel_id": None,
+            "path": None,
+        }
+        self.framework = Pretend(spec["movable"])
+        sys.modules[NAME] = self.framework
+        registry.BUILT_IN[NAME] = "support.faults.pretend:PretendAdapter"
+        self.broker = Broker(
+            os.environ, make_display=lambda: _Watched(self.log), say=lambda text: None
+        )
+        self.lease = ""
+        self._is_parked = False
+
+    def run(self) -> None:
+        """Until it has had its cells, or has lost something."""
+        self.log.note(
+            Saw.BORN, pid=os.getpid(), environment=self.spec["environment"], role="tenant"
+        )
+        self.broker.set_activity(True)
+        while not self._acquire():
+            time.sleep(self.rng.uniform(0.05, 0.3))
+        if self._fill() and self._look(self.rng.uniform(0.0, 0.5)):
+            for _ in range(self.spec["cells"]):
+                if not (self._idle() and self._cell()):
+                    break
+            else:
+                self._release()
+        self.log.note(Saw.LET_GO, lease=self.lease)
+        self.broker.close()
+
+    def _acquire(self) -> bool:
+        t0 = self.log.note(Saw.ASKED, request="tenant", notebook=True)
+        try:
+            grant = self.broker.request(Ask(1, self.spec["memory"]), wait_timeout=5.0)
+        except GpuShareError as error:
+            self.log.note(Saw.GAVE_UP, t0, request="tenant", why=str(error))
+            return False
+        self.lease = grant.lease
+        gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
+        self.log.note(Saw.GRANTED, t0, request="tenant", lease=grant.lease, gpus=gpus)
+        return True
+
+    def _fill(self) -> bool:
+        most = self.spec["memory"] - SPARE
+        first = int(most * self.rng.uniform(0.3, 0.7))
+        sizes = [first, int((most - first) * self.rng.uniform(0.8, 1.0))]
+        try:
+            self.framework.fill(sizes, self.rng)
+        except DriverSaid as error:
+            self.log.note(Saw.GAVE_UP, request="fill", why=str(error))
+            return False
+        self.log.note(Saw.FILLED, memory=sum(sizes))
+        return True
+
+    def _idle(self) -> bool:
+        """Nothing is vouched for: it may be parked at any moment. False: the lease has ended."""
+        self.log.note(Saw.PARKING, lease=self.lease)
+        self.broker.set_activity(False)
+        until = time.monotonic() + self.rng.uniform(*self.spec["idle"])
+        while time.monotonic() < until:
+            time.sleep(self.rng.uniform(0.3, 1.0) * BEAT)
+            if self._heartbeat() is None:
+                return False
+            if not self._is_parked and self.broker.standing is Standing.PARKED:
+                self._is_parked = True
+                given = self.broker._aside.given
+                self.log.note(
+                    Saw.PARKED, lease=self.lease, rung=given.rung.value, memory=given.memory
+                )
+        return True
+
+    def _heartbeat(self) -> str | None:
+        """What the node manager says of the lease; ``None``: it has ended. Empty: no answer."""
+        t0 = boot()
+        try:
+            state = self.broker.call(Method.HEARTBEAT, lease=self.lease)["state"]
+        except LeaseLost as error:
+            self.log.note(Saw.LOST, t0, lease=self.lease, message=str(error))
+            return None
+        except GpuShareError as error:
+            self.log.note(Saw.GAVE_UP, t0, lease=self.lease, why=type(error).__name__)
+            return ""
+        self.log.note(Saw.ALIVE, t0, lease=self.lease, state=state, request=None)
+        return str(state)
+
+    def _cell(self) -> bool:
+        """Be busy for some time, with all that was there. False: its life is over."""
+        own = self.broker
+        own.set_activity(True)
+        t0 = boot()
+        own.before_cell()
+        if own.barred is not None:
+            is_lost = ladder._DEAD in own.barred
+            self.log.note(Saw.GIVEN_UP if is_lost else Saw.BARRED, t0, why=own.barred)
+            return not is_lost
+        if own.standing is not Standing.HELD or own.lease != self.lease:
+            # Whether that may be is the checker's question.
+            self.log.note(Saw.LOST, t0, lease=self.lease, message=f"it is {own.standing.value}")
+            return False
+        return self._look(self.rng.uniform(0.1, 1.0))
+
+    def _look(self, seconds: float) -> bool:
+        """Look at the lease for some time, and at the memory. False: its life is over."""
+        until, is_held = time.monotonic() + seconds, False
+        while True:
+            t0 = boot()
+            state = self._heartbeat()
+            if state is None:
+                return False
+            grant = self.broker.grant
+            if state == "held" and not is_held and grant is not None:
+                is_held = True
+                gpus = [[gpu.uuid, gpu.memory] for gpu in grant.gpus]
+                self.log.note(Saw.GRANTED, t0, request="cell", lease=self.lease, gpus=gpus)
+            if is_held and time.monotonic() >= until:
+                break
+            time.sleep(BEAT)
+        t0 = boot()
+        try:
+            is_whole = self.framework.is_whole()
+        except DriverSaid as error:
+            self.log.note(Saw.GIVEN_UP, t0, why=str(error))
+            return False
+        self.log.note(Saw.WHOLE if is_whole else Saw.DAMAGED, t0, parked=self._is_parked)
+        self._is_parked = False
+        return is_whole
+
+    def _release(self) -> None:
+        t0 = self.log.note(Saw.RELEASING, lease=self.lease)
+        try:
+            state = self.broker.release()
+        except GpuShareError as error:
+            self.log.note(Saw.GAVE_UP, t0, lease=self.lease, why=str(error))
+        else:
+            self.log.note(Saw.RELEASED, t0, lease=self.lease, state=state)
+        # CUDA keeps what it has until the process ends.
+        time.sleep(self.rng.uniform(0.0, 0.5))
