@@ -37,7 +37,7 @@ from .model import (
     Rung,
     TaskKind,
 )
-from .placement import GpuRoom, Granted, NoRoom, Placement, place
+from .placement import GpuRoom, Granted, NoRoom, Placement, held, place
 from .state import Lease, State
 
 #: Seconds for which an answer is waited for before others are asked, too.
@@ -317,10 +317,13 @@ def try_place(
     """Where this lease's request would go now, if the leases ``without`` held nothing.
 
     A parked task goes back to the GPUs it had, where it can, and else only to those to
-    which what it has in host memory can be moved. ``see`` may change what room there is.
+    which what it has in host memory can be moved, and only where all of that fits: it may be
+    more than was promised. ``see`` may change what room there is.
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
+    asked = quota.memory if lease.request.memory is None else lease.request.memory
+    rooms = tuple(_large_enough(lease, room, asked, config) for room in rooms)
     result: Placement = NoRoom(0, 0)
     for some in _suited(state, lease, rooms):
         request = lease.request
@@ -352,6 +355,22 @@ def _suited(
         uuid for uuid, books in state.gpus.items() if (books.gpu.name, books.gpu.memory) in kinds
     )
     yield _only(rooms, alike)
+
+
+def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: PolicyConfig) -> GpuRoom:
+    """The room, of no use if what comes back is more than ``asked`` and does not fit.
+
+    A process that its driver cannot restore for want of memory is lost. What several GPUs had
+    is known as a sum only.
+    """
+    parked = lease.parked if lease.phase is LeasePhase.PARKED else None
+    if parked is None or not parked.gpus or not parked.memory or asked is None:
+        return room
+    stays = held(room) if lease.has_residue else 0
+    need = -(-parked.memory // len(parked.gpus)) + config.residue_margin + stays
+    if need <= asked or min(need, room.memory) <= room.free + held(room):
+        return room
+    return replace(room, usable=False)
 
 
 def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:

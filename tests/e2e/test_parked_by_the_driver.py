@@ -212,3 +212,25 @@ def test_the_node_manager_may_be_killed_while_it_is_parked(stage: Stage) -> None
                 assert after[known] == before[known]
             assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
             until(lambda: stage.lease("alice")["parked_memory"] is None, "all is back")
+
+
+@pytest.mark.parametrize("stage", [Wish(config="c.Policy.max_tasks_per_gpu = 2\n")], indirect=True)
+def test_what_took_more_than_its_lease_comes_back_only_where_all_of_it_fits(stage: Stage) -> None:
+    """A restore that meets a full GPU loses the process for good."""
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        alice.ok("%gpushare request --memory 4GiB")
+        alice.ok(FILL.replace("4 * 2**30", "10 * 2**30"))
+        until(lambda: (stage.used("alice") or 0) > 10 * GIB, "what she took is measured")
+        alice.ok("%gpushare park")
+        stage.until_state("alice", "parked")
+        bob.ok("%gpushare request --memory 18GiB")
+        busy = bob.start(FILL.replace("4 * 2**30", "17 * 2**30") + "\nimport time; time.sleep(60)")
+        until(lambda: (stage.used("bob") or 0) > 17 * GIB, "he has it")
+        cell = alice.start(READ)
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "6 GiB are free, and she waits")
+        assert stage.world.state_of(alice.pid) == 2, "nothing is tried"
+        bob.interrupt()
+        bob.finish(busy)
+        bob.ok("%gpushare release")
+        bob.manager.shutdown_kernel(now=True)
+        assert alice.finish(cell).stream().strip() == "read: b'alice was here'"
