@@ -7,12 +7,13 @@ the claim started to drain shows none of its task's processes on that GPU.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from . import events as ev
-from . import explain, memory, watchdog
+from . import explain, memory, parking, watchdog
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -162,7 +163,15 @@ def _unleased(
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
     """Bytes used without a lease, beyond a lease, or by nobody we can name."""
-    excess = memory.excess(state, reading.uuid, parts.by_environment)
+    used = Counter(parts.by_environment)
+    for lease, gpu in state.claims:
+        if gpu == reading.uuid and state.leases[lease].is_resuming:
+            # What is on its way back is there for everybody else, whatever has arrived so far.
+            missing = parking.comes_back(state.leases[lease], config) - (
+                parts.by_lease.get(lease) or 0
+            )
+            used[state.leases[lease].environment] += max(0, missing)
+    excess = memory.excess(state, reading.uuid, used)
     nameless = 0
     if reading.used is not None:
         accounted = parts.foreign + sum(parts.by_environment.values())
@@ -172,10 +181,30 @@ def _unleased(
         # The driver itself keeps some memory; a process nobody can measure may not hide in it.
         if nameless <= config.driver_tolerance and not stranger_unknown:
             nameless = 0
-    grain = config.measure_granularity
-    unleased = -(-(parts.foreign + excess + nameless) // grain) * grain
+    unleased = _rounded(parts.foreign + excess + nameless, config)
     if unleased != books.unleased:
         yield ev.UnleasedChanged(at, reading.uuid, Bytes(unleased))
+
+
+def coming_back(
+    state: State, lease: Lease, at: float, config: PolicyConfig
+) -> Iterator[ev.UnleasedChanged]:
+    """What a task that was just granted its GPUs again had beyond its lease is counted as used.
+
+    Nobody else may get it before the task is whole again. From then on it is measured.
+    """
+    if not lease.is_resuming:
+        return
+    need = parking.comes_back(lease, config)
+    for part in lease.allocations:
+        beyond = need - memory.entitled(state, lease.environment, part.gpu)
+        if beyond > 0:
+            unleased = state.gpus[part.gpu].unleased + _rounded(beyond, config)
+            yield ev.UnleasedChanged(at, part.gpu, Bytes(unleased))
+
+
+def _rounded(size: int, config: PolicyConfig) -> int:
+    return -(-size // config.measure_granularity) * config.measure_granularity
 
 
 def _offenders(

@@ -357,17 +357,27 @@ def _suited(
     yield _only(rooms, alike)
 
 
+def comes_back(lease: Lease, config: PolicyConfig) -> int:
+    """Bytes that a parked or returning task will have on each of its GPUs; 0: not known.
+
+    What several GPUs had is known as a sum only, and taken for equal.
+    """
+    parked = lease.parked
+    if parked is None or not parked.gpus or not parked.memory:
+        return 0
+    return -(-parked.memory // len(parked.gpus)) + config.residue_margin
+
+
 def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: PolicyConfig) -> GpuRoom:
     """The room, of no use if what comes back is more than ``asked`` and does not fit.
 
-    A process that its driver cannot restore for want of memory is lost. What several GPUs had
-    is known as a sum only.
+    A process that its driver cannot restore for want of memory is lost.
     """
-    parked = lease.parked if lease.phase is LeasePhase.PARKED else None
-    if parked is None or not parked.gpus or not parked.memory or asked is None:
+    need = comes_back(lease, config) if lease.phase is LeasePhase.PARKED else 0
+    if not need or asked is None:
         return room
-    stays = held(room) if lease.has_residue else 0
-    need = -(-parked.memory // len(parked.gpus)) + config.residue_margin + stays
+    if lease.has_residue:
+        need += held(room)
     if need <= asked or min(need, room.memory) <= room.free + held(room):
         return room
     return replace(room, usable=False)

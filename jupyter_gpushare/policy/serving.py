@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from . import events as ev
-from . import explain, memory, parking, turns
+from . import explain, memory, observe, parking, turns
 from .draft import Draft
 from .model import Activity, EndReason, EnvironmentName, Request, Rung
 from .placement import GpuRoom, Granted, NoRoom, Refused, place
@@ -80,6 +80,10 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
             draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY, parked
         )
     )
+    for unleased in tuple(
+        observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)
+    ):
+        draft.emit(unleased)
 
 
 def serve(draft: Draft) -> None:

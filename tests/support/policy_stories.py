@@ -797,7 +797,44 @@ def nobody_parks_or_resumes_for_another() -> None:
     assert "Child" in kept
 
 
+def what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> None:
+    """Ten GiB were used on a lease of four: a restore that meets a full GPU loses the process."""
+    world = lazy(max_tasks_per_gpu=3)
+    uuid = gpu(0).uuid
+    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
+    world.memory[(1, uuid)] = 10 * GIB
+    world.observe()
+    idle(world, "L1")
+    plan(world, "L1", 10 * GIB)
+    given(world, "L1", Rung.DRIVER, 10 * GIB)
+    world.memory.pop((1, uuid))
+    world.observe()
+    world.request("bob", 2, Request(1, Bytes(17 * GIB)))
+    world.memory[(2, uuid)] = 17 * GIB
+    world.observe()
+    resume(world, "L1")
+    assert phase(world, "L1") == "parked", "7 GiB are free: enough for the lease, not for her"
+    world.release("L2", "bob")
+    world.memory.pop((2, uuid))
+    world.observe()
+    assert phase(world, "L1") == "held"
+    world.request("bob", 3, Request(1, Bytes(16 * GIB)))
+    assert phase(world, "L3") == "queued", "it is on its way back, and nothing of it is measured"
+    for there in (1, 6):
+        world.memory[(1, uuid)] = there * GIB
+        world.observe()
+        assert phase(world, "L3") == "queued", f"{there} GiB of ten have arrived"
+    world.memory[(1, uuid)] = 10 * GIB
+    restored(world, "L1")
+    world.observe()
+    assert phase(world, "L3") == "queued", "from now on it is measured"
+    world.memory[(1, uuid)] = 4 * GIB
+    world.observe()
+    assert phase(world, "L3") == "held"
+
+
 STORIES = (
+    what_comes_back_is_kept_free_though_it_is_more_than_was_promised,
     a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not,
     a_time_out_shorter_than_any_note_of_work_is_kept_too,
     work_before_a_restart_is_not_forgotten_at_once,
