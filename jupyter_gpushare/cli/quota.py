@@ -3,14 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from traitlets import Bool, Float, Integer
+from traitlets import Bool, Float, Integer, TraitError
 
-from ..protocol.sizes import format_size
+from ..protocol.sizes import format_burst, format_size, parse_burst
 from .node import connect
 from .table import table
-from .verb import JSON_FLAG, SizeOrShare, UsageError, Verb
+from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
+
+#: What sends a part of a quota back to the node's own.
+DEFAULT: Final = "default"
+#: What makes a quota one of whole GPUs.
+NO_LIMIT: Final = "none"
+
+
+class QuotaMemory(SizeOrShare):
+    """A size, a part of a GPU, or ``none``; ``None`` is not said."""
+
+    info_text = "a size such as 8GiB, a part of a GPU such as 0.5, or none"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        said = isinstance(value, str) and value.strip().lower() == NO_LIMIT
+        return NO_LIMIT if said else super().validate(obj, value)
+
+
+class OwnDuration(Duration):
+    """A time, or ``default``; ``None`` is not said."""
+
+    info_text = "a time such as 10m, or default"
+    default_value = None
+    allow_none = True
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return DEFAULT if value == DEFAULT else super().validate(obj, value)
+
+
+class OwnBurst(Size):
+    """Up to what limits are lifted, or ``default``; ``None`` is not said."""
+
+    info_text = "a size such as 60GiB, a part of a GPU such as 0.9, 0, or default"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value in (None, DEFAULT):
+            return value
+        try:
+            burst = parse_burst(value)
+        except ValueError as error:
+            raise TraitError(f"--burst-memory: {error}") from error
+        # Traitlets validates what it validated once more: bytes are whole, shares are not.
+        return int(burst) if burst > 1 else burst
 
 
 class QuotaListApp(Verb):
@@ -40,7 +82,7 @@ class QuotaSetApp(Verb):
     name = "jupyter-gpushare-quota-set"
     arguments = "ENVIRONMENT"
     description = """Set what an environment may hold (administrators). It holds from now on: leases
-    that are over it stay, new ones are refused."""
+    that are over it stay, new ones are refused. What is left out stays as it is now."""
     flags: ClassVar[Any] = {
         **Verb.flags,
         **JSON_FLAG,
@@ -52,25 +94,39 @@ class QuotaSetApp(Verb):
         "memory": "QuotaSetApp.memory",
         "weight": "QuotaSetApp.weight",
         "gpu-hours": "QuotaSetApp.gpu_hours",
+        "idle-timeout": "QuotaSetApp.idle_timeout",
+        "burst-memory": "QuotaSetApp.burst_memory",
     }
     examples = """
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
     jupyter gpushare quota set carol --gpus 1 --gpu-hours 20
     jupyter gpushare quota set carol --gpus 1 --no-budget
+    jupyter gpushare quota set dave --gpus 1 --idle-timeout 10m --burst-memory 0.9
+    jupyter gpushare quota set dave --gpus 1 --idle-timeout default --burst-memory default
     """
 
     gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
-    memory = SizeOrShare(
-        help="""Memory on each GPU, such as 8GiB, or 0.5: half of the node's smallest. Default:
-        the whole GPU.""",
+    memory = QuotaMemory(
+        help="""Memory on each GPU, such as 8GiB, or 0.5: half of the node's smallest; none: the
+        whole GPU. Default: as now.""",
     ).tag(config=True)
-    weight = Float(1.0, help="Fair share among those who wait.").tag(config=True)
+    weight = Float(
+        None, allow_none=True, help="Fair share among those who wait. Default: as now."
+    ).tag(config=True)
     gpu_hours = Float(
         None,
         allow_none=True,
         min=0.0,
         help="""GPU-hours it may hold in the node manager's rolling window. Default: as now.""",
+    ).tag(config=True)
+    idle_timeout = OwnDuration(
+        help="""For how long a kernel may be idle before its GPUs are asked back, such as 10m; 0:
+        for ever; default: the node's own. Default: as now.""",
+    ).tag(config=True)
+    burst_memory = OwnBurst(
+        help="""Up to what its limits are lifted on a nearly empty GPU, such as 60GiB, or 0.9 of
+        one; 0: not at all; default: the node's own. Default: as now.""",
     ).tag(config=True)
     no_budget = Bool(False, help="Whether its GPU-hours are not limited any more.").tag(config=True)
 
@@ -86,17 +142,25 @@ class QuotaSetApp(Verb):
         named: dict[str, Any] = {}
         if self.no_budget or self.gpu_hours is not None:
             named["gpu_hours"] = self.gpu_hours  # null is no budget; not named is what there is
+        if self.weight is not None:
+            named["weight"] = self.weight
+        for name in ("idle_timeout", "burst_memory"):
+            value = getattr(self, name)
+            if value is not None:
+                named[name] = None if value == DEFAULT else value
         with connect() as node:
-            memory = self.memory
-            if isinstance(memory, float):
+            if self.memory == NO_LIMIT:
+                named["memory"] = None
+            elif isinstance(self.memory, float):
                 gpus = node.call(Method.STATUS)["gpus"]
-                memory = max(1, int(memory * min((gpu["memory"] for gpu in gpus), default=0)))
+                smallest = min((gpu["memory"] for gpu in gpus), default=0)
+                named["memory"] = max(1, int(self.memory * smallest))
+            elif self.memory is not None:
+                named["memory"] = self.memory
             quota = node.call(
                 Method.QUOTA_SET,
                 environment=arguments[0],
                 gpus=self.gpus,
-                memory=memory,
-                weight=self.weight,
                 **named,
             )
         if self.json:
@@ -148,7 +212,10 @@ class QuotaApp(Verb):
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
     """Quotas by environment."""
     return table(
-        ("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "GPU-HOURS", "FROM"),
+        (
+            *("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "GPU-HOURS"),
+            *("IDLE TIME-OUT", "LIFTED TO", "FROM"),
+        ),
         [
             (
                 name,
@@ -156,11 +223,19 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
                 "whole GPU" if quota.get("memory") is None else format_size(quota["memory"]),
                 float(quota.get("weight", 1.0)),
                 _hours(quota),
+                _idle(quota.get("idle_timeout")),
+                None if (to := quota.get("burst_memory")) is None else format_burst(to),
                 quota.get("source"),
             )
             for name, quota in rows
         ],
     )
+
+
+def _idle(seconds: float | None) -> str:
+    if seconds is None:
+        return "the node's"
+    return f"{seconds:g} s" if seconds else "never"
 
 
 def _hours(quota: Mapping[str, Any]) -> str:

@@ -60,12 +60,15 @@ def _in_unit(size: int) -> tuple[str, str]:
 
 
 def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
-    """The form as it was typed, and the wish; the wish only counts without mistakes."""
+    """The form as it was typed, and the wish; the wish only counts without mistakes.
+
+    A field that is not there, and an empty weight, are not in the wish: they stay as they are.
+    """
     form = {name: typed.get(name, "").strip() for name in ("environment", "gpus", "memory")}
     unit = typed.get("unit", "GiB")
-    weight = typed.get("weight", "").strip() or "1"
+    weight = typed.get("weight", "").strip()
     mistakes: dict[str, str] = {}
-    wish: dict[str, Any] = {"memory": None}
+    wish: dict[str, Any] = {}
     try:
         wish["environment"] = wishes.checked_name(form["environment"])
     except NodeProblem as problem:
@@ -74,12 +77,12 @@ def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
         wish["gpus"] = int(form["gpus"])
     else:
         mistakes["gpus"] = f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all."
-    if form["memory"]:
-        wish["memory"] = _memory(form["memory"], unit, mistakes)
+    if "memory" in typed:
+        wish["memory"] = _memory(form["memory"], unit, mistakes) if form["memory"] else None
     number = weight.replace(",", ".")
     if _NUMBER.fullmatch(weight) and (openapi.LEAST_WEIGHT <= float(number) <= openapi.MOST_WEIGHT):
         wish["weight"] = float(number)
-    else:
+    elif weight:
         mistakes["weight"] = "A number above 0, as 1 or 2.5."
     hours = typed.get("hours", "").strip()
     if _NUMBER.fullmatch(hours) and float(hours.replace(",", ".")) <= openapi.MOST_GPU_HOURS:
@@ -107,9 +110,14 @@ def _memory(text: str, unit: str, mistakes: dict[str, str]) -> int | None:
 
 
 def wish_text(wish: Mapping[str, Any]) -> str:
-    """A quota in a sentence's words."""
-    memory = "whole GPUs" if wish["memory"] is None else f"{format_size(wish['memory'])} on each"
+    """A quota in a sentence's words; of what it does not name nothing is said."""
     count = wish["gpus"]
-    hours = wish.get("gpu_hours")
-    budget = "" if hours is None else f", {hours:g} GPU-hours"
-    return f"{count} GPU{'' if count == 1 else 's'}, {memory}, weight {wish['weight']:g}{budget}"
+    parts = [f"{count} GPU{'' if count == 1 else 's'}"]
+    if "memory" in wish:
+        memory = wish["memory"]
+        parts.append("whole GPUs" if memory is None else f"{format_size(memory)} on each")
+    if "weight" in wish:
+        parts.append(f"weight {wish['weight']:g}")
+    if wish.get("gpu_hours") is not None:
+        parts.append(f"{wish['gpu_hours']:g} GPU-hours")
+    return ", ".join(parts)

@@ -463,14 +463,13 @@ class QuotaFormHandler(AdminPage):
             self._form(node, form, source, new=new)
             return
         try:
-            await self.ask(node, Method.QUOTA_SET, **wish)
+            now = await self.ask(node, Method.QUOTA_SET, **wish)
         except NodeProblem as problem:
             self.set_status(wishes.HTTP_STATUS.get(problem.reason, 502))
             self._form(node, form, source, new=new, refusal=problem.message)
             return
-        self.leave(
-            "admin", Note(f"The quota of {form.environment} is now {forms.wish_text(wish)}.")
-        )
+        text = forms.wish_text({**now, **wish})
+        self.leave("admin", Note(f"The quota of {form.environment} is now {text}."))
 
     async def _unset(self, node: str) -> None:
         with refusals():

@@ -22,6 +22,7 @@ MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
 MOST_GPU_HOURS = 1e9
+MOST_IDLE = 1e9  # seconds
 MOST_PIN = 1e9  # seconds
 MOST_DAYS = 366
 LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
@@ -138,6 +139,12 @@ _BUDGET: Json = {
 }
 
 
+_IDLE = _or_null(
+    "number",
+    minimum=0,
+    description="seconds after which an idle kernel's GPUs are asked back; 0: never; "
+    "null: the node's own time-out",
+)
 _BURST: Json = {
     "type": "number",
     "description": "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, "
@@ -443,11 +450,12 @@ def _schemas() -> Json:
                 {
                     "source": _SOURCE,
                     "used_gpus": _COUNT,
+                    "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("burst_memory",),
+            optional=("idle_timeout", "burst_memory"),
         ),
         "Budget": _BUDGET,
         "Live": {
@@ -562,7 +570,8 @@ def _schemas() -> Json:
             {
                 "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
                 "memory": {
-                    "description": "On each GPU: bytes, or text as '8GiB'; null is the whole GPU.",
+                    "description": "On each GPU: bytes, or text as '8GiB'; null is the whole GPU. "
+                    "What a wish leaves out, this or another, stays as it is.",
                     "anyOf": [
                         {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY},
                         {"type": "string", "enum": ["8GiB", "16 GB", "512MiB", "0.5GiB"]},
@@ -578,11 +587,26 @@ def _schemas() -> Json:
                     "number",
                     minimum=0,
                     maximum=MOST_GPU_HOURS,
-                    description=(
-                        "In the node manager's rolling window; null is no budget; left out, as it "
-                        "is now."
-                    ),
+                    description="In the node manager's rolling window; null is no budget.",
                 ),
+                "idle_timeout": _or_null(
+                    "number",
+                    minimum=0,
+                    maximum=MOST_IDLE,
+                    description="Seconds until an idle kernel's GPUs are asked back; 0 is never; "
+                    "null is the node's own time-out.",
+                ),
+                "burst_memory": {
+                    "description": "Up to what limits are lifted on a nearly empty GPU: bytes, "
+                    "text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the "
+                    "node's own.",
+                    "anyOf": [
+                        {"type": "number", "minimum": 0, "maximum": 1},
+                        {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY},
+                        {"type": "string", "enum": ["60GiB", "40 GB", "0.9"]},
+                        {"type": "null"},
+                    ],
+                },
             },
             required=["gpus"],
             closed=True,
@@ -594,14 +618,21 @@ def _schemas() -> Json:
                     "groups": {**_array(_TEXT), "description": "as identity told them"},
                     "source": _SOURCE,
                     "used_gpus": _COUNT,
+                    "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("burst_memory",),
+            optional=("idle_timeout", "burst_memory"),
         ),
         "Quotas": _object(
-            {"quotas": _array(_ref("Quota")), "default": _object(_quota({"gpu_hours": _HOURS}))}
+            {
+                "quotas": _array(_ref("Quota")),
+                "default": _object(
+                    _quota({"gpu_hours": _HOURS, "idle_timeout": _IDLE, "burst_memory": _BURST}),
+                    optional=("idle_timeout", "burst_memory"),
+                ),
+            }
         ),
     }
 

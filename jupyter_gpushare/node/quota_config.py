@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..policy import commands as cmd
 from ..policy.model import Bytes, EnvironmentName, Gpu, Quota
-from ..protocol.sizes import parse_share, parse_size
+from ..protocol.sizes import parse_burst, parse_share, parse_size
 
 _KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout", "burst_memory")
 
@@ -63,11 +63,8 @@ def _burst(where: str, given: Any) -> float | None:
     """Up to 1 a share of a GPU, whichever it is, else bytes; 0 is none at all."""
     if given is None:
         return None
-    if type(given) in (int, float) and given == 0:
-        return 0.0
     try:
-        share = parse_share(given)
-        return float(parse_size(given)) if share is None else share
+        return parse_burst(given)
     except ValueError as error:
         raise ValueError(f"{where}: burst_memory: {error}") from error
 

@@ -446,6 +446,12 @@ class Service:
                     "memory": default.memory,
                     "weight": default.weight,
                     "gpu_hours": default.gpu_hours,
+                    "idle_timeout": default.idle_timeout,
+                    "burst_memory": (
+                        self._manager.config.burst_memory
+                        if default.burst_memory is None
+                        else default.burst_memory
+                    ),
                 },
             },
         )

@@ -217,7 +217,8 @@ def quota_document(
 ) -> dict[str, Any]:
     """An environment's quota in force, where it comes from, and the GPUs it holds now.
 
-    ``budget`` is ``None`` where GPU-hours are not limited. ``burst_memory`` is the node's where
+    ``budget`` is ``None`` where GPU-hours are not limited. ``idle_timeout`` is the quota's own,
+    seconds, 0 for never; ``None`` leaves it to the node. ``burst_memory`` is the node's where
     the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
     """
     quota, source = state.quotas.resolve(environment)
@@ -228,6 +229,7 @@ def quota_document(
         "weight": quota.weight,
         "source": source.value,
         "used_gpus": used,
+        "idle_timeout": quota.idle_timeout,
         "burst_memory": elastic.burst_memory(state, config, environment),
         "budget": _budget(state, environment, quota, config),
     }

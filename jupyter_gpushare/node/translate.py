@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..policy import commands as cmd
 from ..policy import core, memory
@@ -41,6 +41,8 @@ from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
 from .status import Place, Viewer, granted_gpus
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) ->
 
 
 def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
-    memory = None if params.memory is None else Bytes(params.memory)
+    memory = _named(params.memory, None)
     quota = Quota(
         params.gpus,
-        memory,
-        params.weight,
+        None if memory is None else Bytes(memory),
+        _named(params.weight, 1.0),
         _named(params.gpu_hours, None),
         _named(params.idle_timeout, None),
         _named(params.burst_memory, None),
@@ -105,13 +107,15 @@ def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
     """``params`` with what they leave out taken from the quota in force."""
     return replace(
         params,
+        memory=_named(params.memory, now.memory),
+        weight=_named(params.weight, now.weight),
         gpu_hours=_named(params.gpu_hours, now.gpu_hours),
         idle_timeout=_named(params.idle_timeout, now.idle_timeout),
         burst_memory=_named(params.burst_memory, now.burst_memory),
     )
 
 
-def _named(value: float | msg.LeftOut | None, otherwise: float | None) -> float | None:
+def _named(value: T | msg.LeftOut, otherwise: T) -> T:
     return otherwise if isinstance(value, msg.LeftOut) else value
 
 

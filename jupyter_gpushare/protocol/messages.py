@@ -287,16 +287,16 @@ class LeftOut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaParams:
-    """An admin's override. ``memory`` in bytes; ``None``: whole GPUs.
+    """An admin's override. What is left out stays as it is.
 
-    ``gpu_hours``, ``idle_timeout`` (seconds) and ``burst_memory`` (up to 1 a share of a GPU, else
-    bytes) stay as they are where they are left out; ``None``: no budget, and the node's own.
+    ``memory`` in bytes, ``idle_timeout`` in seconds, ``burst_memory`` up to 1 a share of a GPU,
+    else bytes. ``None``: whole GPUs, no budget, and the node's own time-out and limit.
     """
 
     environment: str
     gpus: int
-    memory: int | None
-    weight: float
+    memory: int | LeftOut | None = LeftOut.KEEP
+    weight: float | LeftOut = LeftOut.KEEP
     gpu_hours: float | LeftOut | None = LeftOut.KEEP
     idle_timeout: float | LeftOut | None = LeftOut.KEEP
     burst_memory: float | LeftOut | None = LeftOut.KEEP
@@ -399,6 +399,10 @@ class _Reader:
     def _bad(self, name: str, want: str) -> _Bad:
         return _Bad(f"{self._where}: `{name}` must be {want}.")
 
+    def names(self, name: str) -> bool:
+        """Whether the member is there, null or not."""
+        return name in self._data
+
     def text(self, name: str, most: int) -> str:
         value = self._data.get(name)
         if not isinstance(value, str) or not 1 <= len(value) <= most or not _is_text(value):
@@ -431,7 +435,7 @@ class _Reader:
     def number_or_none_if_named(
         self, name: str, least: float, most: float
     ) -> float | LeftOut | None:
-        return self.number_or_none(name, least, most) if name in self._data else LeftOut.KEEP
+        return self.number_or_none(name, least, most) if self.names(name) else LeftOut.KEEP
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._data.get(name, default)
@@ -608,8 +612,8 @@ def _quota(read: _Reader) -> QuotaParams:
     return QuotaParams(
         environment=read.text("environment", NAME),
         gpus=read.whole("gpus", 0, 1_000_000),
-        memory=read.whole_or_none("memory", 1),
-        weight=read.number("weight", 1.0, 1e-6, 1e6),
+        memory=read.whole_or_none("memory", 1) if read.names("memory") else LeftOut.KEEP,
+        weight=read.number("weight", 1.0, 1e-6, 1e6) if read.names("weight") else LeftOut.KEEP,
         gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, 1e9),
         idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, 1e9),
         burst_memory=read.number_or_none_if_named("burst_memory", 0.0, 2.0**53),
@@ -625,7 +629,9 @@ def _revoke(read: _Reader) -> RevokeParams:
 
 
 #: Parameters of which null is not the same as leaving them out.
-NULL_SAYS: Final = {Method.QUOTA_SET: frozenset({"gpu_hours", "idle_timeout", "burst_memory"})}
+NULL_SAYS: Final = {
+    Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "idle_timeout", "burst_memory"})
+}
 
 _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.HELLO: _hello,

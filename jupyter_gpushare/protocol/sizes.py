@@ -62,6 +62,30 @@ def parse_share(text: object) -> float | None:
     return share
 
 
+def parse_burst(given: object) -> float:
+    """Up to what limits are lifted: up to 1 a share of a GPU, whichever it is, else bytes; 0: not.
+
+    Raises :class:`ValueError` with a sentence for a person.
+    """
+    if (type(given) in (int, float) and given == 0) or (
+        isinstance(given, str) and given.strip() == "0"
+    ):
+        return 0.0
+    share = parse_share(given)
+    if share is not None:
+        return share
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError(f"{given!r} is no memory size: write it like 8GiB, or 0.9, or 0.")
+    return float(parse_size(given))
+
+
+def format_burst(burst: float) -> str:
+    """Up to what limits are lifted, as a person reads it: ``0.9 of a GPU``, ``60 GiB``, ``no``."""
+    if burst <= 1:
+        return f"{burst:.4g} of a GPU" if burst else "no"
+    return format_size(int(burst))
+
+
 def format_size(size: int) -> str:
     """Bytes as a person reads them: ``8 GiB``."""
     for unit, scale in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):

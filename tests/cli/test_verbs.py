@@ -88,6 +88,9 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("quota set alice --gpus 1 --gpu-hours 2 --no-budget", "not both"),
         ("quota set alice --gpus 1 --memory huge", "8GiB"),
         ("quota set alice --gpus 1 --weight heavy", "weight"),
+        ("quota set alice --gpus 1 --idle-timeout soon", "or default"),
+        ("quota set alice --gpus 1 --burst-memory 1.5", "no part of a GPU"),
+        ("quota set alice --gpus 1 --burst-memory much", "no memory size"),
         ("usage --since yesterday", "30m, 12h, 7d or 2w"),
         ("usage --since -1d", "since"),
         ("run", "run what?"),
@@ -218,6 +221,29 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
         assert words in next(line for line in listed if line.startswith("alice"))
     node.json("quota", "unset", "alice")
     assert "alice" not in node.cli("quota", "list").stdout
+
+
+def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
+    parts = ("gpus", "memory", "weight", "idle_timeout", "burst_memory")
+
+    def now(*options: str) -> tuple[object, ...]:
+        quota = node.json("quota", "set", "dora", "--gpus", *options)
+        return tuple(quota[part] for part in parts)
+
+    told = ("--memory", "8GiB", "--weight", "2", "--idle-timeout", "10m", "--burst-memory", "0.9")
+    try:
+        assert now("1", *told) == (1, 8 * GIB, 2.0, 600.0, 0.9)
+        assert now("2") == (2, 8 * GIB, 2.0, 600.0, 0.9)
+        assert now("2", "--memory", "none") == (2, None, 2.0, 600.0, 0.9)
+        (line,) = (x for x in node.cli("quota", "list").stdout.splitlines() if "dora" in x)
+        assert "600 s" in line
+        assert "0.9 of a GPU" in line
+        assert now("2", "--weight", "3", "--burst-memory", "60GiB")[2:] == (3.0, 600.0, 60.0 * GIB)
+        assert now("2", "--idle-timeout", "0", "--burst-memory", "0")[3:] == (0.0, 0.0)
+        assert now("2", "--idle-timeout", "default", "--burst-memory", "default")[3:] == (None, 0.0)
+        assert now("2")[2] == 3.0
+    finally:
+        node.cli("quota", "unset", "dora")
 
 
 # -- figures ---------------------------------------------------------------------------------

@@ -514,6 +514,9 @@ def test_a_budget_is_set_or_lifted(typed: str, hours: float | None) -> None:
 def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
     _, wish = forms.read_quota({"environment": "a", "gpus": "1"})
     assert "gpu_hours" not in wish
+    assert wish == {"environment": "a", "gpus": 1}, "nor anything else that it lacks"
+    _, wish = forms.read_quota({"environment": "a", "gpus": "1", "weight": "", "memory": ""})
+    assert wish == {"environment": "a", "gpus": 1, "memory": None}, "no memory is the whole GPU"
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "1e3", "99999999999"])

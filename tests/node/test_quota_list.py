@@ -23,7 +23,8 @@ OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
 
 def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
-    assert answer["default"] == {**DEFAULT, "gpu_hours": None}
+    more = {"gpu_hours": None, "idle_timeout": None, "burst_memory": 0.0}
+    assert answer["default"] == {**DEFAULT, **more}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
     return {row.pop("environment"): row for row in answer["quotas"]}
@@ -55,6 +56,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "user",
                 "used_gpus": 0,
                 "budget": None,
+                "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             assert rows["configured"] == whole
@@ -63,6 +65,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "group",
                 "used_gpus": 0,
                 "budget": None,
+                "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             assert "ghost" not in rows
@@ -77,6 +80,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "default",
                 "used_gpus": 1,
                 "budget": None,
+                "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             assert rows["member"] == {
@@ -84,6 +88,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "group",
                 "used_gpus": 2,
                 "budget": None,
+                "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             assert rows["ghost"] == {
@@ -92,6 +97,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "source": "override",
                 "used_gpus": 0,
                 "budget": None,
+                "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             # As each of them is told.

@@ -189,12 +189,19 @@ def refusal(line: bytes) -> RemoteProtocolError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["gpu_hours", "idle_timeout", "burst_memory"])
+@pytest.mark.parametrize("name", ["memory", "gpu_hours", "idle_timeout", "burst_memory"])
 def test_null_says_something_else_than_left_out(name: str) -> None:
     usual = {"environment": "e", "gpus": 1}
-    for named, value in (({}, LeftOut.KEEP), ({name: None}, None), ({name: 0}, 0.0)):
+    for named, value in (({}, LeftOut.KEEP), ({name: None}, None), ({name: 7}, 7.0)):
         call = parse_call(line_of(Method.QUOTA_SET, {**usual, **named}))
         assert getattr(call.params, name) == value
+
+
+def test_a_weight_that_is_left_out_is_not_one() -> None:
+    call = parse_call(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1}))
+    assert isinstance(call.params, QuotaParams)
+    assert call.params.weight is LeftOut.KEEP
+    refusal(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1, "weight": None}))
 
 
 # -- any bytes at all -------------------------------------------------------------

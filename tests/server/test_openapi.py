@@ -90,6 +90,13 @@ def test_bad_input_of_every_kind(served: Server) -> None:
         b'{"gpus": 1, "gpu_hours": -1}',
         b'{"gpus": 1, "gpu_hours": false}',
         b'{"gpus": 1, "gpu_hours": "20"}',
+        b'{"gpus": 1, "weight": null}',
+        b'{"gpus": 1, "idle_timeout": -1}',
+        b'{"gpus": 1, "idle_timeout": "10m"}',
+        b'{"gpus": 1, "burst_memory": 1.5}',
+        b'{"gpus": 1, "burst_memory": true}',
+        b'{"gpus": 1, "burst_memory": "much"}',
+        b'{"gpus": 1, "burst_memory": 1e17}',
         b'{"gpus": ' + b"[" * 100_000,
     ]:
         answer = served.api.put(put, content=body)
@@ -109,13 +116,21 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         set_now = put.json()
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
+        assert set_now.pop("idle_timeout") is None
         assert set_now == {**wish, "groups": [], "source": "override", "used_gpus": 0}
         got = served.api.get(path)
         assert got.status_code == 200, got.text
         assert wish.items() <= got.json().items()
         assert name in [q["environment"] for q in served.gpushare("quotas")["quotas"]]
+        more = {"gpus": 1, "idle_timeout": 600, "burst_memory": "60GiB"}
+        assert served.api.put(path, json=more).json()["idle_timeout"] == 600
         kept = served.api.put(path, json={"gpus": 2})
         assert kept.json()["budget"]["hours"] == 20, "left out: as it is"
+        left = ("memory", "weight", "idle_timeout", "burst_memory")
+        assert [kept.json()[part] for part in left] == [8 * 2**30, 2.0, 600.0, 60.0 * 2**30]
+        back = {"gpus": 2, "memory": None, "idle_timeout": None, "burst_memory": None}
+        node = served.api.put(path, json=back).json()
+        assert [node[part] for part in left] == [None, 2.0, None, 0]
         lifted = served.api.put(path, json={"gpus": 2, "gpu_hours": None})
         assert lifted.json()["budget"] is None, "null: no budget"
         assert served.api.delete(path).status_code == 200

@@ -305,6 +305,8 @@ export interface components {
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             gpus: number;
+            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
             /** @enum {unknown} */
@@ -466,6 +468,8 @@ export interface components {
             gpus: number;
             /** @description as identity told them */
             groups: string[];
+            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
             /** @enum {unknown} */
@@ -474,18 +478,26 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
-            /** @description In the node manager's rolling window; null is no budget; left out, as it is now. */
+            /** @description Up to what limits are lifted on a nearly empty GPU: bytes, text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the node's own. */
+            burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
+            /** @description In the node manager's rolling window; null is no budget. */
             gpu_hours?: number | null;
             gpus: number;
-            /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. */
+            /** @description Seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out. */
+            idle_timeout?: number | null;
+            /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             weight?: number;
         };
         Quotas: {
             default: {
+                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+                burst_memory?: number;
                 /** @description GPU-hours; null: they are not limited */
                 gpu_hours: number | null;
                 gpus: number;
+                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+                idle_timeout?: number | null;
                 /** @description bytes on each GPU; null: whole GPUs */
                 memory: number | null;
                 weight: number;
