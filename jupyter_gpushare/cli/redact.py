@@ -29,6 +29,8 @@ _TOLD: Final = re.compile(
 )
 _BEARER: Final = re.compile(r"(?i)\b((?:bearer|token|basic)\s+)([A-Za-z0-9._~+/=-]{8,})")
 _IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
+#: Whose it is, with or without a password: ``https://user@host``.
+_USER_IN_URL: Final = re.compile(r"(\w+://)([^\s:/@]+)((?::[^\s@/]*)?@)")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
 #: Who it was, in a line of the node manager's log.
 _WHO: Final = re.compile(
@@ -73,6 +75,7 @@ class Redactor:
             text = pattern.sub(
                 lambda found: found[1] + _once(found[2]) + "".join(found.groups()[2:]), text
             )
+        text = _USER_IN_URL.sub(lambda found: found[1] + _once(found[2]) + found[3], text)
         text = _NOTEBOOK.sub(lambda found: mark(found[0]), text)
         text = _HOME.sub(lambda found: found[1] + _once(found[2]), text)
         return _RANDOM.sub(_unless_harmless, text)
@@ -125,8 +128,11 @@ SECTIONS: Final = frozenset(
     {"NodeManagerApp", "Quotas", "Hub", "Policy", "Connections", "GpuShareExtension", "GpuShare"}
     | {"GpuShareHub", "Application", "JupyterApp", "Checkpoints", "Parking"}
 )
-#: Traits whose keys, or members, are people.
-_PEOPLE: Final = frozenset({("Quotas", "users"), ("NodeManagerApp", "admin_users")})
+#: Traits whose keys, or members, are people, or groups of people.
+_PEOPLE: Final = frozenset(
+    {("Quotas", "users"), ("Quotas", "groups")}
+    | {("NodeManagerApp", "admin_users"), ("NodeManagerApp", "admin_groups")}
+)
 
 
 def python_settings(source: str) -> Iterator[tuple[str, str, Any]]:

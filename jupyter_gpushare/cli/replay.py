@@ -124,7 +124,7 @@ class ReplayApp(Verb):
         from ..replay.trace import TraceError
 
         try:
-            scan = self._scan(source)
+            scan = self._scan(source, self.gpu_memory)
         except TraceError as error:
             raise Refused(f"{self.trace}, {error}", "bad_request") from None
         except OSError as error:
@@ -194,11 +194,11 @@ class ReplayApp(Verb):
         mix = parse_mix(self.mix)
         return Source(Population(people, self.days, mix, seed=self.seed))
 
-    def _scan(self, source: Source) -> Scan:
+    def _scan(self, source: Source, gpu_memory: int) -> Scan:
         from ..replay.run import Scan
 
         until = source.population.seconds if source.population else None
-        return Scan.of(source.sessions(), until)
+        return Scan.of(source.sessions(gpu_memory), until)
 
     def _write(self, source: Source) -> int:
         from ..replay.trace import write_trace

@@ -14,7 +14,7 @@ from .generate import DAY, Population
 from .ideal import Ideal
 from .node import GPU_MEMORY, VirtualNode
 from .tally import Tally, Window
-from .trace import Session, read_trace
+from .trace import LARGEST, Session, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,16 @@ class Source:
     population: Population | None = None
     trace: Path | None = None
 
-    def sessions(self) -> Iterator[Session]:
-        """All sessions in the order of their start. Raises `TraceError`, `OSError`."""
+    def sessions(self, gpu_memory: int = LARGEST) -> Iterator[Session]:
+        """All sessions in the order of their start. Raises `TraceError`, `OSError`.
+
+        ``gpu_memory``, in bytes, is what a GPU has: a trace with more to move is wrong.
+        """
         if self.population is not None:
             yield from self.population.sessions()
         if self.trace is not None:
             with self.trace.open("rb") as file:
-                yield from read_trace(file)
+                yield from read_trace(file, gpu_memory)
 
 
 @dataclass(frozen=True, slots=True)

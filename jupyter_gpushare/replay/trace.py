@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TextIO
 
+from ..protocol.sizes import format_size
+
 #: The first line of every trace, in this order.
 COLUMNS: Final = (
     "session",
@@ -89,8 +91,11 @@ class Session:
 _Fields = list[str]
 
 
-def read_trace(file: BinaryIO) -> Iterator[Session]:
-    """The sessions of a CSV trace, one at a time. Raises :class:`TraceError` where it is wrong."""
+def read_trace(file: BinaryIO, gpu_memory: int = LARGEST) -> Iterator[Session]:
+    """The sessions of a CSV trace, one at a time. Raises :class:`TraceError` where it is wrong.
+
+    ``gpu_memory``, in bytes, is what a GPU has: no session can have more to move.
+    """
     lines = _rows(file)
     header = next(lines, None)
     if header is None:
@@ -99,12 +104,23 @@ def read_trace(file: BinaryIO) -> Iterator[Session]:
         raise TraceError(f"the first line must be {','.join(COLUMNS)}", header[0])
     current: _Open | None = None
     before = 0.0
+    # All names, not only those of open sessions: a name that comes again is most often a trace
+    # that is sorted by time alone, which would be replayed as many sessions of one cell.
+    named: dict[str, int] = {}
     for number, fields in lines:
         own = fields[:7]
         if current is None or fields[0] != current.own[0]:
             if current is not None:
                 yield current.session()
-            current = _Open.read(own, number, before)
+            current = _Open.read(own, number, before, gpu_memory)
+            first = named.setdefault(fields[0], number)
+            if first != number:
+                raise TraceError(
+                    f"this session was told from line {first} on, and another after it; the lines "
+                    "of a session must follow each other, and each session needs its own name",
+                    number,
+                    "session",
+                )
             before = current.start
         elif own != current.own:
             column = next(c for c, a, b in zip(COLUMNS, own, current.own, strict=False) if a != b)
@@ -163,7 +179,7 @@ class _Open:
         self._is_empty = False
 
     @classmethod
-    def read(cls, own: _Fields, line: int, before: float) -> _Open:
+    def read(cls, own: _Fields, line: int, before: float, gpu_memory: int) -> _Open:
         new = cls(own, line)
         for column, value in zip(COLUMNS[:2], own[:2], strict=True):
             if not value or len(value) > LONGEST_NAME or not value.isprintable():
@@ -173,6 +189,12 @@ class _Open:
         new.gpus = _whole(own[2], line, "gpus", 1, MOST_GPUS)
         new.memory = _whole(own[3], line, "memory", 1, LARGEST) if own[3] else None
         new.resident = _whole(own[4], line, "resident", 0, LARGEST) if own[4] else new.memory or 0
+        if new.resident > gpu_memory:
+            raise TraceError(
+                f"{format_size(new.resident)} on each GPU, and a GPU has {format_size(gpu_memory)}",
+                line,
+                "resident" if own[4] else "memory",
+            )
         new.start = _time(own[5], line, "start")
         if new.start < before:
             raise TraceError(

@@ -43,6 +43,8 @@ c.NodeManagerApp.metrics_port = 0
 c.NodeManagerApp.measure_interval = 0.5
 c.NodeManagerApp.admin_users = ["carolina"]
 c.Quotas.users = {{"bobby-tables": {{"gpus": 1}}}}
+c.Quotas.groups = {{"people-like-us": {{"gpus": 2}}}}
+c.NodeManagerApp.admin_groups = ["fine-people"]
 c.Quotas.default = {{"gpus": 2}}
 c.Hub.api_url = "http://gpushare:{PASSWORD}@hub/api"
 c.GpuShareHub.api_token = "{HUB_TOKEN}"
@@ -125,6 +127,8 @@ def test_it_helps_and_tells_nothing_that_was_planted(house: tuple[RunningNode, P
     hidden = (ALICE, BOB, HUB_TOKEN, HUB_TOKEN[:7] + "\n", AWS, COOKIE, PASSWORD, "dear one")
     for text in (*hidden, "love letters", BOBS_KERNEL, "bobby-tables", "carolina", "db_url"):
         assert text not in whole, text
+    for text in ("people-like-us", "fine-people", "//gpushare"):
+        assert text not in whole, text
     # What helps is there.
     status = json.loads(parts["status.json"])
     assert {gpu["health"] for gpu in status["gpus"]} == {"ok"}
@@ -137,6 +141,7 @@ def test_it_helps_and_tells_nothing_that_was_planted(house: tuple[RunningNode, P
     assert told["NodeManagerApp"]["measure_interval"] == 0.5
     assert told["Quotas"]["default"] == {"gpus": 2}
     assert told["Quotas"]["users"] == {mark("bobby-tables"): {"gpus": 1}}
+    assert told["Quotas"]["groups"] == {mark("people-like-us"): {"gpus": 2}}
     assert "lease.granted" in parts["log.txt"]
     assert "environment=alice" in parts["log.txt"]
     assert mark("bobby-tables") in parts["log.txt"]
@@ -253,6 +258,15 @@ def test_whose_files_they_are_is_not_told(home: str) -> None:
     assert told == (
         f"cannot read {home}{mark('dave')}/work/notes.txt: no such file; {home}{mark('eve')}"
     )
+
+
+@pytest.mark.parametrize("url", ["https://{}:pass@hub/x", "https://{}@hub/x", "db://{}:@hub/x"])
+def test_whose_address_it_is_is_not_told(url: str) -> None:
+    told = Redactor().text(f"GET {url.format('bob')} and https://hub/user/@x")
+    assert told.startswith(f"GET {url.partition('{')[0]}{mark('bob')}")
+    assert told.endswith("@hub/x and https://hub/user/@x")
+    assert "bob" not in told
+    assert ":pass@" not in told
 
 
 def test_the_same_secret_has_the_same_mark() -> None:

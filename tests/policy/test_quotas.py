@@ -31,6 +31,16 @@ def test_the_best_of_several_groups_is_taken_part_by_part():
     assert best([Quota(1, None), Quota(2, Bytes(5))]).memory is None
 
 
+def test_a_group_that_says_nothing_of_a_time_out_leaves_it_to_the_node():
+    def of(*idle):
+        return best([Quota(1, idle_timeout=seconds) for seconds in idle]).idle_timeout
+
+    assert of(300.0, 60.0) == 300.0
+    assert of(300.0, 0.0) == 0.0, "never is the longest"
+    assert of(300.0, None) is None
+    assert of(0.0, None) is None
+
+
 def test_a_group_that_says_nothing_of_lifted_limits_neither_allows_nor_forbids_them():
     def of(*bursts):
         return best([Quota(1, burst_memory=burst) for burst in bursts]).burst_memory

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.replay.trace import (
     COLUMNS,
+    LARGEST,
     LONGEST_LINE,
     Session,
     TraceError,
@@ -21,8 +22,9 @@ from jupyter_gpushare.replay.trace import (
 HEADER = ",".join(COLUMNS) + "\n"
 
 
-def read(text: str | bytes) -> list[Session]:
-    return list(read_trace(io.BytesIO(text.encode() if isinstance(text, str) else text)))
+def read(text: str | bytes, gpu_memory: int = LARGEST) -> list[Session]:
+    file = io.BytesIO(text.encode() if isinstance(text, str) else text)
+    return list(read_trace(file, gpu_memory))
 
 
 def test_sessions_cells_and_empty_columns() -> None:
@@ -98,13 +100,16 @@ def test_it_is_a_stream() -> None:
         (HEADER + "s,e,1,,,0,9,2,1\ns,e,2,,,0,9,3,1\n", 3, "gpus", "otherwise than line 2"),
         (HEADER + "s,e,1,,,0,9,,\ns,e,1,,,0,9,3,1\n", 3, "submit", "only one"),
         (HEADER + "s,e,1,,,0,9,1,1\ns,e,1,,,0,9,,\n", 3, "submit", "only one"),
+        (HEADER + "s,e,1,,,0,9,,\nt,e,1,,,0,9,,\ns,e,1,,,0,9,,\n", 4, "session", "line 2"),
+        (HEADER + "s,e,1,,,0,9,,\nt,e,1,,,0,9,,\ns,e,1,,,20,29,,\n", 4, "session", "own name"),
+        (HEADER + f"s,e,1,,{80 * 2**30 + 1},0,9,,\n", 2, "resident", "a GPU has 80 GiB"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
     lines: str | bytes, line: int, column: str | None, said: str
 ) -> None:
     with pytest.raises(TraceError) as caught:
-        read(lines)
+        read(lines, 80 * 2**30)
     assert (caught.value.line, caught.value.column) == (line, column)
     assert said in str(caught.value)
     assert f"line {line}" in str(caught.value)
