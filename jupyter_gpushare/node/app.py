@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, Union, observe
+from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
 from traitlets.config import Configurable
 
 from .._version import __version__
@@ -44,6 +44,7 @@ from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
+from .finite import Finite
 from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
@@ -113,13 +114,13 @@ class Hub(Configurable):
         read:users:name, read:users:groups, read:roles:users, list:groups, read:groups. Not set:
         systemd's credential hub-token, else the environment variable JUPYTERHUB_API_TOKEN.""",
     ).tag(config=True)
-    believed = Float(
+    believed = Finite(
         60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
     ).tag(config=True)
-    grace = Float(
+    grace = Finite(
         600.0, min=0.0, help="Seconds for which a good token is believed while the Hub is away."
     ).tag(config=True)
-    refresh = Float(
+    refresh = Finite(
         60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
     ).tag(config=True)
     per_server = Bool(
@@ -187,13 +188,13 @@ class Policy(Configurable):
     max_tasks_per_gpu = Integer(
         4, min=1, help="A GPU with this many tasks takes no new environment."
     ).tag(config=True)
-    heartbeat_interval = Float(5.0, min=0.05, help="Seconds between two signs of life.").tag(
+    heartbeat_interval = Finite(5.0, min=0.05, help="Seconds between two signs of life.").tag(
         config=True
     )
-    heartbeat_timeout = Float(
+    heartbeat_timeout = Finite(
         15.0, min=0.1, help="Seconds without a sign of life after which a task is stalled."
     ).tag(config=True)
-    restart_grace = Float(
+    restart_grace = Finite(
         30.0, min=0.0, help="Seconds for clients to come back after the node manager restarted."
     ).tag(config=True)
     stalled_action = Enum(
@@ -208,21 +209,21 @@ class Policy(Configurable):
         help="""What is done about a process that uses a GPU without a lease, or much more
         memory than its lease allows, for longer than audit_grace.""",
     ).tag(config=True)
-    audit_grace = Float(
+    audit_grace = Finite(
         10.0, min=0.0, help="Seconds between finding such a process and acting."
     ).tag(config=True)
-    over_limit_trim = Float(
+    over_limit_trim = Finite(
         10.0,
         min=0.0,
         help="""Seconds after a task was told that it is over its memory limit, at which it is
         asked to empty its caches.""",
     ).tag(config=True)
-    over_limit_park = Float(
+    over_limit_park = Finite(
         30.0,
         min=0.0,
         help="Seconds after which it is asked for its GPUs as soon as it is idle.",
     ).tag(config=True)
-    over_limit_last = Float(
+    over_limit_last = Finite(
         120.0,
         min=0.0,
         help="Seconds after which audit_action is taken; never before audit_grace.",
@@ -253,31 +254,31 @@ class Policy(Configurable):
     max_leases_per_process = Integer(
         256, min=1, help="Leases that one process may have, held, parked and waiting."
     ).tag(config=True)
-    usage_half_life = Float(
+    usage_half_life = Finite(
         3600.0, min=1.0, help="Seconds after which recent use counts half for fairness."
     ).tag(config=True)
 
-    budget_window = Float(
+    budget_window = Finite(
         7 * 86400.0,
         min=1.0,
         help="""Seconds for which a quota's gpu_hours are the budget: what was held in the last
         week, if not set. What lies further back counts no more.""",
     ).tag(config=True)
-    budget_warning = Float(
+    budget_warning = Finite(
         0.8, min=0.0, max=1.0, help="Share of the budget at which people are warned."
     ).tag(config=True)
-    budget_interval = Float(
+    budget_interval = Finite(
         30.0, min=0.1, help="Seconds between two looks at what was spent of the budgets."
     ).tag(config=True)
 
-    idle_timeout = Float(
+    idle_timeout = Finite(
         0.0,
         min=0.0,
         help="""Seconds for which a kernel may be idle before its GPUs are asked back; it keeps
         its variables. 0: for ever. A quota's own idle_timeout goes before this.""",
     ).tag(config=True)
     idle_timeouts = Dict(
-        value_trait=Float(min=0.0),
+        value_trait=Finite(min=0.0),
         key_trait=Unicode(),
         help="""The same by GPU: a part of its name, like {"H200": 600}; the shortest that matches
         goes before idle_timeout.""",
@@ -288,27 +289,27 @@ class Policy(Configurable):
         help="""When such GPUs are asked back: only if that helps somebody who waits, or always.
         Those of who has spent the GPU-hours are in any case.""",
     ).tag(config=True)
-    min_idle = Float(
+    min_idle = Finite(
         0.0,
         min=0.0,
         help="Seconds of idleness below which no time-out goes, whatever a quota says.",
     ).tag(config=True)
-    notify_before = Float(
+    notify_before = Finite(
         30.0,
         min=0.0,
         help="""Seconds before a GPU is asked back at which its people are told, with a countdown
         and a Keep button in JupyterLab and a line in the terminal. 0: not at all.""",
     ).tag(config=True)
-    keep_for = Float(
+    keep_for = Finite(
         900.0, min=1.0, help="Seconds for which the Keep button keeps an idle kernel's GPU."
     ).tag(config=True)
-    pin_limit = Float(
+    pin_limit = Finite(
         7200.0,
         min=0.0,
         help="""The most seconds of idleness for which people may keep a GPU (the Keep button,
         %gpushare pin). 0: they may not.""",
     ).tag(config=True)
-    busy_utilisation = Float(
+    busy_utilisation = Finite(
         0.1,
         min=0.0,
         max=1.0,
@@ -338,7 +339,7 @@ class Policy(Configurable):
         it keeps it, or it is interrupted or killed, and loses its variables.""",
     ).tag(config=True)
     burst_memory = Union(
-        [Float(min=0.0), Unicode()],
+        [Finite(min=0.0), Unicode()],
         default_value=0.0,
         help="""Up to what a lease's memory limit on a nearly empty GPU is lifted, while nobody
         waits: a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks
@@ -346,17 +347,17 @@ class Policy(Configurable):
         before this.""",
     ).tag(config=True)
     burst_headroom = Union(
-        [Float(min=0.0), Unicode()],
+        [Finite(min=0.0), Unicode()],
         default_value=0.1,
         help="""What stays free on each GPU when limits are lifted: a share of it, or a size.""",
     ).tag(config=True)
-    burst_return = Float(
+    burst_return = Finite(
         30.0,
         min=1.0,
         help="""Seconds within which a task gives back what it was lifted to, when others want it.
         After that it is over its limit.""",
     ).tag(config=True)
-    spent_idle_timeout = Float(
+    spent_idle_timeout = Finite(
         60.0,
         min=1.0,
         help="""Seconds for which a kernel may be idle whose environment has spent its GPU-hours,
@@ -374,16 +375,16 @@ class Policy(Configurable):
         key_trait=Unicode(),
         help="""The same by GPU: its UUID, or a part of its name, like {"H200": "time"}.""",
     ).tag(config=True)
-    quantum = Float(
+    quantum = Finite(
         10.0, min=0.01, help="Seconds of one turn; it ends with the step that runs then."
     ).tag(config=True)
-    turn_bound = Float(
+    turn_bound = Finite(
         60.0,
         min=0.01,
         help="""Seconds in which a task must end its step after its turn is over. One that does
         not has overrun: it loses the turn and is not put into turns again.""",
     ).tag(config=True)
-    turn_patience = Float(
+    turn_patience = Finite(
         60.0,
         min=0.0,
         help="""Seconds for which a task waits for memory that another did not clear after its
@@ -467,12 +468,12 @@ class Connections(Configurable):
         help="""Connections that have not said hello yet; of more, the one that has said nothing
         for longest goes.""",
     ).tag(config=True)
-    calls_per_second = Float(200.0, min=1.0, help="Calls a second of one connection.").tag(
+    calls_per_second = Finite(200.0, min=1.0, help="Calls a second of one connection.").tag(
         config=True
     )
     burst = Integer(400, min=1, help="Calls of one connection at once.").tag(config=True)
     calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
-    hello_timeout = Float(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
+    hello_timeout = Finite(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
         config=True
     )
 
@@ -523,11 +524,11 @@ class NodeManagerApp(JupyterApp):
     ledger = Unicode(
         "", help="Path of the ledger. Not set: gpushare/ledger.sqlite in Jupyter's data directory."
     ).tag(config=True)
-    history_days = Float(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
-    measure_interval = Float(
+    history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
+    measure_interval = Finite(
         2.0, min=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
-    discover_interval = Float(
+    discover_interval = Finite(
         60.0, min=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
     ).tag(config=True)
     token_file = Unicode(
