@@ -294,14 +294,13 @@ class GpuShareMagics(Magics):
     def _pin(self, words: list[str]) -> None:
         from .settings import parse_seconds
 
-        if len(words) > 1:
-            raise UsageError("%gpushare pin: one time, such as 30m, or `off`.")
+        given = " ".join(words)
         seconds: float | None = None
-        if words:
+        if given:
             try:
-                seconds = 0.0 if words[0] == "off" else parse_seconds(words[0])
+                seconds = 0.0 if given == "off" else parse_seconds(given)
             except ValueError as error:
-                raise UsageError(f"%gpushare pin: {error}") from None
+                raise UsageError(f"%gpushare pin {given}: {error} `off` ends it.") from None
         until = broker().pin(seconds)
         if until is None:
             self._tell("This kernel holds no GPU, so there is nothing to keep.")

@@ -24,6 +24,9 @@ E = TypeVar("E", bound=Enum)
 
 _MOST_GPUS: Final = 4096
 _TIME: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([smh]?)", re.ASCII)
+_TIMES: Final = re.compile(
+    r"(?:(\d{1,12})\s*h)?\s*(?:(\d{1,12})\s*m)?\s*(?:(\d{1,12})\s*s)?", re.ASCII
+)
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -94,11 +97,15 @@ def parse_class(text: Any) -> str:
 
 
 def parse_seconds(text: Any) -> float:
-    """Seconds from 0 on: ``90``, ``"90s"``, ``"10m"``, ``"2h"``. Raises :class:`ValueError`."""
-    match = _TIME.fullmatch(str(text).strip())
-    if match is None or isinstance(text, bool):
-        raise ValueError("it is no time: write seconds, or 90s, 10m, 2h.")
-    return float(match[1]) * _UNITS[match[2]]
+    """Seconds from 0 on: ``90``, ``"90s"``, ``"1.5h"``, ``"1h30m"``. Raises :class:`ValueError`."""
+    plain = str(text).strip().lower()
+    if not isinstance(text, bool):
+        if (one := _TIME.fullmatch(plain)) is not None:
+            return float(one[1]) * _UNITS[one[2]]
+        if plain and (parts := _TIMES.fullmatch(plain)) is not None:
+            counts = zip(parts.groups(), "hms", strict=True)
+            return float(sum(int(count) * _UNITS[unit] for count, unit in counts if count))
+    raise ValueError("it is no time: write seconds, or 90s, 10m, 1.5h, 1h30m.")
 
 
 def parse_patience(text: Any) -> float:

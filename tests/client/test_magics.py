@@ -121,6 +121,21 @@ def test_status_is_rich_in_a_notebook_and_marks_this_kernel(
     assert "<b>" not in bundle["text/html"]
 
 
+@pytest.mark.parametrize("time", ["20m30s", "20m 30s", "1230s", "20.5m"])
+def test_pin_takes_a_time_as_people_write_it(kernel: Kernel, time: str) -> None:
+    kernel.ok("%gpushare request")
+    assert "keeps its GPU for 20 min" in kernel.ok(f"%gpushare pin {time}").plain()
+
+
+@pytest.mark.parametrize("time", ["1h30", "soon", "30m 1h"])
+def test_pin_says_how_a_time_is_written(kernel: Kernel, time: str) -> None:
+    reply = failed(kernel.run(f"%gpushare pin {time}"))
+    assert reply["evalue"] == (
+        f"%gpushare pin {time}: it is no time: write seconds, or 90s, 10m, 1.5h, 1h30m. "
+        "`off` ends it."
+    )
+
+
 def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> None:
     kernel.ok("%gpushare request")
     assert only_lease(node)["state"] in ("active", "idle")
