@@ -1,9 +1,9 @@
 """What speaks against checkpointing this process, as far as can be told cheaply and locally.
 
 :func:`gather` looks, :func:`objections` judges what was seen and does nothing
-else. An objection that *blocks* makes a checkpoint dangerous or impossible;
-the others are for people to know. Two things cannot be told from outside and
-are said as they are: managed memory, and memory shared by CUDA IPC.
+else. What it finds makes a checkpoint dangerous or impossible. Persistence mode
+that is off does not forbid it: `jupyter gpushare doctor` says it. Managed memory
+and memory shared by CUDA IPC cannot be told from outside; the driver refuses them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ class Hazard(Enum):
     MPS = "mps"
     GVISOR = "gvisor"
     CHILDREN = "children"
-    PROFILER = "profiler"
-    PERSISTENCE = "persistence"
-    UNKNOWABLE = "unknowable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +43,13 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was seen. ``nccl_loaded`` is true of every torch with CUDA; ``nccl_used`` matters.
-
-    ``no_persistence``: UUIDs of GPUs of which the driver says that persistence mode is off.
-    """
+    """What was seen. NCCL is loaded with every torch that has CUDA; it matters once it is used."""
 
     mig: tuple[str, ...] = ()
-    nccl_loaded: bool = False
     nccl_used: bool = False
     mps: str | None = None
     gvisor: bool = False
     children: tuple[Child, ...] = ()
-    profiler: str | None = None
-    no_persistence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +58,30 @@ class Objection:
 
     hazard: Hazard
     text: str
-    blocks: bool
-
-
-def objections(facts: Facts) -> tuple[Objection, ...]:
-    """What speaks against a checkpoint, the blocking ones first."""
-    return (*_blocking(facts), *_cautions(facts))
 
 
 def blocks(facts: Facts) -> str | None:
     """The first reason not to try, or ``None``."""
-    return next((found.text for found in _blocking(facts)), None)
+    return next((found.text for found in objections(facts)), None)
 
 
-def _blocking(facts: Facts) -> Iterator[Objection]:
+def objections(facts: Facts) -> Iterator[Objection]:
+    """What speaks against a checkpoint, the gravest first."""
     if facts.mig:
         text = "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
-        yield Objection(Hazard.MIG, text, True)
+        yield Objection(Hazard.MIG, text)
     if facts.nccl_used:
         text = (
             "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
             " process group (torch.distributed.destroy_process_group()) first."
         )
-        yield Objection(Hazard.NCCL, text, True)
+        yield Objection(Hazard.NCCL, text)
     if facts.mps is not None:
         text = f"This process uses MPS ({facts.mps}), which the driver cannot checkpoint."
-        yield Objection(Hazard.MPS, text, True)
+        yield Objection(Hazard.MPS, text)
     if facts.gvisor:
         text = "This is a gVisor sandbox, in which the driver cannot lock a process."
-        yield Objection(Hazard.GVISOR, text, True)
+        yield Objection(Hazard.GVISOR, text)
     if facts.children:
         shown = ", ".join(f"{child.name} (pid {child.pid})" for child in facts.children[:3])
         more = f" and {len(facts.children) - 3} more" if len(facts.children) > 3 else ""
@@ -103,24 +89,7 @@ def _blocking(facts: Facts) -> Iterator[Objection]:
             f"Child processes have the GPU open: {shown}{more}. End them (data loader workers,"
             " process pools) first."
         )
-        yield Objection(Hazard.CHILDREN, text, True)
-
-
-def _cautions(facts: Facts) -> Iterator[Objection]:
-    if facts.profiler is not None:
-        text = f"A CUDA tool is attached ({facts.profiler}); checkpoints may fail with it."
-        yield Objection(Hazard.PROFILER, text, False)
-    if facts.no_persistence:
-        text = (
-            "Persistence mode is off, and processes have died in a checkpoint without it. An"
-            " administrator turns it on: nvidia-smi -pm 1, or the service nvidia-persistenced."
-        )
-        yield Objection(Hazard.PERSISTENCE, text, False)
-    text = (
-        "Managed memory (cudaMallocManaged) and CUDA IPC cannot be seen from here; the driver"
-        " refuses processes that use them."
-    )
-    yield Objection(Hazard.UNKNOWABLE, text, False)
+        yield Objection(Hazard.CHILDREN, text)
 
 
 # -- looking ---------------------------------------------------------------------------------
@@ -145,13 +114,10 @@ def gather(
     mig += [uuid for uuid, gpu in mine.items() if gpu.mig]
     return Facts(
         mig=tuple(mig),
-        nccl_loaded="libnccl" in _text(f"{proc}/{pid}/maps"),
         nccl_used=any(name.startswith(_NCCL_THREADS) for name in _thread_names(proc, pid)),
         mps=_mps(environ, mps_socket),
         gvisor=_GVISOR in _text(f"{proc}/version"),
         children=tuple(_children_on_gpus(proc, pid)),
-        profiler=environ.get("CUDA_INJECTION64_PATH") or None,
-        no_persistence=tuple(u for u, gpu in mine.items() if gpu.persistence is False),
     )
 
 
