@@ -104,7 +104,9 @@ def environment() -> str:
         "WAIT_TIMEOUT": "Seconds to wait in the queue; `0`: for ever (default).",
         "ANSWER_TIMEOUT": "Seconds in which the node manager must answer (default 5).",
         "HIDDEN": "Set by us: the GPUs are hidden until this process has a lease.",
-        "FRAMEWORKS": "More top-level modules to watch, separated by commas.",
+        "FRAMEWORKS": "More frameworks (top-level modules) to watch, by commas. The "
+        "Jupyter server sets it to those that installed packages have adapters for, if it is "
+        "not set.",
     }
     found = {
         name: value

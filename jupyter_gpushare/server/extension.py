@@ -19,6 +19,7 @@ from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.adapters import framework_modules
 from jupyter_gpushare.protocol.address import (
     embedded_socket,
     find_socket,
@@ -283,6 +284,7 @@ class GpuShareExtension(ExtensionApp):
         given = {
             names.FALLBACK: self.fallback,
             names.ACQUIRE: self.acquire,
+            names.FRAMEWORKS: ",".join(sorted(framework_modules())) or None,
             names.WAIT_TIMEOUT: None if self.wait_timeout is None else f"{self.wait_timeout:g}",
         }
         settings = {name: value for name, value in given.items() if value is not None}

@@ -78,6 +78,35 @@ def test_kernels_know_socket_and_id_over_restarts(
     assert variables(other)["JUPYTER_GPUSHARE_KERNEL_ID"] == other.id != kernel.id
 
 
+def test_another_packages_framework_is_watched_in_kernels(home: Home, tmp_path: Path) -> None:
+    """A real installed distribution: a module, its adapter and the entry point, nothing more."""
+    site = tmp_path / "site"
+    metadata = site / "theirs-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[jupyter_gpushare.adapters]\ntheirs = theirs_adapter:Adapter\n"
+    )
+    (site / "theirs.py").write_text("import os\nGPUS = os.environ.get('CUDA_VISIBLE_DEVICES')\n")
+    (site / "theirs_adapter.py").write_text(ADAPTER)
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = home.serve("--GpuShareExtension.embed=always", environ=home.environ(PYTHONPATH=path))
+    server.wait_connected()
+    kernel = server.start_kernel()
+    assert variables(kernel)["JUPYTER_GPUSHARE_FRAMEWORKS"] == "theirs"
+    assert "GPU-" in kernel.run("import theirs; print(theirs.GPUS)", within=60)
+
+
+ADAPTER = """
+class Adapter:
+    name, modules, catches_first_use = "Theirs", frozenset({"theirs"}), False
+    def before(self, grant): pass
+    def after(self, module, grant): pass
+    def cuda_started(self, module): return False
+    def first_use(self, module, acquire, expected): pass
+"""
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -30,8 +30,9 @@ top-level module and whose value is a callable that gives an `Adapter`::
 Reading entry points takes tens of milliseconds, so no Python start does it.
 They are read once, when a framework is imported that the finder knows; the
 finder learns the others' names from ``JUPYTER_GPUSHARE_FRAMEWORKS`` (a comma
-list), which the Jupyter server sets for its kernels and terminals from the
-same entry points (`third_party_modules`).
+list). The Jupyter server sets it for its kernels and terminals when it starts,
+from the same entry points of its own environment (`protocol.adapters`), unless
+it is set already.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol, cast
 
+from ...protocol.adapters import GROUP
 from ..grant import Grant
-
-GROUP = "jupyter_gpushare.adapters"
 
 #: top-level module -> "module:class" of the built-in adapter, imported only when needed
 BUILT_IN = {
@@ -118,10 +118,3 @@ def find(module: str) -> Adapter | None:
     for entry in entry_points(group=GROUP, name=module):
         return cast(Adapter, entry.load()())
     return None
-
-
-def third_party_modules() -> frozenset[str]:
-    """Top-level modules that other packages' adapters serve. Slow: tens of milliseconds."""
-    from importlib.metadata import entry_points
-
-    return frozenset(entry.name for entry in entry_points(group=GROUP)) - BUILT_IN.keys()
