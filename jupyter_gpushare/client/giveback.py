@@ -7,6 +7,7 @@ are kept. Which threads come here, and which locks they take, is in `holding`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -24,6 +25,9 @@ from .visible import cuda_started
 _MAY_STAY: Final = 1024**3
 #: Seconds after a training step in which a task is at work though no cell runs.
 _A_STEP_IS_WORK: Final = 10.0
+#: Seconds that a cell waits for a parking before the person is told, and between two looks.
+_QUICK: Final = 1.0
+_LOOK: Final = 0.02
 
 
 class GivingBack:
@@ -222,12 +226,23 @@ class GivingBack:
         self._say(f"{message} Your variables are kept{where}; the next cell asks for a GPU again.")
 
     def until_parked(self) -> bool:
-        """Wait for a parking that is under way, which is no moment to stop; was it interrupted?"""
+        """Wait for a parking that is under way, which is no moment to stop; was it interrupted?
+
+        The person hears of a wait that is not quick.
+        """
         interrupted = False
+        quick_until: float | None = time.monotonic() + _QUICK
         while self._holding.standing is Standing.PARKING:
             try:
-                with self._holding.lock:
-                    pass
+                if quick_until is None:
+                    with self._holding.lock:
+                        pass
+                elif time.monotonic() < quick_until:
+                    # Not by the lock with a timeout: Ctrl-C could come when it was just taken.
+                    time.sleep(_LOOK)
+                else:
+                    quick_until = None
+                    self._say("Parking GPU memory; this cell runs when that is done …")
             except KeyboardInterrupt:
                 interrupted = True
         return interrupted

@@ -168,6 +168,29 @@ def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
         assert alice.ok(FILL.replace("alice", "Alice")).reply
 
 
+def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        until(lambda: stage.used("alice"), "her memory is measured")
+        stage.world.slow(Call.CHECKPOINT, 4000)
+        wants = bob.start("%gpushare request")
+        stage.until_state("alice", "parking")
+        cell = alice.start(READ)
+
+        def told() -> bool:
+            alice.pump()
+            return "Parking GPU memory" in cell.stream("stderr")
+
+        until(told, "she is told")
+        assert stage.lease("alice")["state"] == "parking", "while it goes on"
+        bob.finish(wants)
+        bob.ok("%gpushare release")
+        assert alice.finish(cell).stream().strip() == SAID
+        said = cell.stream("stderr")
+        assert said.count("Parking GPU memory") == 1
+        assert said.index("Parking GPU memory") < said.index("Restoring")
+
+
 def gone(stage: Stage, who: str) -> bool:
     status = stage.root.call(Method.STATUS)
     return all(one["environment"] != who for one in status["leases"])
