@@ -118,9 +118,10 @@ class Frameworks:
         from .parking.base import meter_of
 
         ends = [
-            use.last_step_at
+            stepped_at
             for adapter, _ in tuple(self._known.values())
-            if (meter := meter_of(adapter)) is not None and (use := meter.use) is not None
+            if (meter := meter_of(adapter)) is not None
+            and (stepped_at := meter.stepped_at) is not None
         ]
         return None if not ends else time.monotonic() - max(ends)
 

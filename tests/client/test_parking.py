@@ -23,7 +23,6 @@ from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.grant import Grant
 from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.parking.driver import Ability, DriverCheckpoint
-from jupyter_gpushare.client.parking.steps import MemoryUse
 from jupyter_gpushare.client.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -327,7 +326,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         @property
         def meter(self) -> Any:
             at = time.monotonic() - self.ago
-            return SimpleNamespace(use=MemoryUse(1, None, None, 7, at), gate=None, on_step=None)
+            return SimpleNamespace(stepped_at=at, gate=None, on_step=None)
 
         def cuda_started(self, module: ModuleType) -> bool:
             return False

@@ -11,6 +11,8 @@ has changed, and never for more than a hundredth of the time. Nothing here
 raises into the user's code; what interrupts the gate (Ctrl-C) does.
 
 A step that the user has compiled (``torch.compile(optimizer.step)``) is not seen.
+One inside a backward pass shows that there is work, and is no step: an optimizer
+for each parameter steps there while other gradients are still to come.
 
 Peaks are read and never reset: they are the user's, too. ``temporary`` is thus
 the most that was needed since he reset them, or since the program began.
@@ -53,14 +55,13 @@ class MemoryUse:
     """What this task's GPU memory is made of (bytes), as of its last step.
 
     The sums over all ``devices``. ``temporary`` and ``cache`` are ``None``
-    where no allocator tells. ``last_step_at`` is monotonic time in seconds.
+    where no allocator tells.
     """
 
     persistent: int
     temporary: int | None
     cache: int | None
     steps: int
-    last_step_at: float
     devices: tuple[DeviceUse, ...] = ()
 
 
@@ -90,7 +91,7 @@ class StepMeter:
         self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
         self._ending: set[int] = set()  # ids of frames of it, with nothing left to do but us
         self._steps = 0
-        self._last_step_at = 0.0
+        self._stepped_at: float | None = None
         self._errors = 0
         self._structures: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = (
             weakref.WeakKeyDictionary()
@@ -115,6 +116,11 @@ class StepMeter:
         )
 
     @property
+    def stepped_at(self) -> float | None:
+        """When an optimizer last stepped, also inside a backward pass (monotonic, seconds)."""
+        return self._stepped_at
+
+    @property
     def use(self) -> MemoryUse | None:
         """As of the last step; ``None`` before the first."""
         if self._steps == 0:
@@ -125,7 +131,6 @@ class StepMeter:
             temporary=_sum(one.temporary for one in devices),
             cache=_sum(one.cache for one in devices),
             steps=self._steps,
-            last_step_at=self._last_step_at,
             devices=devices,
         )
 
@@ -159,6 +164,9 @@ class StepMeter:
         if self._is_compiling():
             return  # torch.compile reads this code, and must find nothing to stumble over
         step = sys._getframe(1)
+        if self._is_in_backward():
+            self._stepped_at = self._clock()
+            return
         if any(frame.f_code is step.f_code for frame in _frames(step.f_back)):
             return  # the step of another optimizer, which this one is a part of, goes on
         self._ending.add(id(step))
@@ -166,6 +174,10 @@ class StepMeter:
             self._step_ends(optimizer)
         finally:
             self._ending.discard(id(step))
+
+    def _is_in_backward(self) -> bool:
+        """Whether this thread, be it autograd's own, is inside a backward pass."""
+        return int(self._torch._C._current_graph_task_id()) >= 0
 
     def _step_ends(self, optimizer: Any) -> None:
         try:
@@ -198,7 +210,7 @@ class StepMeter:
     def _measure(self, optimizer: Any) -> None:
         now = self._clock()
         self._steps += 1
-        self._last_step_at = now
+        self._stepped_at = now
         structure = _structure(optimizer)
         if self._structures.get(optimizer) != structure:
             self._structures[optimizer] = structure

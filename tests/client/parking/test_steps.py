@@ -88,7 +88,7 @@ def test_without_an_allocators_figures(meter: StepMeter, time: Time) -> None:
     use = used(meter)
     # AdamW keeps two tensors of each parameter's size, and its count of steps
     assert use.persistent - others == 3 * SIZE + 2 * 4
-    assert (use.temporary, use.cache, use.steps, use.last_step_at) == (None, None, 1, 100.0)
+    assert (use.temporary, use.cache, use.steps, meter.stepped_at) == (None, None, 1, 100.0)
 
 
 def test_buffers_views_and_ties_count_once() -> None:
@@ -278,6 +278,32 @@ def test_the_gate_is_the_last_thing_of_a_step(meter: StepMeter) -> None:
     optimizer.register_step_post_hook(lambda *_: order.append("the user's"))
     step(optimizer, net)
     assert order == ["the user's", "on_step 1", "gate"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_step_inside_the_backward_pass_is_none(meter: StepMeter, checkpointed: bool) -> None:
+    """Each parameter's optimizer steps as soon as its gradient is there; others are to come."""
+    from torch.distributed.optim import _apply_optimizer_in_backward
+    from torch.utils.checkpoint import checkpoint
+
+    net = torch.nn.Sequential(layer(), layer())
+    _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.5})
+    gates: list[int] = []
+    meter.gate = lambda: gates.append(used(meter).steps)
+    before = [one.detach().clone() for one in net.parameters()]
+    data = torch.ones(2, 64, requires_grad=True)
+    # Recomputed by a backward pass within the backward pass.
+    out = checkpoint(net, data, use_reentrant=True) if checkpointed else net(data)
+    out.sum().backward()
+    changed = [not old.equal(new) for old, new in zip(before, net.parameters(), strict=True)]
+    assert all(changed), "they have stepped"
+    assert (meter.use, gates) == (None, [])
+    assert meter.stepped_at is not None, "it is work all the same"
+    # A step after it is one, whatever has stepped within.
+    rest = layer()
+    step(torch.optim.SGD(rest.parameters()), rest)
+    assert gates == [1]
 
 
 def test_ctrl_c_in_the_gate_reaches_the_user(meter: StepMeter) -> None:
