@@ -86,7 +86,7 @@ describe('HistoryView', () => {
       days: [aDay(), aDay({ start: start + 86400 })]
     });
     await screen.findByText(
-      'You held 4.00 GPU-hours in these 2 days; 2.00 of them (50 %) code ran.'
+      'You held 4.00 GPU-hours in these 2 days; code ran in 2.00 of them (50 %).'
     );
     expect(
       screen.getByRole('img', { name: /My GPU-hours by day/ })

@@ -59,7 +59,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
     sum.share === null
       ? trans.__('You held no GPU in these %1 days.', days.length)
       : trans.__(
-          'You held %1 GPU-hours in these %2 days; %3 of them (%4) code ran.',
+          'You held %1 GPU-hours in these %2 days; code ran in %3 of them (%4).',
           formatGpuHours(sum.held),
           days.length,
           formatGpuHours(sum.busy),
