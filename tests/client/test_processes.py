@@ -536,18 +536,21 @@ tell(mine=visible(), childs=done.stdout.strip(), said=done.stderr)
 
 
 def test_the_lease_survives_kill_9_of_the_node_manager(tmp_path: Path) -> None:
-    config = "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 1.0\n"
-    config += "c.Policy.restart_grace = 1.0\n"
+    # Long enough for a busy machine; the test waits for what happens, not for these to pass.
+    config = "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 20.0\n"
+    config += "c.Policy.restart_grace = 60.0\nc.NodeManagerApp.log_level = 'DEBUG'\n"
     code = "import torch\ntell(lease=lease())\nsys.stdin.readline()\ntell(lease=lease())"
     with (
         RunningNode(tmp_path, config=config) as node,
         Running(code, node.socket) as task,
     ):
         before = task.hear()["lease"]
-        node.restart()
-        begun = time.monotonic()
-        # Twice the grace: who has not come back by then is stalled.
-        until(lambda: time.monotonic() - begun > 2.5, "the grace period is over")
+        node.kill9()
+        told = len(node.story())
+        node.start()
+        # It comes back by itself, and goes on telling that it is there.
+        until(lambda: "method=attach" in node.story()[told:], "it is back")
+        until(lambda: node.story()[told:].count("method=heartbeat") >= 3, "heartbeats")
         (lease,) = held(node)
         assert (lease["id"], lease["state"]) == (before, "active")
         task.go_on()
