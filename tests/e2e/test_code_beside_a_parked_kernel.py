@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
-from support.cuda import Call, Cuda
+from support.cuda import GIB, Call, Cuda
 from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.kernel import Kernel, Shown
 from support.node import until
@@ -28,7 +28,7 @@ SAID = "read: b'alice was here'"
 def park(stage: Stage, kernel: Kernel) -> None:
     """Everything of the kernel's is with the driver afterwards."""
     fill(kernel)
-    until(lambda: stage.used("alice"), "her memory is measured")
+    until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
     kernel.ok("%gpushare park")
     stage.until_state("alice", "parked")
     assert stage.world.state_of(kernel.pid) == 2, "checkpointed"
@@ -161,7 +161,7 @@ def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
 def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
-        until(lambda: stage.used("alice"), "her memory is measured")
+        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
         stage.world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
         assert error(alice.run("%gpushare park")).startswith("CannotGive")
         assert alice.ok(READ).stream().strip() == SAID
@@ -171,7 +171,7 @@ def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
 def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        until(lambda: stage.used("alice"), "her memory is measured")
+        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
         stage.world.slow(Call.CHECKPOINT, 4000)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")
