@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TextIO
 
-from ..protocol.sizes import format_size
+from ..policy.explain import size
 
 #: The first line of every trace, in this order.
 COLUMNS: Final = (
@@ -191,7 +191,7 @@ class _Open:
         new.resident = _whole(own[4], line, "resident", 0, LARGEST) if own[4] else new.memory or 0
         if new.resident > gpu_memory:
             raise TraceError(
-                f"{format_size(new.resident)} on each GPU, and a GPU has {format_size(gpu_memory)}",
+                f"{size(new.resident)} on each GPU, and a GPU has {size(gpu_memory)}",
                 line,
                 "resident" if own[4] else "memory",
             )
