@@ -187,7 +187,7 @@ class UserHandler(PageHandler):
             return
         if all(answer.document is None for answer in statuses):
             self.set_status(503)
-            self.page("user.html", admin=admin, nodes=nodes, days=None)
+            self.page("user.html", admin=admin, nodes=nodes, days=None, servers=())
             return
         self.page("user.html", admin=admin, nodes=nodes, **await self._days())
 
@@ -195,8 +195,13 @@ class UserHandler(PageHandler):
         offset = self.offset()
         answers = await self.every_node(Method.USAGE_DAILY, days=DAYS, utc_offset=offset)
         told = [answer.document for answer in answers if answer.document is not None]
-        days = views.days_view(told, day_names(told, offset), zone_name(offset)) if told else None
-        return {"days": days, "utc_offset": f"{offset:g}", "count": DAYS}
+        names, zone = day_names(told, offset) if told else [], zone_name(offset)
+        return {
+            "days": views.days_view(told, names, zone) if told else None,
+            "servers": views.server_days(told, names, zone),
+            "utc_offset": f"{offset:g}",
+            "count": DAYS,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +297,10 @@ class UsageCsvHandler(PageHandler):
                 raise Refusal(NodeProblem("unavailable", f"{answer.node}: {answer.problem}"))
             document = answer.document
             names = day_names([document], offset)
-            for name, day in zip(names, document["days"], strict=True):
-                figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
-                rows.append([name, answer.node, document["environment"], *figures])
+            for own in (document, *document.get("servers", ())):
+                for name, day in zip(names, own["days"], strict=True):
+                    figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
+                    rows.append([name, answer.node, own["environment"], *figures])
         header = ("day", "node", "environment", "held_gpu_hours", "busy_gpu_hours", "leases")
         attachment(self, "gpu-hours.csv", to_csv(header, rows))
 

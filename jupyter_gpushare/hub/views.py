@@ -674,6 +674,17 @@ def days_view(
     return DaysView(columns, width, height, f"{top / 3600:g} h", f"{summary}.", zone)
 
 
+def server_days(
+    daily: Iterable[Json], names: Sequence[str], zone: str
+) -> list[tuple[str, DaysView]]:
+    """GPU-hours by day of each named server that has its own, by its name. Of many nodes."""
+    servers: dict[str, list[Json]] = {}
+    for document in daily:
+        for own in document.get("servers") or ():
+            servers.setdefault(own["environment"].partition("/")[2], []).append(own)
+    return [(name, days_view(servers[name], names, zone)) for name in sorted(servers)]
+
+
 def axis_top(most: float) -> float:
     """A round number at or above ``most``, for the top of an axis."""
     if most <= 0:

@@ -485,23 +485,30 @@ def _schemas() -> Json:
         "DailyUsage": _object(
             {
                 "environment": _TEXT,
-                "days": _array(
-                    _object(
-                        {
-                            "start": _UNIX,
-                            "end": _UNIX,
-                            "held": {**_SECONDS, "description": "GPU-seconds"},
-                            "busy": {**_SECONDS, "description": "GPU-seconds"},
-                            "leases": _COUNT,
-                            "node_held": {**_SECONDS, "description": "GPU-seconds of all"},
-                            "node_busy": {**_SECONDS, "description": "GPU-seconds of all"},
-                            "capacity": {
-                                **_SECONDS,
-                                "description": "GPU-seconds that the node's GPUs of now could give",
-                            },
-                        }
-                    )
+                "days": _array(_ref("UsedOnDay")),
+                "servers": _array(
+                    {
+                        **_object({"environment": _TEXT, "days": _array(_ref("UsedOnDay"))}),
+                        "description": "your named servers that held a GPU on these days, where "
+                        "each has a quota of its own and none is asked for",
+                    }
                 ),
+            },
+            optional=("servers",),
+        ),
+        "UsedOnDay": _object(
+            {
+                "start": _UNIX,
+                "end": _UNIX,
+                "held": {**_SECONDS, "description": "GPU-seconds"},
+                "busy": {**_SECONDS, "description": "GPU-seconds"},
+                "leases": _COUNT,
+                "node_held": {**_SECONDS, "description": "GPU-seconds of all"},
+                "node_busy": {**_SECONDS, "description": "GPU-seconds of all"},
+                "capacity": {
+                    **_SECONDS,
+                    "description": "GPU-seconds that the node's GPUs of now could give",
+                },
             }
         ),
         "Readings": _object(

@@ -381,13 +381,22 @@ class Service:
         whose = self._visible(guest, params.environment) or guest.who.environment
         gpus = len(self._manager.state.gpus)
         ledger = self._manager.ledger
+        viewer = guest.who.viewer if params.environment is None else None
 
-        def work() -> dict[str, Any]:
-            days = ledger.usage_daily(now, params.days, params.utc_offset, whose)
+        def of(name: str) -> dict[str, Any]:
+            days = ledger.usage_daily(now, params.days, params.utc_offset, name)
             return {
-                "environment": whose,
+                "environment": name,
                 "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
             }
+
+        def work() -> dict[str, Any]:
+            own = of(whose)
+            if viewer is None or not viewer.all_servers:
+                return own
+            used = ledger.usage(own["days"][0]["start"], now, None)
+            servers = (row.environment for row in used if viewer.is_mine(row.environment))
+            return {**own, "servers": [of(name) for name in servers if name != whose]}
 
         self._spawn(self._from_ledger(guest, call, work))
 

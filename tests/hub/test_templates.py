@@ -9,7 +9,7 @@ from jupyterhub._data import DATA_FILES_PATH
 from jupyter_gpushare.hub.app import cookie_secret
 from jupyter_gpushare.hub.pages import OwnView
 from jupyter_gpushare.hub.site import STATIC, make_templates, versions
-from jupyter_gpushare.hub.views import QuotaView
+from jupyter_gpushare.hub.views import QuotaView, days_view, server_days
 
 HUB = str(Path(DATA_FILES_PATH) / "templates")
 
@@ -33,6 +33,23 @@ def test_several_quotas_are_told_apart_by_their_servers() -> None:
     both = page("", "<gpu>")
     assert both.index("Server without a name") < both.index("Server &lt;gpu&gt;")
     assert "Server" not in page("")
+
+
+def test_gpu_hours_of_several_servers_are_told_apart() -> None:
+    own = {"days": [{"held": 3600.0, "busy": 0.0, "leases": 1}]}
+    told = [{**own, "servers": [{"environment": "alice/<gpu>", **own}]}, {**own, "servers": []}]
+    template = make_templates((), [HUB]).get_template("gpushare/user_days.html")
+
+    def page(daily: list[dict[str, object]]) -> str:
+        days = days_view(daily, ["2026-11-21"], "UTC")
+        servers = server_days(daily, ["2026-11-21"], "UTC")
+        return template.render(days=days, servers=servers, prefix="/p/", count=1, utc_offset="0")
+
+    both = page(told)
+    assert both.index("Server without a name") < both.index("Server &lt;gpu&gt;")
+    assert both.index("2.00 GPU-hours held") < both.index("1.00 GPU-hours held")
+    assert both.count('id="days-table"') == both.count('id="days-table1"') == 1
+    assert "Server" not in page([own])
 
 
 def test_a_page_is_the_hubs_without_what_runs_in_it() -> None:

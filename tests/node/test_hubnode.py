@@ -229,6 +229,15 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
         assert sorted(row["mine"]) == [0, 8 * GIB]
         for somebody in (server, bob, other):
             assert somebody.call(Method.STATUS)["servers"] == []
+        # So with the GPU-hours.
+        daily = alice.call(Method.USAGE_DAILY, days=2)
+        assert daily["environment"] == "alice"
+        assert daily["days"][-1]["leases"] == 1
+        (row,) = daily["servers"]
+        assert (row["environment"], row["days"][-1]["leases"]) == ("alice/gpu", 1)
+        assert "servers" not in alice.call(Method.USAGE_DAILY, days=2, environment="alice/gpu")
+        for somebody in (server, bob, other):
+            assert not somebody.call(Method.USAGE_DAILY, days=2).get("servers")
         # Her server sees and touches its own; a name that begins like hers is nobody of hers.
         assert [row["id"] for row in server.call(Method.STATUS)["leases"] if row["mine"]] == [lease]
         assert failing(server, Method.RELEASE, lease=own) is Reason.UNKNOWN_LEASE

@@ -230,24 +230,12 @@ export interface components {
             window: number;
         } | null;
         DailyUsage: {
-            days: {
-                /** @description GPU-seconds */
-                busy: number;
-                /** @description GPU-seconds that the node's GPUs of now could give */
-                capacity: number;
-                /** @description Unix time, seconds */
-                end: number;
-                /** @description GPU-seconds */
-                held: number;
-                leases: number;
-                /** @description GPU-seconds of all */
-                node_busy: number;
-                /** @description GPU-seconds of all */
-                node_held: number;
-                /** @description Unix time, seconds */
-                start: number;
-            }[];
+            days: components["schemas"]["UsedOnDay"][];
             environment: string;
+            servers?: {
+                days: components["schemas"]["UsedOnDay"][];
+                environment: string;
+            }[];
         };
         Error: {
             /** @description What happened, why, and what to do. */
@@ -593,6 +581,23 @@ export interface components {
             since: number;
             /** @description Unix time, seconds */
             until: number;
+        };
+        UsedOnDay: {
+            /** @description GPU-seconds */
+            busy: number;
+            /** @description GPU-seconds that the node's GPUs of now could give */
+            capacity: number;
+            /** @description Unix time, seconds */
+            end: number;
+            /** @description GPU-seconds */
+            held: number;
+            leases: number;
+            /** @description GPU-seconds of all */
+            node_busy: number;
+            /** @description GPU-seconds of all */
+            node_held: number;
+            /** @description Unix time, seconds */
+            start: number;
         };
         Waiting: {
             ahead: {
