@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,9 @@ def cuda(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
         lambda device: driver.calls.append(("device", device)),
         raising=False,
     )
+    # Each adapter's step meter goes with its test.
+    optimizers = sys.modules[torch.optim.Optimizer.__module__]
+    put(optimizers, "_global_optimizer_post_hooks", OrderedDict())
     put(torch.cuda, "_get_device_properties", lambda device: properties, raising=False)
     put(torch.cuda, "_device_count_nvml", visible)
     put(torch.cuda, "_cudart", object())
