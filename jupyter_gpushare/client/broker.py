@@ -576,17 +576,21 @@ class Broker:
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
-        grant = self.grant
-        if grant is None:
-            return
-        base = self._limits.of(grant) or grant
-        gpus = tuple(
-            replace(now, memory=limits[own.uuid])
-            if limits.get(own.uuid, own.memory) < own.memory
-            else now
-            for own, now in zip(grant.gpus, base.gpus, strict=True)
-        )
-        self._frameworks.limit(replace(base, gpus=gpus))
+
+        def now() -> Grant | None:
+            grant = self.grant
+            if grant is None:
+                return None
+            base = self._limits.of(grant) or grant
+            gpus = tuple(
+                replace(now, memory=limits[own.uuid])
+                if limits.get(own.uuid, own.memory) < own.memory
+                else now
+                for own, now in zip(grant.gpus, base.gpus, strict=True)
+            )
+            return replace(base, gpus=gpus)
+
+        self._frameworks.limit(now)
 
     def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
         if self._session is not None:

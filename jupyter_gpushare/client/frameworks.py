@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -25,6 +26,8 @@ class Frameworks:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
+        # What a framework is told is looked up and told in one: else the older word may come last.
+        self._telling = threading.RLock()
 
     def find(self, module: str) -> registry.Adapter | None:
         """A new adapter; ``None`` where there is none that works."""
@@ -61,16 +64,19 @@ class Frameworks:
 
     def tell(self, grant_for: Callable[[registry.Adapter], Grant | None]) -> None:
         """Tell each loaded framework what it may use."""
-        for module, adapter, loaded in self._loaded():
-            self._limit(module, adapter, loaded, grant_for(adapter))
+        with self._telling:
+            for module, adapter, loaded in self._loaded():
+                self._limit(module, adapter, loaded, grant_for(adapter))
 
-    def limit(self, grant: Grant) -> bool:
+    def limit(self, now: Callable[[], Grant | None]) -> bool:
         """Tell those whose limits can change while they run; whether there is any."""
-        done = [
-            self._limit(module, adapter, loaded, grant)
-            for module, adapter, loaded in self._loaded()
-            if is_live(adapter)
-        ]
+        with self._telling:
+            grant = now()
+            done = [
+                self._limit(module, adapter, loaded, grant)
+                for module, adapter, loaded in self._loaded()
+                if grant is not None and is_live(adapter)
+            ]
         return any(done)
 
     def _limit(

@@ -23,7 +23,9 @@ one that it has:
 4. `giveback.GivingBack`'s, for an instant: a cell that begins and GPUs that are
    given back exclude each other;
 5. `Broker`'s for its session, never longer than a hello;
-6. those inside `Session` and `Limits`, for an instant; nothing is called under them.
+6. `Frameworks`'s, while a framework is told what it may use: as long as a GPU kernel, where
+   caches are emptied for it;
+7. those inside `Session` and `Limits`, for an instant; nothing is called under them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from .grant import Grant
@@ -36,21 +37,22 @@ def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
 
 
 class Limits:
-    """The newest limits of this process's lease, and the thread that carries them out.
+    """The newest limits of this process's grant, and the thread that carries them out.
 
-    ``carry_out(grant, limits)`` sets them and says whether any framework could.
-    ``answer(lease, limits, live)`` tells the node manager.
+    ``carry_out(now)`` sets what ``now()`` gives and says whether any framework could; it asks
+    when it comes to it, for others tell frameworks their limits, too. ``answer(lease, limits,
+    live)`` tells the node manager.
     """
 
     def __init__(
         self,
-        carry_out: Callable[[Grant], bool],
+        carry_out: Callable[[Callable[[], Grant | None]], bool],
         answer: Callable[[str, Mapping[str, int], bool], None],
     ) -> None:
         self._carry_out = carry_out
         self._answer = answer
         self._lock = threading.Lock()
-        self._lease: str | None = None
+        self._grant: Grant | None = None
         self._limits: dict[str, int] = {}
         self._news: dict[str, int] = {}
         self._runs = False
@@ -58,34 +60,39 @@ class Limits:
     def of(self, grant: Grant | None) -> Grant | None:
         """The grant with the limits in force."""
         with self._lock:
-            if grant is None or grant.lease != self._lease:
+            if grant is None or grant != self._grant:
                 return grant
             return with_limits(grant, self._limits)
 
     def changed(self, grant: Grant, limits: Mapping[str, int]) -> None:
         """The node manager told new limits; answered when they are in force. Never waits."""
         with self._lock:
-            if grant.lease != self._lease:
-                self._lease, self._limits, self._news = grant.lease, {}, {}
+            if grant != self._grant:
+                self._grant, self._limits, self._news = grant, {}, {}
             self._limits.update(limits)
             self._news.update(limits)
             starts, self._runs = not self._runs, True
         if starts:
             name = "gpushare-limits"
-            threading.Thread(target=self._run, args=(grant,), name=name, daemon=True).start()
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def forget(self) -> None:
         """A lease begins, or begins anew, with what it was granted."""
         with self._lock:
-            self._lease, self._limits, self._news = None, {}, {}
+            self._grant, self._limits, self._news = None, {}, {}
 
-    def _run(self, grant: Grant) -> None:
+    def _run(self) -> None:
         while True:
             with self._lock:
-                news, self._news = self._news, {}
-                if not news or self._lease != grant.lease:
+                grant, news, self._news = self._grant, self._news, {}
+                if grant is None or not news:
                     self._runs = False
                     return
-                limited = with_limits(grant, self._limits)
-            live = self._carry_out(limited)
-            self._answer(grant.lease, news if live else {}, live)
+            live = self._carry_out(partial(self._still, grant))
+            if self._still(grant) is not None:
+                self._answer(grant.lease, news if live else {}, live)
+
+    def _still(self, grant: Grant) -> Grant | None:
+        """The limits in force; ``None`` once another grant is."""
+        with self._lock:
+            return with_limits(grant, self._limits) if grant == self._grant else None
