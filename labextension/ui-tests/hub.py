@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.hub import Person, RunningHub
 from support.jupyter import Kernel, wait_for
 from support.node import NodeClient, Puppet
 
+from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
 
@@ -67,7 +69,8 @@ class Stage:
         self.kernels.clear()
         with NodeClient(self.hub.socket, self.person("carol").token) as client:
             for lease in client.call(Method.STATUS)["leases"]:
-                client.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the test is over")
+                with suppress(RemoteError):  # it ended by itself
+                    client.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the test is over")
             for quota in client.call(Method.QUOTA_LIST)["quotas"]:
                 if quota["source"] == "override":
                     client.call(Method.QUOTA_UNSET, environment=quota["environment"])
