@@ -3,7 +3,8 @@
 #   make lab         JupyterLab with gpushare, on this machine's GPUs or on simulated ones
 #   make test        everything that CI runs: lint, types, import contracts, all tests
 #   make test-fast   the tests without the slow ones and without a browser
-#   make test-long   the tests that CI leaves out, because together they take minutes
+#   make test-long   the tests that CI leaves out, because together they take minutes; and those
+#                    with random examples, with new ones (CI has the same at each run)
 #   make test-ui     the tests in a browser only
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
@@ -162,6 +163,7 @@ test-fast: $(VENV)/.dev $(UI)
 
 test-long: $(VENV)/.dev $(UI)
 	@$(SUITES) --pytest='-m long' pytest
+	@$(SUITES) --pytest='--hypothesis-profile=searching tests/policy tests/protocol tests/checkpoint' pytest
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright

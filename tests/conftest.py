@@ -7,7 +7,9 @@ import signal
 from hypothesis import settings
 
 # How long an example takes depends on the machine, and is no property of the code.
-settings.register_profile("house", deadline=None)
+# The same examples at each run, so that what fails fails again; `make test-long` searches on.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None)
 settings.load_profile("house")
 
 

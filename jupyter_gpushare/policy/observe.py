@@ -167,9 +167,8 @@ def _unleased(
     for lease, gpu in state.claims:
         if gpu == reading.uuid and state.leases[lease].is_resuming:
             # What is on its way back is there for everybody else, whatever has arrived so far.
-            missing = parking.comes_back(state.leases[lease], config) - (
-                parts.by_lease.get(lease) or 0
-            )
+            arrived = parts.by_lease.get(lease) or 0
+            missing = parking.comes_back(state.leases[lease]) - arrived
             used[state.leases[lease].environment] += max(0, missing)
     excess = memory.excess(state, reading.uuid, used)
     nameless = 0
@@ -195,7 +194,7 @@ def coming_back(
     """
     if not lease.is_resuming:
         return
-    need = parking.comes_back(lease, config)
+    need = parking.comes_back(lease)
     for part in lease.allocations:
         beyond = need - memory.entitled(state, lease.environment, part.gpu)
         if beyond > 0:

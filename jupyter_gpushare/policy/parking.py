@@ -357,7 +357,7 @@ def _suited(
     yield _only(rooms, alike)
 
 
-def comes_back(lease: Lease, config: PolicyConfig) -> int:
+def comes_back(lease: Lease) -> int:
     """Bytes that a parked or returning task will have on each of its GPUs; 0: not known.
 
     What several GPUs had is known as a sum only, and taken for equal.
@@ -365,7 +365,7 @@ def comes_back(lease: Lease, config: PolicyConfig) -> int:
     parked = lease.parked
     if parked is None or not parked.gpus or not parked.memory:
         return 0
-    return -(-parked.memory // len(parked.gpus)) + config.residue_margin
+    return -(-parked.memory // len(parked.gpus))
 
 
 def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: PolicyConfig) -> GpuRoom:
@@ -373,12 +373,13 @@ def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: Policy
 
     A process that its driver cannot restore for want of memory is lost.
     """
-    need = comes_back(lease, config) if lease.phase is LeasePhase.PARKED else 0
-    if not need or asked is None:
+    need = comes_back(lease) if lease.phase is LeasePhase.PARKED else 0
+    if asked is None or need <= asked:
         return room
+    need += config.residue_margin
     if lease.has_residue:
         need += held(room)
-    if need <= asked or min(need, room.memory) <= room.free + held(room):
+    if min(need, room.memory) <= room.free + held(room):
         return room
     return replace(room, usable=False)
 

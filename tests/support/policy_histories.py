@@ -30,6 +30,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
+from jupyter_gpushare.policy.parking import comes_back
 from jupyter_gpushare.policy.state import ClaimKey, State
 from support.policy_world import BOOT, GIB, World, gpu, process
 
@@ -439,6 +440,15 @@ class Histories(RuleBasedStateMachine):
                     used[who] = used.get(who, 0) + size
                 else:
                     strangers += size
+            # What is on its way back is there for everybody else already.
+            for name, where in state.claims:
+                lease = state.leases[name]
+                if where == uuid and lease.is_resuming:
+                    there = sum(
+                        self.world.memory.get((member.pid, uuid), 0) for member in lease.members
+                    )
+                    missing = max(0, comes_back(lease) - there)
+                    used[lease.environment] = used.get(lease.environment, 0) + missing
             excess = sum(
                 max(0, size - state.reservations[(EnvironmentName(who), uuid)].memory)
                 for who, size in used.items()
