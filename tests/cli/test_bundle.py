@@ -254,9 +254,9 @@ def test_ones_own_name_stays_in_quotes_too() -> None:
 
 @pytest.mark.parametrize("home", ["/home/", "/Users/"])
 def test_whose_files_they_are_is_not_told(home: str) -> None:
-    told = Redactor().text(f"cannot read {home}dave/work/notes.txt: no such file; {home}eve")
+    told = Redactor().text(f"cannot read {home}dave/papers/notes.txt: no such file; {home}eve")
     assert told == (
-        f"cannot read {home}{mark('dave')}/work/notes.txt: no such file; {home}{mark('eve')}"
+        f"cannot read {home}{mark('dave')}/papers/notes.txt: no such file; {home}{mark('eve')}"
     )
 
 
