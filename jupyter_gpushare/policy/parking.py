@@ -233,21 +233,34 @@ def _helpers(
     for waiting in islice(line, HELPED):
         if _fits(state, config, waiting, going):
             continue  # it only has to wait for what is coming
-        asked: list[LeaseId] = []
-        for name in could:
-            if name not in going:
-                asked.append(name)
-                if _fits(state, config, waiting, going.union(asked)):
-                    break
-        else:
+        others = (name for name in could if name not in going)
+        asked = fewest(others, going, partial(_fits, state, config, waiting))
+        if not asked:
             continue
-        for name in tuple(asked):
-            if _fits(state, config, waiting, going.union(asked) - {name}):
-                asked.remove(name)
         going.update(asked)
         slack = _slack(state, config, waiting, going)
         for name in asked:
             yield Ask(name, ParkReason.CONTENDED, _may_stay(state, name, asked, slack))
+
+
+def fewest(
+    could: Iterable[LeaseId], going: Set[LeaseId], fits: Callable[[Set[LeaseId]], bool]
+) -> list[LeaseId]:
+    """The first of ``could`` that make room with those ``going``, without any that is not needed.
+
+    Nobody, if all of them would not do.
+    """
+    asked: list[LeaseId] = []
+    for name in could:
+        asked.append(name)
+        if fits(going | set(asked)):
+            break
+    else:
+        return []
+    for name in tuple(asked):
+        if fits((going | set(asked)) - {name}):
+            asked.remove(name)
+    return asked
 
 
 def _slack(

@@ -113,17 +113,10 @@ def to_ask(state: State, config: PolicyConfig, at: float) -> Iterator[LeaseId]:
     for waiting in _line(state):
         if _fits(state, config, waiting, going):
             continue  # it only has to wait for what is coming
-        asked: list[LeaseId] = []
-        for name in could:
-            if name not in going and next_ask(state, name, waiting) <= at:
-                asked.append(name)
-                if _fits(state, config, waiting, going.union(asked)):
-                    break
-        else:
-            continue
-        for name in tuple(asked):
-            if _fits(state, config, waiting, going.union(asked) - {name}):
-                asked.remove(name)
+        others = (
+            name for name in could if name not in going and next_ask(state, name, waiting) <= at
+        )
+        asked = parking.fewest(others, going, partial(_fits, state, config, waiting))
         going.update(asked)
         yield from asked
 
