@@ -292,7 +292,7 @@ class Storm:
         calm = boot() + 1.0
         while boot() < calm:
             self._keep_going()
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks at processes that have no event for it
         if self.plan.tenants:
             self._call_tenants()
 
@@ -310,7 +310,7 @@ class Storm:
             for name, player in called.items()
         ):
             self._supervise()
-            time.sleep(0.02)
+            time.sleep(0.02)  # as above
         for name, player in called.items():
             if player.pid in self.cast.players:
                 self.harness.note(Saw.CALLED, began, client=name)
