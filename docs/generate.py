@@ -95,7 +95,10 @@ def environment() -> str:
         "LEASE": "Set by us: the lease that child processes join.",
         "SECRET": "Set by us: what proves it.",
         "KERNEL_ID": "Set by the Jupyter server: the kernel's id.",
-        "NOTEBOOK": "Set by the Jupyter server: the notebook's `gpushare` metadata, as JSON.",
+        "NOTEBOOK": "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
+        "kernel started, as JSON; for when the server does not answer.",
+        "NOTEBOOK_SOCKET": "Set by the Jupyter server: where its kernels ask for that metadata "
+        "as it is saved now.",
         "GPUS": "How many GPUs to ask for; `0`: run on the CPU.",
         "MEMORY": "Memory on each GPU, like `8GiB`.",
         "CLASS": "`interactive` or `batch`.",

@@ -14,6 +14,7 @@ from ..protocol import names
 from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
+from ..protocol.notebook import Notebook
 from . import display
 from .adapters import registry
 from .errors import GpuShareError, LeaseLost, NodeUnavailable
@@ -23,11 +24,12 @@ from .grant import Grant, read_grant
 from .holding import Holding, Standing
 from .interrupts import deaf_to_interrupts
 from .limits import Limits, read_limits
+from .notebook import ask_server
 from .parking.rungs import Given, read_needs
 from .session import Link, NobodyThere, Session
 from .setaside import SetAside
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
-from .task import describe_task
+from .task import SESSION_NAME, describe_task
 from .turns import Turns
 from .visible import cuda_started
 
@@ -64,6 +66,7 @@ class Broker:
         self._say = say
         self._said: set[str] = set()
         self._asked = Ask()
+        self._notebook: Notebook | None = None  # as its server told it last
         self._session: Session | None = None
         self._session_lock = threading.Lock()  # never held for longer than a hello
         self._holding = Holding(environ)
@@ -115,7 +118,7 @@ class Broker:
     @property
     def settings(self) -> Settings:
         """The settings in force; a value that cannot be used is complained of once."""
-        settings = read_settings(self._environ, self._traits())
+        settings = read_settings(self._environ, self._traits(), self._notebook)
         for complaint in settings.complaints:
             self._say_once(complaint)
         return settings
@@ -183,7 +186,8 @@ class Broker:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
-        wanted = self._wanted()
+        gpus = self._ask_as_known().gpus
+        wanted = 1 if gpus is None else gpus
         return wanted if isinstance(allowed, int) and wanted <= allowed else 0
 
     def ensure(self, why: str) -> Grant | None:
@@ -204,11 +208,12 @@ class Broker:
                         raise
                     self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
                     return None
-            if self._wanted() == 0:
+            asked = self.ask()
+            if asked.gpus == 0:
                 self._holding.visible.hide(children_may_ask=False)
                 return None
             try:
-                return self._join() if self._parent_lease else self.request(Ask())
+                return self._join() if self._parent_lease else self._request(asked)
             except GpuShareError as error:
                 return self._fall_back(why, error)
             except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
@@ -217,7 +222,14 @@ class Broker:
     # -- what people and programs call -------------------------------------------------
 
     def ask(self) -> Ask:
-        """What a request of this process asks, from all who may say."""
+        """What a request of this process asks, from all who may say.
+
+        A notebook's wishes are those that are saved now: its Jupyter server is asked.
+        """
+        self._notebook = ask_server(self._environ) or self._notebook
+        return self._ask_as_known()
+
+    def _ask_as_known(self) -> Ask:
         return self._asked.over(self.settings.ask)
 
     def set_ask(self, ask: Ask) -> None:
@@ -231,9 +243,11 @@ class Broker:
         it is what is asked, else given back first. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
+        return self._request(ask.over(self.ask()), wait, wait_timeout)
+
+    def _request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         with self._holding.lock:
             self._holding.settle()
-            wanted = ask.over(self.ask())
             self._aside.must_be_whole()
             if self.standing is Standing.PARKED:
                 self.release()
@@ -362,6 +376,7 @@ class Broker:
             self._session.abandon_in_child()
         child = Broker(self._environ, self._traits, make_display=self._make_display, say=self._say)
         child._asked, child._said = self._asked, self._said
+        child._notebook = self._notebook
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
         # What was copied from the parent still asks us: a gate that is closed there is none here.
@@ -369,10 +384,6 @@ class Broker:
         return child
 
     # -- inside ---------------------------------------------------------------------
-
-    def _wanted(self) -> int:
-        gpus = self.ask().gpus
-        return 1 if gpus is None else gpus
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -422,7 +433,7 @@ class Broker:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self.request(Ask())
+            return self._request(self._ask_as_known())
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
         self._tell_frameworks()
@@ -432,7 +443,7 @@ class Broker:
         session = self._connect()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
-            "task": describe_task(self._environ),
+            "task": describe_task(self._told_environ()),
             "gpus": ask.gpus,
             "memory": ask.memory,
             "priority_class": ask.priority_class,
@@ -447,6 +458,11 @@ class Broker:
         return self._obtain(
             session, lambda queued, waiting: session.request(params, queued, waiting, bound), leave
         )
+
+    def _told_environ(self) -> Mapping[str, str]:
+        """The environment, with the notebook's name of now: the one at the start may be old."""
+        path = None if self._notebook is None else self._notebook.path
+        return self._environ if path is None else {**self._environ, SESSION_NAME: path}
 
     def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
         """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""

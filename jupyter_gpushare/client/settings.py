@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..protocol import names
 from ..protocol.address import Found, is_administrators
+from ..protocol.notebook import Notebook
 from ..protocol.sizes import parse_size
 
 T = TypeVar("T")
@@ -134,8 +135,13 @@ parse_fallback = _word(Fallback)
 parse_acquire = _word(Acquire)
 
 
-def read_settings(environ: Mapping[str, str], traits: Settings | None = None) -> Settings:
-    """The settings of this process, apart from what code or a magic asks later."""
+def read_settings(
+    environ: Mapping[str, str], traits: Settings | None = None, notebook: Notebook | None = None
+) -> Settings:
+    """The settings of this process, apart from what code or a magic asks later.
+
+    ``notebook``: as its server told it last; ``None``: what the kernel found when it started.
+    """
     complaints: list[str] = []
 
     def read(name: str, parse: Callable[[Any], T], value: Any, weaker: T) -> T:
@@ -145,17 +151,19 @@ def read_settings(environ: Mapping[str, str], traits: Settings | None = None) ->
             return parse(value)
         except ValueError as error:
             shown = str(getattr(weaker, "value", weaker)) if weaker is not None else "the default"
-            complaints.append(f"{name}={str(value)[:80]!r} cannot be used: {error} Using {shown}.")
+            given = str(value)[:80] if isinstance(value, str) else _short(value)
+            complaints.append(f"{name}={given!r} cannot be used: {error} Using {shown}.")
             return weaker
 
     def of_env(name: str, parse: Callable[[Any], T], weaker: T) -> T:
         return read(name, parse, environ.get(name), weaker)
 
     base = traits or Settings()
-    notebook = _notebook(environ, complaints)
+    wishes = _notebook(environ, complaints) if notebook is None else notebook.wishes
+    wishes = _known_wishes(wishes, complaints)
     ask = base.ask
     for source in (
-        {key: (f"the notebook's gpushare.{key}", notebook.get(key)) for key in _KEYS},
+        {key: (f"the notebook's gpushare.{key}", wishes.get(key)) for key in _KEYS},
         {key: (variable, environ.get(variable)) for key, variable in _KEYS.items()},
     ):
         ask = Ask(
@@ -191,18 +199,39 @@ def _optional(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
     return parse
 
 
-def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Mapping[str, Any]:
+def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Any:
     text = environ.get(names.NOTEBOOK)
     if not text:
-        return {}
+        return None
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
         complaints.append(f"{names.NOTEBOOK} is not understood and ignored.")
+        return None
+
+
+def _known_wishes(wishes: Any, complaints: list[str]) -> Mapping[str, Any]:
+    """What is known of a notebook's ``gpushare`` metadata; the rest is complained of."""
+    if wishes is None:
         return {}
-    return data
+    example = '{"gpus": 2, "memory": "8GiB", "class": "batch"}'
+    if not isinstance(wishes, dict):
+        complaints.append(
+            f"The notebook's gpushare metadata, {_short(wishes)}, is not understood and ignored: "
+            f"write it like {example}."
+        )
+        return {}
+    for key in wishes:
+        if key not in _KEYS:
+            complaints.append(
+                f"The notebook's gpushare metadata names {_short(key)}, which is not known and "
+                f"ignored: write it like {example}."
+            )
+    return wishes
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
 
 
 def read_token(environ: Mapping[str, str], found: Found | None = None) -> str | None:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from ..protocol import names
 
+SESSION_NAME: Final = "JPY_SESSION_NAME"  # Jupyter's: what a kernel's session is for
+
 _LONGEST_NAME: Final = 256
 _LONGEST_PATH: Final = 4096
 _CONNECTION_FILE: Final = re.compile(r"kernel-([A-Za-z0-9_-]{1,100})\.json")
@@ -37,7 +39,7 @@ def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     match = _CONNECTION_FILE.fullmatch(file)
     # Servers without our extension do not tell the kernel its id; its file's name does.
     kernel_id = environ.get(names.KERNEL_ID) or (match[1] if match else None)
-    path = environ.get("JPY_SESSION_NAME") or _vscode_path(app)
+    path = environ.get(SESSION_NAME) or _vscode_path(app)
     name = os.path.basename(path) if path else "notebook"
     return {
         "name": _clean(name, _LONGEST_NAME) or "notebook",

@@ -35,6 +35,7 @@ from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
 from .live import LiveFeed, live_routes
 from .metrics import GpuShareCollector, Metrics
+from .notebooks import NotebookDoor
 
 _TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
 
@@ -218,9 +219,11 @@ class GpuShareExtension(ExtensionApp):
             session_manager=server.session_manager,
             contents_manager=server.contents_manager,
             socket=self.find,
+            notebooks=lambda: self.door.path,
             settings=self._kernel_settings(),
             log=self.log,
         )
+        self.door = NotebookDoor(self.kernel_environment.notebook_of, self.log)
         self.kernel_environment.install()
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
@@ -247,6 +250,7 @@ class GpuShareExtension(ExtensionApp):
         if self.node is not None:
             self.node.start()
         self.link.start()
+        await self.door.open()
         self.lifecycle.start()
         self.metrics.start()
         terminals = server.web_app.settings.get("terminal_manager")
@@ -271,6 +275,7 @@ class GpuShareExtension(ExtensionApp):
         await self.events.close()
         await self.link.close()
         self.kernel_environment.uninstall()
+        self.door.close()
         if self.node is not None:
             if self.node.hosting and len(server.kernel_manager.list_kernel_ids()) > 0:
                 await self.node.leave()

@@ -1,4 +1,4 @@
-"""What kernels and terminals are told: the socket, the kernel's id, the notebook's wishes.
+"""What kernels and terminals are told: the sockets, the kernel's id, the notebook's wishes.
 
 A kernel's id is not in its environment by itself, so it is added where every
 kernel of this server passes: ``MultiKernelManager.pre_start_kernel(name,
@@ -13,6 +13,12 @@ be of no use.
 The methods are wrapped on the *instances* of this server, never on the
 classes, and each wrapper calls what it found: subclasses and other extensions
 that do the same keep working.
+
+The wishes that a kernel finds when it starts are those of the notebook whose
+path its session had then. JupyterLab 4.6 gives a made-up path first and the
+real one just afterwards; so a kernel asks again when it needs them
+(`KernelEnvironment.notebook_of`), and the first ones are for when nobody
+answers.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from typing import Any, TypeGuard
 from jupyter_core.utils import ensure_async
 
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.notebook import Notebook
 
 NOTEBOOK_KEYS = ("gpus", "memory", "class")
 """The keys of a notebook's ``gpushare`` metadata that are passed on."""
@@ -38,6 +45,8 @@ NOTEBOOK_KEYS = ("gpus", "memory", "class")
 _READ_TIMEOUT = 2.0  # seconds a kernel's start may wait for the notebook's metadata
 _LARGEST_NOTEBOOK = 64 * 2**20  # bytes; a larger notebook is not parsed for a few words
 _LONGEST_VALUE = 256  # characters of one metadata value
+_NAMED_WITHIN = 1.0  # seconds that JupyterLab may take to say which notebook a session is for
+_NAMED_POLL = 0.05  # seconds between two looks
 
 # Which notebook the kernel that is being started in this asyncio task belongs to.
 _starting_for: ContextVar[str | None] = ContextVar("gpushare_starting_for", default=None)
@@ -74,11 +83,19 @@ def _is_plain(value: object) -> TypeGuard[int | float | str]:
     return False
 
 
+def _may_be_notebook(path: object, kind: object) -> bool:
+    """Whether a session may be for a notebook; an old front end does not say of what kind."""
+    if not isinstance(path, str):
+        return False
+    return kind == "notebook" or (kind is None and path.endswith(".ipynb"))
+
+
 class KernelEnvironment:
     """Puts our variables into the environment of every kernel and terminal of one server.
 
     ``socket`` returns the node manager's socket path, or ``None`` when this
-    server has none (then kernels get nothing from us and stay inert).
+    server has none (then kernels get nothing from us and stay inert);
+    ``notebooks`` the path where kernels ask for their notebooks.
     ``settings`` are further variables that apply where the environment does
     not have them already.
     """
@@ -90,6 +107,7 @@ class KernelEnvironment:
         session_manager: Any,
         contents_manager: Any,
         socket: Callable[[], str | None],
+        notebooks: Callable[[], str | None] = lambda: None,
         settings: Mapping[str, str],
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
@@ -97,6 +115,7 @@ class KernelEnvironment:
         self._sessions = session_manager
         self._contents = contents_manager
         self._socket = socket
+        self._door = notebooks
         self._settings = dict(settings)
         self._log = log
         self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
@@ -168,6 +187,11 @@ class KernelEnvironment:
                 self.add_to(env)
                 if names.SOCKET in env:
                     env[names.KERNEL_ID] = kernel_id
+                    door = self._door()
+                    if door is not None:
+                        env[names.NOTEBOOK_SOCKET] = door
+                    else:
+                        env.pop(names.NOTEBOOK_SOCKET, None)
                     notebook = _starting_for.get()
                     if notebook is not None:
                         env[names.NOTEBOOK] = notebook
@@ -214,32 +238,60 @@ class KernelEnvironment:
         socket = self._socket()
         if socket is not None:
             env[names.SOCKET] = socket
-        for session in await ensure_async(self._sessions.list_sessions()):
-            if session.get("kernel", {}).get("id") == kernel_id:
-                wishes = await self._read(session.get("path"), session.get("type"))
-                env[names.NOTEBOOK] = wishes or "{}"
-                break
+        session = await self._session_of(kernel_id)
+        if session is not None:
+            wishes = await self._read(session.get("path"), session.get("type"))
+            env[names.NOTEBOOK] = wishes or "{}"
         if env:
             update_env(kernel_id=kernel_id, env=env)
 
+    async def notebook_of(self, kernel_id: str) -> Notebook:
+        """The notebook that a kernel belongs to now, as it is saved; an empty one if to none."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _NAMED_WITHIN
+        while True:
+            session = await self._session_of(kernel_id)
+            if session is None or not _may_be_notebook(session.get("path"), session.get("type")):
+                return Notebook()
+            path = session["path"]
+            if await ensure_async(self._contents.file_exists(path)):
+                metadata = await self._metadata(path)
+                wishes = metadata.get("gpushare") if isinstance(metadata, Mapping) else None
+                return Notebook(self._place_of(path), wishes)
+            if loop.time() >= deadline:
+                return Notebook()
+            await asyncio.sleep(_NAMED_POLL)
+
+    async def _session_of(self, kernel_id: str) -> Mapping[str, Any] | None:
+        """The session of a kernel; of several, a notebook's rather than a console's."""
+        found: Mapping[str, Any] | None = None
+        for session in await ensure_async(self._sessions.list_sessions()):
+            if (session.get("kernel") or {}).get("id") != kernel_id:
+                continue
+            if session.get("type") == "notebook":
+                return dict(session)
+            found = found or session
+        return found
+
+    def _place_of(self, path: str) -> str:
+        """Where the notebook is on the host, as Jupyter tells its kernels: its folder, its name."""
+        return os.path.join(self._kernels.cwd_for_path(path), os.path.basename(path))
+
     async def _read(self, path: object, kind: object) -> str | None:
-        if self._socket() is None or not isinstance(path, str) or kind not in ("notebook", None):
-            return None
-        if kind is None and not path.endswith(".ipynb"):
+        if self._socket() is None or not _may_be_notebook(path, kind):
             return None
         async with asyncio.timeout(_READ_TIMEOUT):
-            return await self._read_notebook(path)
+            if not await ensure_async(self._contents.file_exists(path)):
+                return None
+            return notebook_wishes(await self._metadata(path))
 
-    async def _read_notebook(self, path: str) -> str | None:
+    async def _metadata(self, path: object) -> object:
         get: Callable[..., Awaitable[Any]] = self._contents.get
-        exists = await ensure_async(self._contents.file_exists(path))
-        if not exists:
-            return None
         model: Any = await ensure_async(get(path, content=False))
         if (model.get("size") or 0) > _LARGEST_NOTEBOOK:
             return None
         model = await ensure_async(get(path, content=True, type="notebook"))
-        return notebook_wishes((model.get("content") or {}).get("metadata"))
+        return (model.get("content") or {}).get("metadata")
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:

@@ -34,7 +34,7 @@ def test_defaults() -> None:
 
 def test_the_stronger_source_wins_word_by_word() -> None:
     traits = Settings(Ask(1, 4 * GIB, "batch"), Fallback.ERROR, wait_timeout=60.0)
-    notebook = json.dumps({"gpus": 2, "memory": "8GiB", "something": "else"})
+    notebook = json.dumps({"gpus": 2, "memory": "8GiB"})
     environ = {"JUPYTER_GPUSHARE_NOTEBOOK": notebook, "JUPYTER_GPUSHARE_GPUS": "3"}
     settings = read_settings(environ, traits)
     assert settings.ask == Ask(3, 8 * GIB, "batch")

@@ -60,6 +60,9 @@ def test_kernels_know_socket_and_id_over_restarts(
         "JUPYTER_GPUSHARE_WAIT_TIMEOUT": "7",
         "JUPYTER_GPUSHARE_ACQUIRE": "first-use",
     }
+    expected["JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"] = variables(kernel)[
+        "JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"
+    ]
     assert variables(kernel) == expected
     assert kernel.run("import os; print(os.environ['KEPT'])") == "yes\n"
 

@@ -1,0 +1,64 @@
+"""What a kernel asks its Jupyter server about its notebook, and the answer: a line each way.
+
+The server listens on a Unix socket that only its own user can open, and tells the kernel where
+(`names.NOTEBOOK_SOCKET`). A kernel cannot be told when it starts: JupyterLab names the notebook
+only afterwards, it may be renamed, and its metadata be edited and saved, before a GPU is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .errors import RemoteProtocolError
+
+LONGEST_QUESTION: Final = 512
+LONGEST_ANSWER: Final = 16384
+_LONGEST_PATH: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """``path`` for people, where the file is; ``wishes`` its ``gpushare`` metadata, unjudged."""
+
+    path: str | None = None
+    wishes: Any = None
+
+
+def question(kernel_id: str) -> bytes:
+    """Which notebook is ``kernel_id``'s?"""
+    return json.dumps({"kernel_id": kernel_id}).encode() + b"\n"
+
+
+def read_question(line: bytes) -> str:
+    """The kernel's id. Raises :class:`RemoteProtocolError`."""
+    kernel_id = _object(line).get("kernel_id")
+    if not isinstance(kernel_id, str):
+        raise RemoteProtocolError("No kernel is named.")
+    return kernel_id
+
+
+def answer(notebook: Notebook) -> bytes:
+    """What the server says; wishes that are far too long become a text that nobody can use."""
+    line = json.dumps({"path": (notebook.path or "")[:_LONGEST_PATH], "gpushare": notebook.wishes})
+    if len(line) >= LONGEST_ANSWER:
+        return answer(Notebook(None, "(too long)"))
+    return line.encode() + b"\n"
+
+
+def read_answer(line: bytes) -> Notebook:
+    """What was said. Raises :class:`RemoteProtocolError`."""
+    told = _object(line)
+    path = told.get("path")
+    return Notebook(path if path and isinstance(path, str) else None, told.get("gpushare"))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError("That is no JSON.") from error
+    if not isinstance(read, dict):
+        raise RemoteProtocolError("That is no JSON object.")
+    return read

@@ -1,0 +1,82 @@
+"""Tells this server's kernels about their notebooks, when they ask.
+
+The socket lies in a directory of its own that only this OS user can enter. Nothing is watched and
+nothing is kept: the session and the saved notebook of the moment are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from jupyter_gpushare.protocol.errors import ProtocolError
+from jupyter_gpushare.protocol.notebook import LONGEST_QUESTION, Notebook, answer, read_question
+
+_ASK_WITHIN = 2.0  # seconds from the connection to the question
+_MOST = 64  # kernels that may ask at once
+
+
+class NotebookDoor:
+    """Where kernels ask. ``find`` returns the notebook of a kernel id."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Awaitable[Notebook]],
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self.path: str | None = None
+        self._find = find
+        self._log = log
+        self._folder: str | None = None
+        self._server: asyncio.Server | None = None
+        self._asking = asyncio.Semaphore(_MOST)
+
+    async def open(self) -> None:
+        """Begin to listen. Where that cannot be, kernels know what they were told at the start."""
+        try:
+            self._folder = tempfile.mkdtemp(prefix="gpushare-")
+            path = os.path.join(self._folder, "notebook.sock")
+            self._server = await asyncio.start_unix_server(
+                self._serve, path, limit=LONGEST_QUESTION
+            )
+            self.path = path
+        except OSError as error:
+            self._log.warning(
+                "gpushare: kernels cannot ask for their notebooks' wishes (%s); those that are "
+                "saved when a kernel starts count",
+                error,
+            )
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.path = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with self._asking:
+                async with asyncio.timeout(_ASK_WITHIN):
+                    kernel_id = read_question(await reader.readline())
+                writer.write(answer(await self._find(kernel_id)))
+                async with asyncio.timeout(_ASK_WITHIN):
+                    await writer.drain()
+        except (OSError, TimeoutError, ValueError, ProtocolError):
+            pass  # whoever asked has gone, or asks nothing that we know
+        except Exception:  # noqa: BLE001 - managers are pluggable: they may raise anything
+            self._log.warning("gpushare could not read a notebook's metadata for its kernel")
+            self._log.debug("gpushare: the reason", exc_info=True)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

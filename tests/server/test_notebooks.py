@@ -1,0 +1,227 @@
+"""A notebook's wishes reach its kernel when they are needed, whatever the front end did before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from support.jupyter import Home, Kernel, Server, wait_for
+
+GIB = 2**30
+ASK = "import jupyter_gpushare.client as c; g = c.request(); print(len(g.gpus), g.gpus[0].memory)"
+IMPORT = "import os, torch; print(len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')))"
+
+
+def write(path: Path, wishes: Any) -> None:
+    metadata = {} if wishes is None else {"gpushare": wishes}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(nbformat.writes(nbformat.v4.new_notebook(metadata=metadata)))
+
+
+def open_as_lab_does(server: Server, path: str) -> Kernel:
+    """JupyterLab 4.6: a session with a made-up path and the file's name, renamed afterwards."""
+    made_up = {"path": str(uuid.uuid4()), "name": Path(path).name, "type": "notebook"}
+    answer = server.api.post("api/sessions", json={**made_up, "kernel": {"name": "python3"}})
+    assert answer.status_code == 201, answer.text
+    session = answer.json()
+    rename(server, session["id"], path)
+    return Kernel(server, session["kernel"]["id"])
+
+
+def rename(server: Server, session: str, path: str) -> None:
+    body = {"path": path, "name": Path(path).name, "type": "notebook"}
+    answer = server.api.patch(f"api/sessions/{session}", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Home, Server]]:
+    """A person's server for all tests here: what each starts there it ends."""
+    with Home.make() as home:
+        server = home.serve()
+        server.wait_connected()
+        yield home, server
+
+
+@pytest.fixture
+def home(shared: tuple[Home, Server]) -> Home:
+    return shared[0]
+
+
+@pytest.fixture
+def server(shared: tuple[Home, Server]) -> Iterator[Server]:
+    _, server = shared
+    yield server
+    for session in server.api.get("api/sessions").json():
+        server.api.delete(f"api/sessions/{session['id']}")
+    for kernel in server.api.get("api/kernels").json():
+        server.api.delete(f"api/kernels/{kernel['id']}")
+    wait_for(lambda: not server.gpushare("status")["leases"], what="the leases' end")
+
+
+def lease(server: Server) -> dict[str, Any]:
+    (found,) = server.gpushare("status")["leases"]
+    return dict(found)
+
+
+def test_the_first_import_gets_what_the_notebook_asks(home: Home, server: Server) -> None:
+    path = home.work / "sub" / "train.ipynb"
+    write(path, {"gpus": 2, "memory": "8GiB", "class": "batch"})
+    kernel = open_as_lab_does(server, "sub/train.ipynb")
+    assert kernel.run(IMPORT) == "2\n"
+    held = lease(server)
+    assert [gpu["memory"] for gpu in held["gpus"]] == [8 * GIB, 8 * GIB]
+    assert held["priority_class"] == "batch"
+    # And it is shown under its own name, in its own folder.
+    assert (held["name"], held["path"]) == ("train.ipynb", str(path))
+
+
+def test_what_is_saved_when_it_is_needed_counts(home: Home, server: Server) -> None:
+    path = home.work / "train.ipynb"
+    write(path, {"gpus": 2})
+    kernel = open_as_lab_does(server, "train.ipynb")
+    assert kernel.run("print(1)") == "1\n"
+    write(path, {"memory": "4GiB"})
+    assert kernel.run(ASK) == f"1 {4 * GIB}\n"
+    write(path, {"memory": "6GiB"})
+    assert kernel.run("c.release(); " + ASK) == f"1 {6 * GIB}\n"
+    write(path, None)
+    assert kernel.run("c.release(); " + ASK) == f"1 {24 * GIB}\n"
+    # Renamed and restarted it is the same notebook.
+    path.rename(home.work / "renamed.ipynb")
+    write(home.work / "renamed.ipynb", {"memory": "5GiB"})
+    (session,) = server.api.get("api/sessions").json()
+    rename(server, session["id"], "renamed.ipynb")
+    assert kernel.run("c.release(); " + ASK) == f"1 {5 * GIB}\n"
+    assert lease(server)["name"] == "renamed.ipynb"
+    kernel.restart()
+    assert kernel.run(ASK) == f"1 {5 * GIB}\n"
+
+
+NONSENSE: list[tuple[Any, list[str]]] = [
+    ({"gpus": "many"}, ["gpushare.gpus='many'", "no number of GPUs", "Using the default"]),
+    ({"memory": "8XB"}, ["gpushare.memory='8XB'", "8GiB", "Using the default"]),
+    ({"gpus": [2]}, ["gpushare.gpus='[2]'", "Using the default"]),
+    ({"class": True}, ["gpushare.class='True'", "interactive or batch"]),
+    ({"gpu": 2}, ["'gpu'", "not known", '"gpus": 2']),
+    ("2 GPUs", ["'2 GPUs'", "not understood", '"gpus": 2']),
+    ({"gpus": "x" * 20_000}, ["(too long)", "not understood"]),
+]
+
+
+def test_nonsense_is_said_in_the_cell(home: Home, server: Server) -> None:
+    write(home.work / "train.ipynb", None)
+    kernel = open_as_lab_does(server, "train.ipynb")
+    for wishes, words in NONSENSE:
+        write(home.work / "train.ipynb", wishes)
+        heard = "import contextlib, sys\nwith contextlib.redirect_stderr(sys.stdout): "
+        said = kernel.run(f"{heard}{ASK}; c.release()")
+        for word in words:
+            assert word in said, said
+        assert said.endswith(f"1 {24 * GIB}\n")
+
+
+def test_a_console_takes_the_notebooks_wishes_and_alone_has_none(
+    home: Home, server: Server
+) -> None:
+    write(home.work / "train.ipynb", {"memory": "4GiB"})
+    console = {"path": f"train.ipynb-{uuid.uuid4()}", "name": "Console 1", "type": "console"}
+    alone = server.api.post("api/sessions", json={**console, "kernel": {"name": "python3"}}).json()
+    assert Kernel(server, alone["kernel"]["id"]).run(ASK + "; c.release()") == f"1 {24 * GIB}\n"
+    kernel = open_as_lab_does(server, "train.ipynb")
+    answer = server.api.post("api/sessions", json={**console, "kernel": {"id": kernel.id}})
+    assert answer.status_code == 201, answer.text
+    assert kernel.run(ASK) == f"1 {4 * GIB}\n"
+
+
+def test_a_front_end_that_is_slow_to_name_the_notebook_is_waited_for(
+    home: Home, server: Server
+) -> None:
+    write(home.work / "train.ipynb", {"memory": "4GiB"})
+    body = {"path": str(uuid.uuid4()), "name": "train.ipynb", "type": "notebook"}
+    session = server.api.post("api/sessions", json={**body, "kernel": {"name": "python3"}}).json()
+    path = door(server)
+    asked = ask(path, session["kernel"]["id"])
+    rename(server, session["id"], "train.ipynb")
+    assert json.loads(asked.makefile().readline())["gpushare"] == {"memory": "4GiB"}
+    asked.close()
+
+
+def door(server: Server) -> Path:
+    """Where this server's kernels ask."""
+    kernel = server.start_kernel()
+    said = kernel.run("import os; print(os.environ['JUPYTER_GPUSHARE_NOTEBOOK_SOCKET'])")
+    kernel.shutdown()
+    return Path(said.strip())
+
+
+def ask(path: Path, kernel_id: str) -> socket.socket:
+    wire = socket.socket(socket.AF_UNIX)
+    wire.settimeout(10)
+    wire.connect(str(path))
+    wire.sendall(json.dumps({"kernel_id": kernel_id}).encode() + b"\n")
+    return wire
+
+
+def test_the_door_is_private_and_survives_nonsense(server: Server) -> None:
+    path = door(server)
+    mode = path.parent.stat()
+    assert (stat.S_IMODE(mode.st_mode), mode.st_uid) == (0o700, os.getuid())
+    for nonsense in (b"\n", b"[]\n", b'{"kernel_id": 1}\n', b"x" * 100_000, b"\xff\n", b"{" * 300):
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.settimeout(10)
+            wire.connect(str(path))
+            try:
+                wire.sendall(nonsense)
+                assert wire.recv(10) == b""
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+    with ask(path, "no such kernel") as wire:
+        assert json.loads(wire.makefile().readline()) == {"path": "", "gpushare": None}
+
+
+def test_the_door_goes_with_its_server() -> None:
+    with Home.make() as home:
+        server = home.serve()
+        path = door(server)
+        assert path.exists()
+        server.stop()
+        assert not path.parent.exists()
+
+
+def test_a_server_that_hangs_delays_an_import_by_seconds_at_most(
+    home: Home, server: Server
+) -> None:
+    write(home.work / "train.ipynb", {"memory": "4GiB"})
+    kernel = server.start_kernel("train.ipynb")  # its path is known at the start
+    # Nobody could run a cell while the server stands still: the kernel itself stops it.
+    pause = "import os, signal, time; begun = time.monotonic()"
+    code = (
+        f"{pause}; os.kill({server.process.pid}, signal.SIGSTOP)\n"
+        f"try:\n    {ASK}\n"
+        f"finally:\n    os.kill({server.process.pid}, signal.SIGCONT)\n"
+        "print(time.monotonic() - begun)"
+    )
+    try:
+        granted, took = kernel.run(code).splitlines()
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert granted == f"1 {4 * GIB}"
+    assert 1.5 < float(took) < 20
+
+
+def test_without_a_server_to_ask_the_wishes_of_the_start_count(home: Home, server: Server) -> None:
+    write(home.work / "train.ipynb", {"memory": "4GiB"})
+    kernel = server.start_kernel("train.ipynb")
+    path = door(server)
+    gone = f"import os; os.environ['JUPYTER_GPUSHARE_NOTEBOOK_SOCKET'] = '{path.parent}/gone'; "
+    assert kernel.run(gone + ASK) == f"1 {4 * GIB}\n"
