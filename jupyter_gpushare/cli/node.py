@@ -20,6 +20,10 @@ from .verb import Refused
 
 #: Seconds in which a node manager must have answered.
 PATIENCE = 10.0
+NOT_SET_UP = (
+    "No node manager is set up here. Start one (jupyter gpushare node), open JupyterLab,"
+    f" or set {names.SOCKET} to its socket."
+)
 
 
 class NodeRefused(Refused):
@@ -134,10 +138,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
     """The node manager of this environment. Raises `NodeSilent`, `NodeRefused`."""
     found = find_socket(environ)
     if found is None:
-        raise NodeSilent(
-            "No node manager is set up here. Start one (jupyter gpushare node), open JupyterLab,"
-            f" or set {names.SOCKET} to its socket."
-        )
+        raise NodeSilent(NOT_SET_UP)
     return Node(found.path, read_token(environ, found))
 
 

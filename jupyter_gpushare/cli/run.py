@@ -2,15 +2,16 @@
 
 For programs without the import hook: C++, R, Julia, another Python. This
 process asks for the lease, starts the command with ``CUDA_VISIBLE_DEVICES``
-set, and keeps the lease alive for as long as the command runs. One thread: it
-waits for signals, the command's end and the node manager in one place, so a
-signal is never lost between two of them.
+set, and waits for signals and the command's end in one place, so a signal is
+never lost between two of them. Meanwhile a session, as kernels have one, keeps
+the lease and the place in the queue alive on a thread of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import select
 import shutil
@@ -18,14 +19,19 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from traitlets import Bool, Enum, Integer, Unicode
 
+from ..client.errors import GpuShareError
+from ..client.session import Link, Session
+from ..client.settings import read_settings, read_token
 from ..protocol import names
-from ..protocol.messages import Answer, ErrorAnswer, Incoming, Method, Notice, Notification
-from .node import Node, NodeRefused, NodeSilent, connect, refusal
+from ..protocol.address import find_socket
+from ..protocol.errors import Reason
+from ..protocol.messages import Method, Notice, Notification
+from .node import NOT_SET_UP, PATIENCE, NodeSilent
 from .table import clean, duration
 from .verb import Duration, Refused, Size, UsageError, Verb
 
@@ -41,8 +47,6 @@ FORWARDED = (
 )
 #: ``si_code`` of a signal that the kernel sent, as the terminal's Ctrl-C is.
 SI_KERNEL = 0x80
-#: Seconds between attempts to reach a node manager that has gone away.
-RETRY = 1.0
 
 
 class RunApp(Verb):
@@ -115,23 +119,25 @@ class RunApp(Verb):
         program = shutil.which(arguments[0])
         if program is None:
             return _cannot_start(arguments[0])
-        with contextlib.closing(Signals()) as signals:
-            lease = _Lease(connect(), signals)
-            name = self.task_name or command_name(arguments)
-            lease.ask(
-                {
-                    "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
-                    "gpus": self.gpus,
-                    "memory": self.memory,
-                    "priority_class": self.priority_class,
-                    "wait": self.wait,
-                },
-                self.timeout,
-            )
+        name = self.task_name or command_name(arguments)
+        with (
+            contextlib.closing(Signals()) as signals,
+            contextlib.closing(_Lease(signals)) as lease,
+        ):
             try:
-                return lease.hold(program, arguments)
-            finally:
-                lease.release()
+                lease.ask(
+                    {
+                        "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
+                        "gpus": self.gpus,
+                        "memory": self.memory,
+                        "priority_class": self.priority_class,
+                        "wait": self.wait,
+                    },
+                    self.timeout,
+                )
+            except _Signalled as signalled:
+                return 128 + signalled.number  # as a shell expects of what this signal ended
+            return lease.hold(program, arguments)
 
     def _take_from(self, environ: Mapping[str, str]) -> None:
         """Options that were not given, from the environment."""
@@ -165,98 +171,78 @@ def _cannot_start(command: str) -> int:
     return 126 if found else 127
 
 
+class _Signalled(Exception):
+    """A signal came while nothing ran yet."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
 class _Lease:
-    """A lease of this process, the connection it hangs on, and the command under it."""
+    """A lease of this process, the session it hangs on, and the command under it."""
 
-    def __init__(self, node: Node, signals: Signals) -> None:
+    def __init__(self, signals: Signals) -> None:
+        """Raises `Refused`."""
+        found = find_socket(os.environ)
+        if found is None:
+            raise NodeSilent(NOT_SET_UP)
         self._signals = signals
-        self._node: Node | None = node
-        self._interval = float(node.hello.get("heartbeat_interval") or 5.0)
-        self._line = _WaitingLine()
-        self._id: str | None = None
-        self._secret = ""
-        self._gpus: list[dict[str, Any]] = []
-        self._lost: str | None = None
-        self._next_beat = 0.0
-
-    # -- getting it --------------------------------------------------------------------------
+        # Nobody waits at a screen: a node manager that is away is waited for as the queue is.
+        self._session = Session(
+            found.path,
+            lambda: read_token(os.environ, found),
+            PATIENCE,
+            outage=math.inf,
+            on_lost=self._ended,
+            on_notice=self._noticed,
+        )
+        self._grant: Mapping[str, Any] = {}
+        self._ended_by_us = False
+        self._watch: int | None = None  # pidfd of the command
+        with _refusing():
+            self._session.open(read_settings(os.environ).answer_timeout)
 
     def ask(self, request: Mapping[str, Any], timeout: float | None) -> None:
         """Request the lease and wait for it. Leaves the queue when a signal comes.
 
-        Raises `NodeRefused`, `NodeSilent`, or `Refused` when the time is over.
+        Raises `Refused`; `_Signalled`.
         """
         request = {**request, "request_id": f"run-{os.getpid()}-{time.monotonic_ns()}"}
-        begun = time.monotonic()
-        assert self._node is not None
-        answer_id = self._node.send(Method.REQUEST, **request)
+        line, begun = _WaitingLine(), time.monotonic()
+
+        def waiting() -> None:
+            if (number := self._signals.wait(0.0)) is not None:
+                raise _Signalled(number)
+            line.tick(time.monotonic() - begun)
+
+        def away(left: float) -> None:
+            line.say("waiting for the node manager, which is away")
+            waiting()
+
         try:
-            while not self._gpus:
-                waited = time.monotonic() - begun
-                if timeout is not None and waited >= timeout:
-                    self._leave_queue(request["request_id"])
-                    raise Refused(f"No GPU was free within {duration(timeout)}.", "timed_out")
-                remaining = 1.0 if timeout is None else min(1.0, timeout - waited)
-                if (number := self._signals.wait(remaining, self._node)) is not None:
-                    self._leave_queue(request["request_id"])
-                    self._line.end()
-                    _die_of(number)
-                self._line.tick(waited)
-                try:
-                    self._take_news(answer_id)
-                except NodeSilent:
-                    # Ask again with the same request id: it never gives a second lease.
-                    self._reconnect(begun, timeout)
-                    answer_id = self._node.send(Method.REQUEST, **request)
+            with _refusing():
+                self._grant = self._session.request(
+                    request, line.show, waiting, timeout or 0.0, away
+                )
+        except Refused as error:
+            if error.reason == Reason.TIMED_OUT.value and timeout:
+                sentence = f"No GPU was free within {duration(timeout)}."
+                raise Refused(sentence, error.reason) from error
+            raise
         finally:
-            self._line.end()
-
-    def _take_news(self, answer_id: int | str) -> None:
-        for message in self._news():
-            if isinstance(message, ErrorAnswer) and message.id == answer_id:
-                raise refusal(message.error)
-            if isinstance(message, Answer) and message.id == answer_id:
-                self._granted(message.result)
-            elif isinstance(message, Notification) and message.notice is Notice.QUEUED:
-                self._line.show(message.params)
-
-    def _granted(self, result: Mapping[str, Any]) -> None:
-        self._id, self._secret = result["lease"], result["secret"]
-        self._gpus = list(result["gpus"])
-
-    def _leave_queue(self, request_id: str) -> None:
-        if self._node is not None:
-            with contextlib.suppress(Refused):
-                self._node.call(Method.RELEASE, patience=2.0, request_id=request_id)
-
-    def _reconnect(self, begun: float, timeout: float | None) -> None:
-        if self._node is not None:
-            self._node.close()
-        while True:
-            try:
-                self._node = connect()
-                return
-            except NodeSilent:
-                if timeout is not None and time.monotonic() - begun >= timeout:
-                    raise
-                if (number := self._signals.wait(RETRY)) is not None:
-                    self._line.end()
-                    _die_of(number)
-
-    # -- holding it --------------------------------------------------------------------------
+            line.end()
 
     def hold(self, program: str, arguments: list[str]) -> int:
-        """Run the command, keep the lease alive, return the command's exit code."""
-        assert self._id is not None
+        """Run the command while the session keeps the lease alive; the command's exit code."""
         environ = {
             **os.environ,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(gpu["uuid"] for gpu in self._gpus),
-            names.LEASE: self._id,
-            names.SECRET: self._secret,
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu["uuid"] for gpu in self._grant["gpus"]),
+            names.LEASE: self._grant["lease"],
+            names.SECRET: self._grant["secret"],
+            names.SOCKET: self._session.path,
         }
-        if self._node is not None:
-            environ[names.SOCKET] = self._node.path
         try:
             # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
             child = os.posix_spawn(
@@ -269,12 +255,12 @@ class _Lease:
         except OSError as error:
             print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
             return 126
-        watch = os.pidfd_open(child)
+        watch = self._watch = os.pidfd_open(child)
+        if not self._session.holds(self._grant["lease"]):
+            self._end_command()  # it was taken back before there was a command to end
         try:
             while True:
-                self._beat()
-                wait = max(0.0, min(self._next_beat - time.monotonic(), RETRY))
-                number = self._signals.wait(wait, self._node, watch, typed_too=False)
+                number = self._signals.wait(None, watch, typed_too=False)
                 if number is not None:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(watch, number)
@@ -282,72 +268,47 @@ class _Lease:
                 if ended:
                     code = os.waitstatus_to_exitcode(status)
                     return code if code >= 0 else 128 - code
-                self._hear(watch)
         finally:
+            self._watch = None
             os.close(watch)
 
-    def _beat(self) -> None:
-        """A sign of life when it is due; a node manager that was restarted is found again."""
-        now = time.monotonic()
-        if self._lost is not None or now < self._next_beat:
-            return
-        self._next_beat = now + self._interval
-        try:
-            if self._node is None:
-                self._next_beat = now + RETRY
-                node = connect()
-                try:
-                    node.call(Method.ATTACH, lease=self._id, secret=self._secret)
-                except Refused:
-                    node.close()
-                    raise
-                self._node, self._next_beat = node, now + self._interval
-            else:
-                self._node.send(Method.HEARTBEAT, lease=self._id)
-        except NodeRefused as error:
-            self._lost = str(error)
-            print(f"jupyter gpushare: the lease is lost: {error}", file=sys.stderr)
-        except NodeSilent:
-            self._drop_node()
-
-    def _hear(self, watch: int) -> None:
-        """What the node manager says while the command runs."""
-        try:
-            news = self._news()
-        except NodeSilent:
-            self._drop_node()
-            return
-        for message in news:
-            if (
-                isinstance(message, Notification)
-                and message.notice is Notice.REVOKED
-                and message.params.get("lease") == self._id
-            ):
-                self._lost = str(message.params.get("message") or message.params.get("reason"))
-                print(
-                    f"jupyter gpushare: {clean(self._lost)} The command is asked to end.",
-                    file=sys.stderr,
-                )
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(watch, signal.SIGTERM)
-
-    def release(self) -> None:
+    def close(self) -> None:
         """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
-        if self._node is not None and self._id is not None and self._lost is None:
-            with contextlib.suppress(Refused):
-                self._node.call(Method.RELEASE, patience=2.0, lease=self._id)
-        self._drop_node()
+        self._ended_by_us = True
+        lease = self._grant.get("lease")
+        if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
+            self._session.let_go(lease)
+            with contextlib.suppress(GpuShareError):
+                self._session.call(Method.RELEASE, lease=lease)
+        self._session.close(2.0)
 
-    def _drop_node(self) -> None:
-        if self._node is not None:
-            self._node.close()
-            self._node = None
-            self._next_beat = 0.0
+    # -- on the session's thread -------------------------------------------------------------
 
-    def _news(self) -> list[Incoming]:
-        if self._node is None or not select.select([self._node], [], [], 0.0)[0]:
-            return []
-        return self._node.receive(0.0)
+    def _ended(self, lease: str, message: str) -> None:
+        if not self._ended_by_us:
+            print(f"jupyter gpushare: the lease is lost: {clean(message)}", file=sys.stderr)
+
+    def _noticed(self, message: Notification) -> None:
+        if message.notice is Notice.REVOKED and message.params.get("lease") == self._grant.get(
+            "lease"
+        ):
+            self._end_command()
+
+    def _end_command(self) -> None:
+        if self._watch is not None:
+            print("jupyter gpushare: the command is asked to end.", file=sys.stderr)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watch, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What the session raises, as a verb says it."""
+    try:
+        yield
+    except GpuShareError as error:
+        reason = error.reason.value if error.reason is not None else "failed"
+        raise Refused(str(error), reason) from error
 
 
 class Signals:
@@ -372,15 +333,14 @@ class Signals:
         os.close(self._fd)
 
     def wait(
-        self, timeout: float, *others: Node | int | None, typed_too: bool = True
+        self, timeout: float | None, *others: int, typed_too: bool = True
     ) -> signal.Signals | None:
         """Wait for a signal or until one of ``others`` can be read; the signal, if it was one.
 
         Keys typed at the terminal reach every process of the foreground, the
         command too: ``typed_too=False`` leaves them out.
         """
-        readable = [other for other in others if other is not None]
-        ready, _, _ = select.select([self._fd, *readable], [], [], max(0.0, timeout))
+        ready, _, _ = select.select([self._fd, *others], [], [], timeout)
         if self._fd not in ready:
             return None
         number, _errno, code = self._INFO.unpack(os.read(self._fd, self._INFO.size))
@@ -405,6 +365,10 @@ class _WaitingLine:
         counts = [f"{ahead[word]} {word}" for word in ("interactive", "batch") if ahead.get(word)]
         if counts:
             text += f" (ahead: {', '.join(counts)})"
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Another text, once."""
         if text != self._text:
             self._text = text
             if not self._terminal:
@@ -421,8 +385,3 @@ class _WaitingLine:
         if self._shown:
             self._shown = False
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _die_of(number: signal.Signals) -> NoReturn:
-    """End as a shell expects of a program that this signal ended."""
-    sys.exit(128 + number)

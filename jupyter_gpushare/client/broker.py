@@ -37,9 +37,10 @@ _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a
 _STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
 
 
-#: Waits for an answer; gets what to call with each notification, and now and then.
+#: Waits for an answer; gets what to call with each notification, now and then, and with the
+#: seconds that are left while the node manager is away.
 _Waits = Callable[
-    [Callable[[Mapping[str, Any]], None], Callable[[], None]],
+    [Callable[[Mapping[str, Any]], None], Callable[[], None], Callable[[float], None]],
     dict[str, Any],
 ]
 
@@ -406,6 +407,7 @@ class Broker:
                 found.path,
                 lambda: read_token(self._environ, found),
                 timeout,
+                outage=self.settings.outage_timeout,
                 on_lost=self._lost,
                 on_notice=self._noticed,
             )
@@ -456,7 +458,9 @@ class Broker:
             session.tell_surely(Method.RELEASE, lease=lease)
 
         return self._obtain(
-            session, lambda queued, waiting: session.request(params, queued, waiting, bound), leave
+            session,
+            lambda queued, waiting, away: session.request(params, queued, waiting, bound, away),
+            leave,
         )
 
     def _told_environ(self) -> Mapping[str, str]:
@@ -479,7 +483,7 @@ class Broker:
 
         result: dict[str, Any] = {}
         try:
-            result = ask(queued, waiting)
+            result = ask(queued, waiting, shown.away)
             # Stopped between the node manager's word and ours, nobody would have the lease.
             with deaf_to_interrupts():
                 shown.done("GPUs granted.")
@@ -531,7 +535,7 @@ class Broker:
         try:
             return self._obtain(
                 session,
-                lambda queued, waiting: session.resume(lease, queued, waiting, bound),
+                lambda queued, waiting, away: session.resume(lease, queued, waiting, bound, away),
                 lambda lease: session.tell_surely(Method.PARKED, lease=lease),
             )
         except LeaseLost:

@@ -19,6 +19,7 @@ _REPEAT: Final = 60.0  # seconds after which a log file is told once more
 _CLEAR: Final = "\r\x1b[K"  # back to the line's beginning, and empty it
 _LEAVE_NOTEBOOK: Final = "Interrupt the kernel (■) to leave the queue."
 _LEAVE_TERMINAL: Final = "Ctrl-C leaves"
+_STOP_NOTEBOOK: Final = "Interrupt the kernel (■) to stop waiting."
 
 
 class Display(Protocol):
@@ -26,6 +27,9 @@ class Display(Protocol):
 
     def update(self, notice: Mapping[str, Any]) -> None:
         """The newest ``queued`` notification, or the same one again."""
+
+    def away(self, left: float) -> None:
+        """There is no node manager at present; it is waited for, ``left`` more seconds."""
 
     def done(self, text: str | None = None) -> None:
         """The wait is over; ``text`` says how, if that is worth a line."""
@@ -97,6 +101,9 @@ class _Pace:
         return due
 
 
+_AWAY: Final = "away"  # what is shown then, as content
+
+
 def _content(notice: Mapping[str, Any]) -> object:
     """What makes one notification different from another for a person."""
     return notice.get("position"), repr(notice.get("ahead"))
@@ -118,6 +125,11 @@ class NotebookDisplay:
                 f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
                 render.waiting_html(notice, elapsed, _LEAVE_NOTEBOOK),
             )
+
+    def away(self, left: float) -> None:
+        if self._pace.due(_AWAY):
+            line = f"{render.away_line(left, self._pace.elapsed)} {_STOP_NOTEBOOK}"
+            self._publish(line, render.notice_html(line, good=False))
 
     def done(self, text: str | None = None) -> None:
         if not self._there:
@@ -160,6 +172,15 @@ class TerminalDisplay:
         else:
             line = render.waiting_line(notice, elapsed)
             self._write(f"jupyter_gpushare: {line} ({_LEAVE_TERMINAL}).\n")
+
+    def away(self, left: float) -> None:
+        if not self._pace.due(_AWAY):
+            return
+        line = render.away_line(left, self._pace.elapsed)
+        if self._terminal:
+            self._write(f"{_CLEAR}{line[: self._width()]}")
+        else:
+            self._write(f"jupyter_gpushare: {line}\n")
 
     def done(self, text: str | None = None) -> None:
         if not self._pace.shown:

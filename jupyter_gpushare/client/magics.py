@@ -96,6 +96,13 @@ class GpuShare(Configurable):
         "a time such as 90, 10m or 2h",
         help="The longest wait in the queue: seconds, or 10m, 2h. 0: for ever.",
     ).tag(config=True)
+    outage_timeout = Parsed(
+        "parse_seconds",
+        30.0,
+        "a time such as 30 or 2m",
+        help="""For how long a node manager that was there and is away, because it is restarted,
+        is waited for before a cell goes on without a GPU. 0: not at all.""",
+    ).tag(config=True)
     gpus = Parsed("parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1.").tag(
         config=True
     )
@@ -121,6 +128,7 @@ class GpuShare(Configurable):
             fallback=Fallback(self.fallback),
             acquire=Acquire(self.acquire),
             wait_timeout=self.wait_timeout or 0.0,
+            outage_timeout=30.0 if self.outage_timeout is None else self.outage_timeout,
         )
 
 

@@ -7,6 +7,7 @@ from elsewhere. Text keeps control characters out of terminals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
@@ -264,6 +265,15 @@ def waiting_html(notice: Document, seconds: float, advice: str) -> str:
         f"{escape(duration(seconds))} so far"
         f'<div style="color:{_MUTED}">{escape(advice)}</div>',
         state.colour,
+    )
+
+
+def away_line(left: float, seconds: float) -> str:
+    """That the node manager is waited for, and for how long."""
+    bound = f"{duration(left)} more at most; " if math.isfinite(left) else ""
+    return (
+        "The GPU node manager is away, as when it is restarted. Waiting for it: "
+        f"{bound}{duration(seconds)} so far."
     )
 
 

@@ -41,7 +41,8 @@ _log = logging.getLogger("jupyter_gpushare")
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
-_GONE_FOR_GOOD: Final = 30.0  # seconds without a node manager that a place in the queue is worth
+_EAGER_PAUSE: Final = 0.25  # seconds between two tries while somebody waits for an answer
+OUTAGE: Final = 30.0  # seconds for which a node manager that was there is waited for
 _IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
 _TRANSIENT: Final = (OSError, ProtocolError)
 
@@ -141,12 +142,20 @@ def _unreachable(path: str, error: Exception) -> str:
     )
 
 
+def _away(path: str, seconds: float) -> str:
+    return (
+        f"The GPU node manager at {path} has been away for {seconds:g} s (outage_timeout). "
+        "Try again later, ask the administrator, or see `jupyter gpushare doctor`."
+    )
+
+
 class Session:
     """See the module. Thread-safe; ``open`` starts the thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
-    bounds connecting and each answer. ``on_lost(lease, message)`` and
-    ``on_notice(notification)`` are called on the session's thread.
+    bounds connecting and each answer. A node manager that was there and is away is
+    waited for, ``outage`` seconds, by whoever asks for GPUs. ``on_lost(lease, message)``
+    and ``on_notice(notification)`` are called on the session's thread.
     """
 
     def __init__(
@@ -155,6 +164,7 @@ class Session:
         token: Callable[[], str | None],
         timeout: float,
         *,
+        outage: float = OUTAGE,
         on_lost: Callable[[str, str], None] = lambda lease, message: None,
         on_notice: Callable[[Notification], None] = lambda notice: None,
     ) -> None:
@@ -162,6 +172,7 @@ class Session:
         self.hello: dict[str, Any] = {}
         self._token = token
         self._timeout = timeout
+        self._outage = outage
         self._on_lost = on_lost
         self._on_notice = on_notice
         self._lock = threading.Lock()
@@ -253,13 +264,15 @@ class Session:
         on_queued: Callable[[Mapping[str, Any]], None],
         on_waiting: Callable[[], None],
         wait_timeout: float,
+        on_away: Callable[[float], None] = lambda left: None,
     ) -> dict[str, Any]:
         """Ask for a lease and wait in the queue; the result of ``request`` (see docs/protocol.md).
 
         ``on_queued`` gets each ``queued`` notification and ``on_waiting`` is
-        called about four times a second, both on the caller's thread.
-        ``wait_timeout`` in seconds, 0: for ever. Any exception, Ctrl-C too,
-        leaves the queue. Raises :class:`GpuShareError`.
+        called about four times a second; while the node manager is away
+        ``on_away`` instead, with the seconds for which it is still waited for.
+        All of them on the caller's thread. ``wait_timeout`` in seconds, 0: for
+        ever. Any exception, Ctrl-C too, leaves the queue. Raises :class:`GpuShareError`.
         """
         request_id = str(params["request_id"])
         news, waiting = _QueueNews(), _Waiting(Method.REQUEST, params, again=True)
@@ -267,7 +280,7 @@ class Session:
             with self._lock:
                 self._news[request_id] = news
             self._submit(waiting)
-            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
             self._no_news(request_id)
             return result
         except BaseException:
@@ -287,26 +300,30 @@ class Session:
         on_queued: Callable[[Mapping[str, Any]], None],
         on_waiting: Callable[[], None],
         wait_timeout: float,
+        on_away: Callable[[float], None],
     ) -> dict[str, Any]:
-        started = time.monotonic()
+        started = asked_at = time.monotonic()
         while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
             notice = news.take()
             if notice is not None:
                 on_queued(notice)
             now = time.monotonic()
-            if news.queued:
-                on_waiting()
-                if wait_timeout and now - started >= wait_timeout:
-                    raise NodeUnavailable(
-                        f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
-                        "Try again later, ask for less, or wait longer.",
-                        Reason.TIMED_OUT,
-                    )
-            elif now - started >= self._timeout:
-                raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
             down = self._down_since
-            if down and now - down >= max(_GONE_FOR_GOOD, 2 * self._timeout):
-                raise NodeUnavailable(_unreachable(self.path, ConnectionError("it is gone")))
+            if down and now - down >= self._outage:
+                raise NodeUnavailable(_away(self.path, self._outage), Reason.UNAVAILABLE)
+            if down and self._link is not Link.UP:
+                on_away(self._outage - (now - down))
+                asked_at = now  # it has not heard us yet
+            else:
+                on_waiting()
+            if (news.queued or down) and wait_timeout and now - started >= wait_timeout:
+                raise NodeUnavailable(
+                    f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
+                    "Try again later, ask for less, or wait longer.",
+                    Reason.TIMED_OUT,
+                )
+            if not news.queued and now - asked_at >= self._timeout:
+                raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
         result = self._outcome(waiting)
         if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
             raise NodeUnavailable(_unreachable(self.path, ValueError("a grant without a lease")))
@@ -318,6 +335,7 @@ class Session:
         on_queued: Callable[[Mapping[str, Any]], None],
         on_waiting: Callable[[], None],
         wait_timeout: float,
+        on_away: Callable[[float], None] = lambda left: None,
     ) -> dict[str, Any]:
         """Ask for the GPUs of a parked lease again, and wait in the queue as :meth:`request` does.
 
@@ -329,7 +347,7 @@ class Session:
             with self._lock:
                 self._news[lease] = news
             self._submit(waiting)
-            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
             self._no_news(lease)
             return result
         except BaseException:
@@ -519,11 +537,16 @@ class Session:
             self._transmit(_Waiting(Method.ATTACH, {"lease": lease, "secret": secret}, False))
 
     def _sleep(self, seconds: float) -> bool:
-        """True when closed meanwhile."""
+        """True when closed meanwhile. Whoever waits for an answer shortens it."""
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_out, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
+            while True:
+                if self._unsent:
+                    deadline = min(deadline, time.monotonic() + _EAGER_PAUSE)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
                 if selector.select(left):
                     self._drain()
                 if self._link is Link.CLOSED:

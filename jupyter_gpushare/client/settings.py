@@ -66,7 +66,8 @@ class Ask:
 class Settings:
     """``wait_timeout`` in seconds, 0: wait for ever. ``complaints`` are values not understood.
 
-    ``answer_timeout`` (seconds) bounds every call but the wait in the queue.
+    ``answer_timeout`` (seconds) bounds every call but the wait in the queue;
+    ``outage_timeout`` is for how long a node manager that was there is waited for.
     """
 
     ask: Ask = Ask()
@@ -74,6 +75,7 @@ class Settings:
     acquire: Acquire = Acquire.IMPORT
     wait_timeout: float = 0.0
     answer_timeout: float = 5.0
+    outage_timeout: float = 30.0
     complaints: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -180,6 +182,7 @@ def read_settings(
         acquire=of_env(names.ACQUIRE, parse_acquire, base.acquire),
         wait_timeout=of_env(names.WAIT_TIMEOUT, parse_seconds, base.wait_timeout),
         answer_timeout=of_env(names.ANSWER_TIMEOUT, parse_patience, base.answer_timeout),
+        outage_timeout=of_env(names.OUTAGE_TIMEOUT, parse_seconds, base.outage_timeout),
         complaints=(*base.complaints, *complaints),
     )
 

@@ -38,6 +38,9 @@ class Screen:
     def update(self, notice: Mapping[str, Any]) -> None:
         self.said.append(f"position {notice['position']}")
 
+    def away(self, left: float) -> None:
+        self.said.append("away")
+
     def done(self, text: str | None = None) -> None:
         self.said.append(str(text))
 

@@ -83,6 +83,9 @@ class Quiet:
     def update(self, notice: Mapping[str, Any]) -> None:
         """Nothing."""
 
+    def away(self, left: float) -> None:
+        """Nothing."""
+
     def done(self, text: str | None = None) -> None:
         """Nothing."""
 

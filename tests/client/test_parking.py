@@ -209,6 +209,9 @@ class Said:
     def update(self, notice: Mapping[str, Any]) -> None:
         """Not of interest here."""
 
+    def away(self, left: float) -> None:
+        """Neither."""
+
     def done(self, text: str | None = None) -> None:
         """Neither."""
 

@@ -41,8 +41,11 @@ def recorder() -> Recorder:
 
 
 @contextlib.contextmanager
-def opened(node: ScriptedNode, recorder: Recorder, timeout: float = BOUND) -> Iterator[Session]:
-    session = Session(os.fspath(node.socket), lambda: None, timeout, on_lost=recorder.on_lost)
+def opened(
+    node: ScriptedNode, recorder: Recorder, timeout: float = BOUND, outage: float = 30.0
+) -> Iterator[Session]:
+    path = os.fspath(node.socket)
+    session = Session(path, lambda: None, timeout, outage=outage, on_lost=recorder.on_lost)
     session.open()
     try:
         yield session
@@ -174,7 +177,7 @@ BAD_REQUESTS: dict[str, Callable[[Visitor], None]] = {
 def test_asking_is_bounded(kind: str, recorder: Recorder) -> None:
     with (
         ScriptedNode(answers_request_with(BAD_REQUESTS[kind])) as node,
-        opened(node, recorder) as session,
+        opened(node, recorder, outage=BOUND) as session,
     ):
         begun = time.monotonic()
         with pytest.raises(NodeUnavailable):
@@ -299,11 +302,8 @@ def test_the_place_in_the_queue_survives_a_hang(recorder: Recorder) -> None:
         assert node.connections == 2
 
 
-def test_a_node_manager_gone_for_good_ends_the_wait(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jupyter_gpushare.client.session._GONE_FOR_GOOD", 0.3)
-    with ScriptedNode(queues_for_ever) as node, opened(node, recorder, 0.2) as session:
+def test_a_node_manager_gone_for_good_ends_the_wait(recorder: Recorder) -> None:
+    with ScriptedNode(queues_for_ever) as node, opened(node, recorder, 0.2, 0.3) as session:
         stopped: list[bool] = []
 
         def stop() -> None:

@@ -47,6 +47,9 @@ class _Watched:
             self._told = True
             self._log.note(Saw.QUEUED, request="tenant", lease=notice.get("lease"))
 
+    def away(self, left: float) -> None:
+        """Nothing to show."""
+
     def done(self, text: str | None = None) -> None:
         """Nothing to show."""
 

@@ -1,0 +1,31 @@
+import { expect, test } from '../support/fixtures';
+import { GpuPanel, toolbarItem } from '../support/panel';
+
+const SHOW =
+  "import os, torch; print(len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')), 'GPUs')";
+
+test('the first import gets what the notebook asks in its metadata', async ({
+  gpushare,
+  open,
+  page
+}) => {
+  const panel = await GpuPanel.open(page);
+  const notebook = await open('wishes.ipynb', [SHOW], {
+    gpushare: { gpus: 2, memory: '4GiB' }
+  });
+  expect(await notebook.result(0)).toContain('2 GPUs');
+  await expect(panel.lease('wishes.ipynb')).toContainText('GPU 0, GPU 1');
+  const [lease] = (await gpushare.alice.status()).leases;
+  expect(lease.gpus.map(gpu => gpu.memory)).toEqual([4 * 2 ** 30, 4 * 2 ** 30]);
+  await expect(toolbarItem(page)).toContainText('2 GPUs');
+});
+
+test('a wish that makes no sense is said in the cell', async ({ open }) => {
+  const notebook = await open('nonsense.ipynb', [SHOW], {
+    gpushare: { gpus: 'many', memory: '8XB' }
+  });
+  const said = await notebook.result(0);
+  expect(said).toContain("gpushare.gpus='many' cannot be used");
+  expect(said).toContain("gpushare.memory='8XB' cannot be used");
+  expect(said).toContain('1 GPUs');
+});

@@ -1,0 +1,82 @@
+"""A node manager that is away for a moment, as when it is restarted, costs nobody their GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.kernel import Kernel
+from support.livenode import LiveNode
+
+GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', '')[:4])"
+ANSWER = 1.0  # seconds in which it must answer; the outages here are longer
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LiveNode]:
+    with LiveNode(tmp_path, "1x24GiB", "--Policy.heartbeat_interval=0.2") as node:
+        yield node
+
+
+def kernel(node: LiveNode, outage: float) -> Kernel:
+    return Kernel(
+        node.folder,
+        node.socket,
+        JUPYTER_GPUSHARE_ANSWER_TIMEOUT=str(ANSWER),
+        JUPYTER_GPUSHARE_OUTAGE_TIMEOUT=str(outage),
+    )
+
+
+def until_shown(running: Kernel, cell: object, words: str) -> None:
+    deadline = time.monotonic() + 30
+    while words not in cell.plain():  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline, cell
+        running.pump()
+
+
+@pytest.mark.parametrize("park", ["%gpushare park", ""])
+def test_what_asks_meanwhile_waits_and_says_so(node: LiveNode, park: str) -> None:
+    """A parked kernel's next cell, and the request of a kernel that has nothing yet."""
+    with kernel(node, 60) as running:
+        running.ok(f"%gpushare request\n{park}" if park else "%gpushare status")
+        before = node.json("leases")["leases"]
+        node.kill()
+        begun = time.monotonic()
+        cell = running.start(GPUS if park else f"%gpushare request\n{GPUS}")
+        until_shown(running, cell, "node manager is away")
+        while time.monotonic() - begun < 2 * ANSWER:
+            running.pump()
+            assert not cell.done, cell
+        node.start()
+        assert running.finish(cell).stream() == "GPU-\n", cell
+        (lease,) = node.json("leases")["leases"]
+        assert [lease["id"]] == [one["id"] for one in before] or not park
+
+
+def test_it_can_be_interrupted_and_the_parked_lease_stays(node: LiveNode) -> None:
+    with kernel(node, 60) as running:
+        running.ok("%gpushare request\n%gpushare park")
+        (before,) = node.json("leases")["leases"]
+        node.kill()
+        cell = running.start(GPUS)
+        until_shown(running, cell, "Interrupt the kernel")
+        running.interrupt()
+        assert "GPU-" not in running.finish(cell).stream()
+        assert "without a GPU" in cell.stream("stderr")
+        node.start()
+        assert running.ok(GPUS).stream() == "GPU-\n"
+        (after,) = node.json("leases")["leases"]
+        assert after["id"] == before["id"]
+
+
+def test_the_wait_ends_at_the_stated_time(node: LiveNode) -> None:
+    with kernel(node, 1.5) as running:
+        running.ok("%gpushare request\n%gpushare park")
+        node.kill()
+        begun = time.monotonic()
+        cell = running.run(GPUS)
+        assert 1.0 < time.monotonic() - begun < 20
+        assert "GPU-" not in cell.stream()
+        assert "has been away for 1.5 s (outage_timeout)" in cell.stream("stderr")
