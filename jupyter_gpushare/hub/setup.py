@@ -33,6 +33,8 @@ NODE_SCOPES: Final = (
     "list:groups",
     "read:groups",
 )
+#: What runs a module, and again at once when it is killed: the Hub looks every 30 s only.
+_KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 #: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
@@ -153,7 +155,7 @@ def setup(
     if url is not None:
         pages |= {
             "url": url,
-            "command": [sys.executable, "-m", "jupyter_gpushare.hub"],
+            "command": [*_KEPT, "jupyter_gpushare.hub"],
             "oauth_no_confirm": True,
             "environment": {names.SOCKET: socket},
         }
@@ -161,8 +163,8 @@ def setup(
     access = f"access:services!service={name}"
     if run is NodeManagerRun.MANAGED:
         service["command"] = [
-            sys.executable,
-            *("-m", "jupyter_gpushare.cli", "node", "--hub", "--shared", "--exit-with-parent"),
+            *_KEPT,
+            *("jupyter_gpushare.cli", "node", "--hub", "--shared", "--exit-with-parent"),
             f"--socket={socket}",
             f"--ledger={ledger}",
             f"--Hub.service={name}",

@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jupyter_gpushare.protocol.keeper import BACK_OFF, next_failures
+
 LOCK_NAME = "gpushare-node.lock"
 
 _SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
@@ -34,8 +36,6 @@ _STOP_WITHIN = 5.0  # seconds it may take to end when asked
 _POLL = 2.0  # seconds between two looks at the lock when all is quiet
 _EAGER_POLL = 0.1  # the same, just after the node manager was lost
 _EAGER_FOR = 10.0  # seconds of eagerness
-_BACK_OFF = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before starting it again
-_STEADY_AFTER = 30.0  # seconds of service after which the back-off starts anew
 _KEPT_LINES = 20  # of what the child said last, for the story when it fails
 
 
@@ -193,9 +193,8 @@ class EmbeddedNode:
             if elected:
                 began = loop.time()
                 await self._serve()
-                steady = loop.time() - began >= _STEADY_AFTER
-                failures = 0 if steady else min(failures + 1, len(_BACK_OFF) - 1)
-                await asyncio.sleep(_BACK_OFF[failures])
+                failures = next_failures(failures, loop.time() - began)
+                await asyncio.sleep(BACK_OFF[failures])
                 continue
             pause = _EAGER_POLL if loop.time() < eager_until else _POLL
             with contextlib.suppress(TimeoutError):

@@ -36,7 +36,9 @@ def test_an_empty_configuration_gets_all_that_is_needed() -> None:
     pages = named(c.JupyterHub.services, "gpushare")
     assert pages["url"].startswith("http://127.0.0.1:")
     node = named(c.JupyterHub.services, "gpushare-node")
-    assert node["command"][:4] == [sys.executable, "-m", "jupyter_gpushare.cli", "node"]
+    kept = [sys.executable, "-m", "jupyter_gpushare.protocol.keeper"]
+    assert node["command"][:5] == [*kept, "jupyter_gpushare.cli", "node"]
+    assert pages["command"] == [*kept, "jupyter_gpushare.hub"]
     assert "--hub" in node["command"]
     assert "--simulate=2x24GiB" in node["command"]
     # Not the ledger of the person who runs the Hub, which their own JupyterLab uses.

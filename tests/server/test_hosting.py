@@ -90,6 +90,22 @@ def test_a_killed_node_manager_is_started_again(home: Home) -> None:
     assert only_node_manager(home).pid != old.pid
 
 
+def test_a_parked_kernels_next_cell_gets_its_gpu_though_the_node_manager_is_killed(
+    home: Home,
+) -> None:
+    server = home.serve()
+    server.wait_connected()
+    kernel = server.start_kernel()
+    kernel.run("%gpushare request\n%gpushare park")
+    (before,) = held(server)
+    only_node_manager(home).kill()
+    begun = time.monotonic()
+    assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert time.monotonic() - begun < TAKE_OVER_WITHIN
+    server.wait_connected()
+    assert held(server) == [before]
+
+
 def test_a_hanging_node_manager_hangs_nobody(home: Home) -> None:
     server = home.serve("--GpuShareExtension.call_timeout=0.5")
     server.wait_connected()

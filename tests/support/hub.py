@@ -95,6 +95,8 @@ def as_os_user(name: str) -> tuple[str, ...]:
     return (*drop, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
+KEEPER = "jupyter_gpushare.protocol.keeper"
+
 CONFIG = """
 import os, sys
 from jupyterhub.auth import DummyAuthenticator
@@ -386,7 +388,8 @@ class RunningHub:
         def found() -> psutil.Process | None:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 try:
-                    if f"--socket={self.socket}" in child.cmdline():
+                    told = child.cmdline()
+                    if f"--socket={self.socket}" in told and KEEPER not in told:
                         return child
                 except psutil.Error:
                     continue

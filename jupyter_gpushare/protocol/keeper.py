@@ -1,0 +1,86 @@
+"""Starts a program again at once when it was killed or has failed.
+
+``python -m jupyter_gpushare.protocol.keeper MODULE ARGUMENT…`` runs ``python -m MODULE ARGUMENT…``
+and passes SIGTERM, SIGINT and SIGHUP on. It is for JupyterHub's services: the Hub looks after them
+every 30 s only, and that is how long nobody would get a GPU. It ends with its program when that
+ends by itself with status 0, when it is told to, and when whoever started it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from .parent import when_parent_ends
+
+#: Seconds before starting it again: the first time, and when that did not last.
+BACK_OFF: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_AFTER: Final = 30.0  # seconds of service after which the back-off starts anew
+_STOP_WITHIN: Final = 10.0  # seconds it may take to end when asked
+
+
+def next_failures(failures: int, served: float) -> int:
+    """Which of `BACK_OFF` comes, after ``failures`` and ``served`` seconds."""
+    return 0 if served >= STEADY_AFTER else min(failures + 1, len(BACK_OFF) - 1)
+
+
+async def keep(command: Sequence[str]) -> int:
+    """Run ``command`` until it ends well, or we are told to stop; its exit status."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    child: asyncio.subprocess.Process | None = None
+
+    def pass_on() -> None:
+        if child is not None and child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(signal.SIGHUP)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, pass_on)
+    when_parent_ends(loop, stop.set)
+    stopping = loop.create_task(stop.wait())
+    failures = 0
+    while True:
+        began = time.monotonic()
+        child = await asyncio.create_subprocess_exec(*command)
+        ended = loop.create_task(child.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return _status(await _end(child, ended))
+        if (status := await ended) == 0:
+            return 0
+        failures = next_failures(failures, time.monotonic() - began)
+        pause = BACK_OFF[failures]
+        print(
+            f"jupyter_gpushare: {' '.join(command[2:4])} ended with status {status}; it is started "
+            f"again in {pause:g} s.",
+            file=sys.stderr,
+            flush=True,
+        )
+        await asyncio.wait({stopping}, timeout=pause)
+        if stop.is_set():
+            return _status(status)
+
+
+async def _end(child: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    await asyncio.wait({ended}, timeout=_STOP_WITHIN)
+    if not ended.done():
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+    return await ended
+
+
+def _status(code: int) -> int:
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(keep([sys.executable, "-m", *sys.argv[1:]])))

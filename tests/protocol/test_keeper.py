@@ -1,0 +1,112 @@
+"""A service that is killed is started again at once, and ends with whoever started its keeper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.jupyter import wait_for
+
+from jupyter_gpushare.protocol.keeper import BACK_OFF, STEADY_AFTER, next_failures
+
+# Says its pid, and ends with the status that it reads, or by a signal.
+SERVICE = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(__file__).parent
+with open(here / "pids", "a") as pids:
+    pids.write(f"{os.getpid()} ")
+signal.signal(signal.SIGHUP, lambda *_: (here / "hup").touch())
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+while not (here / "end").exists():
+    time.sleep(0.02)
+sys.exit(int((here / "end").read_text()))
+"""
+STARTER = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+
+
+class Kept:
+    """The keeper as the Hub runs it, and the service that it keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "service.py").write_text(SERVICE)
+        keeper = [sys.executable, "-m", "jupyter_gpushare.protocol.keeper", "service", "x"]
+        self.hub = subprocess.Popen(
+            [sys.executable, "-c", STARTER, *keeper],
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.service = self.next(0)
+        (self.keeper,) = psutil.Process(self.hub.pid).children()
+
+    def pids(self) -> list[int]:
+        file = self.folder / "pids"
+        return [int(pid) for pid in file.read_text().split(" ")[:-1]] if file.exists() else []
+
+    def next(self, after: int) -> psutil.Process:
+        pids = wait_for(lambda: self.pids()[after:], what="the service")
+        return psutil.Process(pids[0])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path)
+    left = [running.keeper]
+    yield running
+    (tmp_path / "end").write_text("0")
+    running.hub.kill()
+    running.hub.communicate()
+    psutil.wait_procs([*left, *(psutil.Process(p) for p in running.pids() if psutil.pid_exists(p))])
+
+
+def test_it_is_started_again_each_time_it_is_killed(kept: Kept) -> None:
+    for count in (1, 2, 3):
+        kept.service.kill()
+        kept.service = kept.next(count)
+    assert kept.service.is_running()
+
+
+def test_what_ends_well_ends(kept: Kept) -> None:
+    (kept.folder / "end").write_text("0")
+    kept.hub.wait(20)
+    assert len(kept.pids()) == 1
+
+
+def test_what_fails_is_started_less_and_less_often(kept: Kept) -> None:
+    begun = time.monotonic()
+    (kept.folder / "end").write_text("3")
+    wait_for(lambda: len(kept.pids()) >= 4, what="the fourth start")
+    assert time.monotonic() - begun >= sum(BACK_OFF[1:4])
+    kept.keeper.terminate()
+    _, said = kept.hub.communicate(timeout=20)
+    assert "service x ended with status 3; it is started again in 0.25 s." in said
+
+
+def test_signals_are_passed_on_and_a_stop_is_a_stop(kept: Kept) -> None:
+    kept.keeper.send_signal(signal.SIGHUP)
+    wait_for((kept.folder / "hup").exists, what="SIGHUP")
+    kept.keeper.terminate()
+    kept.hub.wait(20)
+    assert not kept.service.is_running()
+    assert len(kept.pids()) == 1
+
+
+def test_it_ends_with_whoever_started_it(kept: Kept) -> None:
+    kept.hub.kill()
+    wait_for(lambda: not kept.service.is_running(), what="the service's end")
+    wait_for(lambda: not kept.keeper.is_running(), what="the keeper's end")
+    assert len(kept.pids()) == 1
+
+
+def test_after_a_while_of_service_the_next_start_is_quick_again() -> None:
+    assert BACK_OFF[next_failures(0, 1.0)] == 0.25
+    assert next_failures(len(BACK_OFF) - 1, 1.0) == len(BACK_OFF) - 1
+    assert next_failures(5, STEADY_AFTER) == 0
