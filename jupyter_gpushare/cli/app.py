@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, ClassVar
 
+from ..node.commandline import did_you_mean
 from .verb import UsageError, Verb
 
 
@@ -35,7 +36,8 @@ class GpuShareApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         if arguments:
-            raise UsageError(f"there is no verb {arguments[0]!r}")
+            hint = did_you_mean(arguments[0], self.subcommands)
+            raise UsageError(f"there is no verb {arguments[0]!r}{hint}")
         self.print_help()
         return 2
 

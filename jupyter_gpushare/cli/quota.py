@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from traitlets import Bool, Float, Integer, TraitError
 
+from ..node.commandline import did_you_mean
 from ..protocol.sizes import format_burst, format_size, parse_burst
 from .node import connect
 from .table import table
@@ -193,12 +194,13 @@ class QuotaUnsetApp(Verb):
         return 0
 
 
-class QuotaApp(Verb):
+class QuotaApp(QuotaListApp):
     """Quotas."""
 
     name = "jupyter-gpushare-quota"
-    arguments = "list|set|unset"
-    description = """Quotas: the most an environment may hold (administrators)."""
+    arguments = "[list|set|unset]"
+    description = """Quotas: the most an environment may hold (administrators). Alone it lists
+    them."""
     subcommands: ClassVar[Any] = {
         "list": (QuotaListApp, "List quotas and where they come from."),
         "set": (QuotaSetApp, "Set an environment's quota."),
@@ -206,7 +208,12 @@ class QuotaApp(Verb):
     }
 
     def run(self, arguments: list[str]) -> int:
-        raise UsageError("say what to do with quotas: list, set or unset")
+        if arguments:
+            hint = did_you_mean(arguments[0], self.subcommands)
+            raise UsageError(
+                f"{arguments[0]!r} is nothing to do with quotas: list, set or unset{hint}"
+            )
+        return super().run(arguments)
 
 
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:

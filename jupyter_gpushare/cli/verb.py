@@ -21,6 +21,7 @@ from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
 from .. import __version__
+from ..node.commandline import StrictLoader
 
 EXIT_CODES = """
 Exit codes: 0 it worked; 1 refused or failed, the reason is on stderr; 2 wrong usage.
@@ -94,13 +95,6 @@ class Duration(TraitType[Any, Any]):
         return s
 
 
-class _StrictLoader(KVArgParseConfigLoader):
-    """A mistyped option is an error here, not a warning that scrolls by."""
-
-    def _handle_unrecognized_alias(self, arg: str) -> None:
-        raise ArgumentError(f"there is no option --{arg}")
-
-
 JSON_FLAG = {
     "json": ({"Verb": {"json": True}}, "Print JSON for programs instead of text for people.")
 }
@@ -138,7 +132,7 @@ class Verb(JupyterApp):
     def _create_loader(
         self, argv: Any, aliases: Any, flags: Any, classes: Any
     ) -> KVArgParseConfigLoader:
-        return _StrictLoader(
+        return StrictLoader(
             argv, aliases, flags, classes=classes, log=self.log, prog=self._command_name()
         )
 

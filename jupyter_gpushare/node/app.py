@@ -22,6 +22,7 @@ from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
 from traitlets.config import Configurable
+from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
 from ..policy.commands import ConfigureQuotas, Heartbeat
@@ -44,6 +45,7 @@ from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
+from .commandline import StrictLoader
 from .finite import Finite
 from .hostmemory import half_of_host
 from .hubapi import HubApi
@@ -585,6 +587,11 @@ class NodeManagerApp(JupyterApp):
             "End with the process that started this one.",
         ),
     }
+
+    def _create_loader(
+        self, argv: Any, aliases: Any, flags: Any, classes: Any
+    ) -> KVArgParseConfigLoader:
+        return StrictLoader(argv, aliases, flags, classes=classes, log=self.log)
 
     def get_default_logging_config(self) -> dict[str, Any]:
         """As traitlets has it, with our lines."""

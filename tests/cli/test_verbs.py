@@ -73,12 +73,15 @@ def test_the_script_is_installed_for_jupyter() -> None:
     ("arguments", "said"),
     [
         ("", ""),
-        ("stauts", "no verb 'stauts'"),
-        ("status --jsn", "--jsn"),
+        ("stauts", "no verb 'stauts'; did you mean status?"),
+        ("frobnicate", "no verb 'frobnicate'\n"),
+        ("status --jsn", "there is no option --jsn; did you mean --json?"),
         ("status --gpus=3", "there is no option --gpus"),
         ("status extra", "takes no argument 'extra'"),
         ("release", "release which lease"),
-        ("quota", "list, set or unset"),
+        ("quota ste alice", "did you mean set?"),
+        ("quota set alice --gpu 2", "there is no option --gpu; did you mean --gpus?"),
+        ("quota set alice --gpus 2 --idle-timeot=9", "did you mean --idle-timeout?"),
         ("quota remove alice", "list, set or unset"),
         ("quota set alice", "--gpus"),
         ("quota set --gpus 1", "name one environment"),
@@ -96,7 +99,9 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("run", "run what?"),
         ("run --gpus 0 -- true", "gpus"),
         ("run --class royal -- true", "priority_class"),
-        ("run --gups 1 -- true", "--gups"),
+        ("run --gups 1 -- true", "no option --gups; did you mean --gpus?"),
+        ("run --gpu 1 -- true", "no option --gpu; did you mean --gpus?"),
+        ("run --gpu 1 train.py", "no option --gpu; did you mean --gpus?"),
     ],
 )
 def test_a_wrong_command_line_exits_with_two_and_says_why(arguments: str, said: str) -> None:
@@ -108,7 +113,7 @@ def test_a_wrong_command_line_exits_with_two_and_says_why(arguments: str, said: 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["status", "leases", "release x", "quota list", "usage"])
+@pytest.mark.parametrize("verb", ["status", "leases", "release x", "quota", "quota list", "usage"])
 def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) -> None:
     node = LiveNode(tmp_path)  # never started
     done = node.cli(*verb.split())
@@ -212,6 +217,8 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     assert quotas["alice"]["memory"] == 8 * GIB
     assert quotas["alice"]["weight"] == 2
     assert "alice" in node.cli("quota", "list").stdout
+    assert node.cli("quota").stdout == node.cli("quota", "list").stdout
+    assert node.json("quota") == node.json("quota", "list")
     node.json("quota", "set", "alice", "--gpus", "0")
     for option, budget in ((["--gpu-hours", "20"], 20.0), ([], 20.0), (["--no-budget"], None)):
         quota = node.json("quota", "set", "alice", "--gpus", "1", *option)
