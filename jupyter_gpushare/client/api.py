@@ -38,7 +38,8 @@ def request(
 
     ``memory`` is bytes on each GPU, or text like ``"8GiB"``; what is left out
     comes from the settings. ``wait_timeout`` in seconds, 0: for ever. A lease
-    that is held already is kept if it is what is asked, else given back first.
+    that is held already is kept if it is what is asked, else it ends when the
+    other one is granted. Where nothing fits beside it, it is parked meanwhile.
     What is asked here stays asked for the life of the process.
 
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs

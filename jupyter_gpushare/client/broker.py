@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
@@ -16,7 +17,7 @@ from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
 from . import display
 from .adapters import registry
-from .errors import GpuShareError, LeaseLost, NodeUnavailable
+from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .frameworks import Frameworks, is_live
 from .giveback import GivingBack
 from .grant import Grant, read_grant
@@ -227,20 +228,20 @@ class Broker:
     def request(self, ask: Ask, *, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """Get a lease, waiting visibly. ``wait_timeout`` in seconds; ``None``: as the settings say.
 
-        A process has one lease at a time. One that is held already is kept if
-        it is what is asked, else given back first. Raises
+        A process has one lease at a time. One that is held or parked already is kept if it is
+        what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
         with self._holding.lock:
             self._holding.settle()
             wanted = ask.over(self.ask())
+            had = self._holding.had
+            if had is not None and _is_what_is_asked(had, wanted):
+                away = self.grant is None or self._aside.holds
+                return self._resume(wait, wait_timeout) if away else had
             self._aside.must_be_whole()
-            if self.standing is Standing.PARKED:
-                self.release()
-            if self.grant is not None:
-                if _is_what_is_asked(self.grant, wanted):
-                    return self.grant
-                self._give_way()
+            if had is not None:
+                return self._exchange(wanted, wait, wait_timeout)
             return self._ask_node(wanted, wait, wait_timeout)
 
     def release(self) -> str | None:
@@ -428,7 +429,10 @@ class Broker:
         self._tell_frameworks()
         return grant
 
-    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+    def _ask_node(
+        self, ask: Ask, wait: bool, wait_timeout: float | None, *, exactly: bool = False
+    ) -> Grant:
+        """Ask and wait. ``exactly``: with no more than that, as a shared reservation may be."""
         session = self._connect()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
@@ -444,9 +448,16 @@ class Broker:
             session.let_go(lease)
             session.tell_surely(Method.RELEASE, lease=lease)
 
-        return self._obtain(
-            session, lambda queued, waiting: session.request(params, queued, waiting, bound), leave
-        )
+        def request(
+            queued: Callable[[Mapping[str, Any]], None], waiting: Callable[[], None]
+        ) -> dict[str, Any]:
+            result = session.request(params, queued, waiting, bound)
+            if exactly and not _is_what_is_asked(read_grant(result), ask):
+                leave(str(result["lease"]))
+                raise QuotaExceeded("It is more than was asked for.", Reason.NO_RESOURCES)
+            return result
+
+        return self._obtain(session, request, leave)
 
     def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
         """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""
@@ -471,7 +482,7 @@ class Broker:
         except BaseException:
             if not result:
                 shown.done(None)
-            elif self.grant is None:
+            elif self.grant is None or self.grant.lease != result["lease"]:
                 with deaf_to_interrupts():
                     leave(str(result["lease"]))
             raise
@@ -504,35 +515,45 @@ class Broker:
         kept = result.get("seconds") if isinstance(result, dict) else None
         return float(kept) if isinstance(kept, int | float) else 0.0
 
-    def _resume(self) -> Grant:
+    def _resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        """What was parked, again. ``wait`` false: now or never."""
         lease = self._holding.parked
         if lease is None and self.grant is not None:
             self._settle_in(self.grant)  # it has its GPUs, and failed the first time
             return self.grant
         if lease is None:
-            return self._ask_node(self.ask(), True, None)
-        session, bound = self._connect(), self.settings.wait_timeout
+            return self._ask_node(self.ask(), wait, wait_timeout)
+        session = self._connect()
+        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
             return self._obtain(
                 session,
-                lambda queued, waiting: session.resume(lease, queued, waiting, bound),
+                lambda queued, waiting: session.resume(lease, queued, waiting, bound, wait=wait),
                 lambda lease: session.tell_surely(Method.PARKED, lease=lease),
             )
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._holding.drop_parked()
-            return self._ask_node(self.ask(), True, None)
+            return self._ask_node(self.ask(), wait, wait_timeout)
 
     def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
         self._limits.forget()
+        before, was = self._holding.had, self.standing
         replaced = self._holding.take(grant, str(result.get("secret", "")))
         if not session.holds(grant.lease):
             # Its end was told between the grant and now, when it was not known to be ours.
             message = "The GPU lease ended as soon as it was granted."
             self._holding.lose(grant.lease, message)
             self._holding.settle()
+            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
+                self._holding.park(before)
+                session.tell_surely(Method.PARKED, lease=before.lease)
             raise LeaseLost(message, Reason.UNKNOWN_LEASE)
+        if before is not None and before.lease != grant.lease:
+            session.let_go(before.lease)
+            if was is not Standing.JOINED:
+                session.tell_surely(Method.RELEASE, lease=before.lease)
         self._aside.granted(session)
         if replaced is not None:
             self._say_once(
@@ -556,14 +577,32 @@ class Broker:
         if busy is not None:
             self.set_activity(busy)
 
-    def _give_way(self) -> None:
-        """Give the lease back for another one. Raises :class:`GpuShareError`."""
+    def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
+
+        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
+        request must not wait for GPUs that its own process holds.
+        """
         if cuda_started():
             raise GpuShareError(
                 "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
                 "them any more. Restart the kernel (or the program) and ask before CUDA is used."
             )
-        self.release()
+        if self.standing is not Standing.HELD:
+            return self._ask_node(wanted, wait, wait_timeout)
+        try:
+            return self._ask_node(wanted, False, None, exactly=True)
+        except QuotaExceeded as error:
+            if error.reason is not Reason.NO_RESOURCES:
+                raise
+        self._giving.step_aside()
+        try:
+            return self._ask_node(wanted, wait, wait_timeout)
+        except BaseException:
+            with suppress(GpuShareError):
+                if self._holding.parked is not None:
+                    self._resume(wait=False)
+            raise
 
     def _tell_frameworks(self) -> None:
         self._frameworks.tell(self._grant_for)

@@ -232,7 +232,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left("left the queue, no GPU was taken.")) from None
+            raise _short(interrupt, _what_was_left(before)) from None
         broker().set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
@@ -285,7 +285,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().resume()
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left("left the queue; all stays parked.")) from None
+            raise _short(interrupt, _what_was_left(None)) from None
         if grant is None:
             self._tell("Nothing of this kernel is parked.")
         else:
@@ -418,14 +418,18 @@ def _covers(grant: Grant, ask: Ask) -> bool:
     return enough and len(grant.gpus) >= (ask.gpus or 1)
 
 
-def _what_was_left(otherwise: str) -> str:
-    """What an interrupt has left; it may have come just after the grant."""
-    grant = broker().grant
-    if grant is None:
-        return otherwise
+def _what_was_left(before: Grant | None) -> str:
+    """What an interrupt has left of what was held ``before``; it may come just after the grant."""
     from .render import grant_words
 
-    return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+    grant, lease = broker().grant, broker().lease
+    if grant is not None and before is not None and grant.lease == before.lease:
+        return f"left the queue; this kernel still holds {grant_words(grant)}."
+    if grant is not None:
+        return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+    if lease is not None:
+        return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
+    return "left the queue, no GPU was taken."
 
 
 def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
