@@ -63,6 +63,11 @@ class GivingBack:
         """Whether a cell runs; ``None``: nobody has told."""
         return self._busy
 
+    @property
+    def no_code_runs(self) -> bool:
+        """Whether it is known that none of the person's code runs."""
+        return self._busy is False and not self._at_work
+
     def set_busy(self, busy: bool) -> None:
         """A cell begins, or none runs any more. Waits for an instant."""
         with self._between_cells:
@@ -198,7 +203,7 @@ class GivingBack:
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
         # Not told that no cell runs: then one does, or nobody would tell of the next.
-        if self._busy is not False or self._at_work:
+        if not self.no_code_runs:
             return False
         holding = self._holding
         if not is_new:
