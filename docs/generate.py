@@ -104,6 +104,8 @@ def environment() -> str:
         "CLASS": "`interactive` or `batch`.",
         "FALLBACK": "`cpu` (default) or `error`: what happens without a GPU.",
         "ACQUIRE": "`import` (default) or `first-use`: when the lease is taken.",
+        "SHOW_GRANT": "`on` (default) or `off`: a line says which GPU the first import got, "
+        "in a notebook and on a terminal.",
         "WAIT_TIMEOUT": "Seconds to wait in the queue; `0`: for ever (default).",
         "ANSWER_TIMEOUT": "Seconds in which the node manager must answer (default 5).",
         "OUTAGE_TIMEOUT": "Seconds for which a node manager that was there and is away, because it "

@@ -6,11 +6,21 @@ has the start-up hook, so whatever it imported everybody would pay for.
 
 from ._version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "gpu"]
 
 TYPE_CHECKING = False  # as in typing, which is not imported here
 if TYPE_CHECKING:
     from typing import Any
+
+    from .client.decorator import gpu
+
+
+def __getattr__(name: str) -> "Any":
+    if name != "gpu":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .client.decorator import gpu
+
+    return gpu
 
 
 def load_ipython_extension(ipython: "Any") -> None:

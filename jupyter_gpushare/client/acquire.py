@@ -12,7 +12,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
@@ -77,12 +77,22 @@ class _Process:
         """Why no cell may run now; ``None``: they may."""
         return None if self._broker is None else self._broker.barred
 
-    def annotate(self, error: BaseException) -> None:
-        """Add what is known about the GPUs to a framework's out-of-memory error."""
+    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
+        """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
         if self._broker is not None:
-            from .oomnote import annotate
+            self._broker.before_use(used)
 
-            annotate(error, self._broker)
+    def annotate(self, error: BaseException) -> None:
+        """Before an error is shown: add what is known about the GPUs, take out our frames."""
+        if self._broker is not None:
+            from .tracebacks import tidy
+
+            tidy(error)
+            # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
+            if not isinstance(error, KeyboardInterrupt):
+                from .oomnote import annotate
+
+                annotate(error, self._broker)
 
     def _weakest(self) -> Settings:
         from .settings import Settings
@@ -112,6 +122,7 @@ def _before(hook: _Hook, annotate: Callable[[BaseException], None]) -> _Hook:
         # Ctrl-C, too, ends only the gathering of facts: the user's error is what must be shown.
         with suppress(BaseException):
             annotate(error)
+            traceback = error.__traceback__
         return hook(kind, error, traceback)
 
     return excepthook
@@ -135,6 +146,7 @@ _process = _Process()
 use_traits = _process.use_traits
 set_activity = _process.set_activity
 before_cell = _process.before_cell
+before_use = _process.before_use
 code_runs = _process.code_runs
 annotate = _process.annotate
 barred = _process.barred
@@ -148,7 +160,13 @@ def broker() -> Broker:
 def before_framework(module: str) -> None:
     """The import hook: a framework's module is about to run."""
     if _process.is_needed():
-        broker().before_framework(module)
+        try:
+            broker().before_framework(module)
+        except KeyboardInterrupt as interrupt:
+            from .tracebacks import stopped_waiting
+
+            text = f"you stopped waiting for a GPU, and `import {module}` was not run."
+            raise stopped_waiting(interrupt, text).with_traceback(None) from None
 
 
 def after_framework(module: str, loaded: ModuleType) -> None:

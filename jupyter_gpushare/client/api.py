@@ -9,6 +9,7 @@ from typing import Any
 from ..protocol.messages import Method
 from ..protocol.sizes import parse_size
 from .acquire import broker
+from .blocks import Needs
 from .grant import Grant
 from .settings import Ask, parse_class, parse_gpus
 
@@ -38,7 +39,8 @@ def request(
 
     ``memory`` is bytes on each GPU, or text like ``"8GiB"``; what is left out
     comes from the settings. ``wait_timeout`` in seconds, 0: for ever. A lease
-    that is held already is kept if it is what is asked, else given back first.
+    that is held already is kept if it is what is asked, else it ends when the
+    other one is granted. Where nothing fits beside it, it is parked meanwhile.
     What is asked here stays asked for the life of the process.
 
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
@@ -70,19 +72,23 @@ def lease(
 ) -> Iterator[Grant]:
     """Hold a lease for a block of code. Arguments and errors as in :func:`request`.
 
-    A lease that the process holds already and that fits is used, and kept
-    after the block.
+    A lease that the process holds already and that is enough is used, and kept
+    after the block. Blocks that run at the same time hold one together, and the
+    last one gives it back.
     """
-    before = broker().grant
-    ask = make_ask(gpus, memory, priority_class)
-    grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
+    with hold(Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)) as grant:
+        yield grant
+
+
+@contextmanager
+def hold(needs: Needs) -> Iterator[Grant]:
+    """What :func:`lease` does, with checked needs."""
+    blocks = broker().blocks
+    grant = blocks.enter(needs)
     try:
         yield grant
     finally:
-        now = broker().grant
-        taken_here = before is None or before.lease != grant.lease
-        if taken_here and now is not None and now.lease == grant.lease:
-            release()
+        blocks.leave(grant)
 
 
 def status() -> dict[str, Any]:

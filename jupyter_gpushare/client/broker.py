@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
@@ -17,7 +18,8 @@ from ..protocol.messages import Method, Notice, Notification
 from ..protocol.notebook import Notebook
 from . import display
 from .adapters import registry
-from .errors import GpuShareError, LeaseLost, NodeUnavailable
+from .blocks import Blocks
+from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .frameworks import Frameworks, is_live
 from .giveback import GivingBack
 from .grant import Grant, read_grant
@@ -30,6 +32,7 @@ from .session import Link, NobodyThere, Session
 from .setaside import SetAside
 from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .task import SESSION_NAME, describe_task
+from .tracebacks import stopped_waiting
 from .turns import Turns
 from .visible import cuda_started
 
@@ -60,38 +63,44 @@ class Broker:
         *,
         make_display: Callable[[], display.Display] = display.waiting_display,
         say: Callable[[str], None] = display.say,
+        note: Callable[[str], None] = display.note,
     ) -> None:
         self._environ = environ
         self._traits = traits
         self._make_display = make_display
-        self._say = say
+        self._note = note
+        self._say = display.Voice(say, lambda: self._giving.no_code_runs)
         self._said: set[str] = set()
         self._asked = Ask()
         self._notebook: Notebook | None = None  # as its server told it last
         self._session: Session | None = None
         self._session_lock = threading.Lock()  # never held for longer than a hello
         self._holding = Holding(environ)
-        self._frameworks = Frameworks(say)
+        self._frameworks = Frameworks(self._say)
         self._limits = Limits(self._frameworks.limit, self._answer_limits)
-        self._aside = SetAside(self._holding, self._frameworks, environ, say)
+        self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(
             self._holding,
             self._frameworks,
             self._aside,
             session=lambda: self._session,
             connect=self._connect,
-            say=say,
+            say=self._say.now,
         )
         self.turns = Turns(
             lambda: self._session,
             lambda: self.grant if self.standing is Standing.HELD else None,
-            say=say,
+            say=self._say,
         )
         self.turns.limited = self._limit_turn
         self._found: Found | None = find_socket(environ)
         self._deserted = False
         self._silent_until = 0.0
         self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
+        self._cancelled: Callable[[], bool] | None = None  # for the wait under `Holding.lock`
+        self.blocks = Blocks(self)
+        self._announces = True  # once a process
+        self._told_cuda_goes_on = False  # once a lease
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
         self._parent_secret = environ.get(names.SECRET)
@@ -160,7 +169,7 @@ class Broker:
             return
         self._frameworks.add(module, adapter, loaded)
         if self._late(adapter):
-            adapter.first_use(loaded, lambda: self.ensure(f"first use of {module}"), self.expected)
+            adapter.first_use(loaded, lambda: self._at_first_use(module), self.expected)
         else:
             adapter.after(loaded, self._grant_for(adapter))
             if self.standing is Standing.HELD:
@@ -174,6 +183,54 @@ class Broker:
             and self.standing in (Standing.FREE, Standing.LOST)
             and self.settings.acquire is Acquire.FIRST_USE
         )
+
+    def _at_first_use(self, module: str) -> Grant | None:
+        return self.ensure(f"first use of {module}")
+
+    @property
+    def asks_again(self) -> tuple[Acquire, Sequence[str]] | None:
+        """When a GPU that was given back is asked for again, and by which frameworks' use.
+
+        ``None``: not by itself, or there is none to be asked for.
+        """
+        names = self._frameworks.names(late=False)
+        if not names or self.standing not in (Standing.FREE, Standing.LOST):
+            return None
+        if not self.configured or self._holding.visible.hidden_by_user:
+            return None
+        if self._ask_as_known().gpus == 0:
+            return None
+        if self.settings.acquire is Acquire.FIRST_USE:
+            names = self._frameworks.names(late=True)
+        return (Acquire.IMPORT, names) if names else (Acquire.FIRST_USE, ())
+
+    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
+        """A cell is about to run, and ``used`` says which framework of some it uses.
+
+        Where a GPU was given back, the cell has one again first, as the first import had. Waits
+        visibly; raises nothing. Ctrl-C bars the cell (`barred` says why).
+        """
+        asks = self.asks_again
+        framework = used(asks[1]) if asks is not None and asks[1] else None
+        if framework is None:
+            return
+        if cuda_started():
+            if not self._told_cuda_goes_on:
+                self._told_cuda_goes_on = True
+                self._say(
+                    f"This cell uses {framework} without a lease: this kernel's GPUs were given "
+                    "back, and CUDA runs on in it. `%gpushare request` asks for GPUs again; if "
+                    "they are others, restart the kernel."
+                )
+            return
+        try:
+            self.ensure(f"use of {framework}")
+        except KeyboardInterrupt:
+            self._stopped[threading.get_ident()] = (
+                "You stopped waiting for a GPU, so this cell was not run."
+            )
+        except GpuShareError as error:
+            self._stopped[threading.get_ident()] = f"{error} This cell was not run."
 
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
@@ -214,11 +271,22 @@ class Broker:
                 self._holding.visible.hide(children_may_ask=False)
                 return None
             try:
-                return self._join() if self._parent_lease else self._request(asked)
+                grant = self._join() if self._parent_lease else self._request(asked)
             except GpuShareError as error:
                 return self._fall_back(why, error)
             except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
                 return self._fall_back(why, _internal(error))
+            if grant is not None and self.standing is Standing.HELD:
+                self._announce(grant)
+            return grant
+
+    def _announce(self, grant: Grant) -> None:
+        """Say what was granted, once: nothing shows that it is not the CPU."""
+        announces, self._announces = self._announces, False
+        if announces and self.settings.show_grant:
+            node = self._session.node.get("node") if self._session is not None else None
+            simulated = isinstance(node, Mapping) and node.get("simulated") is True
+            self._note(f"{grant.words} (simulated)" if simulated else grant.words)
 
     # -- what people and programs call -------------------------------------------------
 
@@ -237,33 +305,59 @@ class Broker:
         """What the next request asks, stronger than any setting."""
         self._asked = ask
 
-    def request(self, ask: Ask, *, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+    @property
+    def lock(self) -> threading.RLock:
+        """`Holding.lock`: who has it changes what is held."""
+        return self._holding.lock
+
+    def request(
+        self,
+        ask: Ask,
+        *,
+        wait: bool = True,
+        wait_timeout: float | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Grant:
         """Get a lease, waiting visibly. ``wait_timeout`` in seconds; ``None``: as the settings say.
 
-        A process has one lease at a time. One that is held already is kept if
-        it is what is asked, else given back first. Raises
+        ``cancelled()`` is asked now and then, and ends the wait.
+
+        A process has one lease at a time. One that is held or parked already is kept if it is
+        what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
-        return self._request(ask.over(self.ask()), wait, wait_timeout)
-
-    def _request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        wanted = ask.over(self.ask())
         with self._holding.lock:
             self._holding.settle()
-            self._aside.must_be_whole()
-            if self.standing is Standing.PARKED:
-                self.release()
-            if self.grant is not None:
-                if _is_what_is_asked(self.grant, wanted):
-                    return self.grant
-                self._give_way()
-            return self._ask_node(wanted, wait, wait_timeout)
+            self._cancelled = cancelled
+            try:
+                return self._request(wanted, wait, wait_timeout)
+            finally:
+                self._cancelled = None
+
+    def _request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        had = self._holding.had
+        if had is not None and _is_what_is_asked(had, wanted):
+            away = self.grant is None or self._aside.holds
+            return self._resume(wait, wait_timeout) if away else had
+        self._aside.must_be_whole()
+        if had is not None:
+            return self._exchange(wanted, wait, wait_timeout)
+        return self._ask_node(wanted, wait, wait_timeout)
 
     def release(self) -> str | None:
         """Give the lease back; the lease's state then, or ``None`` if there was none.
 
         Raises :class:`GpuShareError`.
         """
-        return self._giving.release()
+        state = self._giving.release()
+        self._watch_first_use()
+        return state
+
+    def _watch_first_use(self) -> None:
+        """The GPUs were given back: whoever starts CUDA now asks for them first."""
+        if self.asks_again is not None and not cuda_started():
+            self._frameworks.catch_first_use(self._at_first_use, self.expected)
 
     def park(self) -> Given | None:
         """Give the GPUs back and keep the variables; ``None``: there is nothing to give.
@@ -302,6 +396,8 @@ class Broker:
         """
         me = threading.get_ident()
         self._stopped.pop(me, None)
+        if self._giving.busy:
+            self._say.deliver()
         if self.turns.is_gated:
             self.turns.before_cell()
         if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._aside.holds:
@@ -375,9 +471,12 @@ class Broker:
         """After a fork: a broker for the child, whose parent's lease is its own, too."""
         if self._session is not None:
             self._session.abandon_in_child()
-        child = Broker(self._environ, self._traits, make_display=self._make_display, say=self._say)
+        child = Broker(
+            self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
+        )
         child._asked, child._said = self._asked, self._said
         child._notebook = self._notebook
+        child._announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
         # What was copied from the parent still asks us: a gate that is closed there is none here.
@@ -441,7 +540,10 @@ class Broker:
         self._tell_frameworks()
         return grant
 
-    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+    def _ask_node(
+        self, ask: Ask, wait: bool, wait_timeout: float | None, *, exactly: bool = False
+    ) -> Grant:
+        """Ask and wait. ``exactly``: with no more than that, as a shared reservation may be."""
         session = self._connect()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
@@ -457,11 +559,18 @@ class Broker:
             session.let_go(lease)
             session.tell_surely(Method.RELEASE, lease=lease)
 
-        return self._obtain(
-            session,
-            lambda queued, waiting, away: session.request(params, queued, waiting, bound, away),
-            leave,
-        )
+        def request(
+            queued: Callable[[Mapping[str, Any]], None],
+            waiting: Callable[[], None],
+            away: Callable[[float], None],
+        ) -> dict[str, Any]:
+            result = session.request(params, queued, waiting, bound, away)
+            if exactly and not _is_what_is_asked(read_grant(result), ask):
+                leave(str(result["lease"]))
+                raise QuotaExceeded("It is more than was asked for.", Reason.NO_RESOURCES)
+            return result
+
+        return self._obtain(session, request, leave)
 
     def _told_environ(self) -> Mapping[str, str]:
         """The environment, with the notebook's name of now: the one at the start may be old."""
@@ -478,20 +587,27 @@ class Broker:
             shown.update(notice)
 
         def waiting() -> None:
+            if self._cancelled is not None and self._cancelled():
+                raise GpuShareError("Nobody waits for the GPU any more: the wait was cancelled.")
             if last:
                 shown.update(last)
 
         result: dict[str, Any] = {}
+        is_over = False
         try:
             result = ask(queued, waiting, shown.away)
             # Stopped between the node manager's word and ours, nobody would have the lease.
             with deaf_to_interrupts():
-                shown.done("GPUs granted.")
                 grant = self._take(session, result)
-        except BaseException:
-            if not result:
+                is_over = True
+                if shown.done(f"Granted: {grant.words}."):
+                    self._announces = False
+        except BaseException as error:
+            if not is_over:
                 shown.done(None)
-            elif self.grant is None:
+            if not result and isinstance(error, KeyboardInterrupt):
+                stopped_waiting(error, "you stopped waiting for GPUs.")
+            elif result and (self.grant is None or self.grant.lease != result["lease"]):
                 with deaf_to_interrupts():
                     leave(str(result["lease"]))
             raise
@@ -524,41 +640,55 @@ class Broker:
         kept = result.get("seconds") if isinstance(result, dict) else None
         return float(kept) if isinstance(kept, int | float) else 0.0
 
-    def _resume(self) -> Grant:
+    def _resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        """What was parked, again. ``wait`` false: now or never."""
         lease = self._holding.parked
         if lease is None and self.grant is not None:
             self._settle_in(self.grant)  # it has its GPUs, and failed the first time
             return self.grant
         if lease is None:
-            return self._ask_node(self.ask(), True, None)
-        session, bound = self._connect(), self.settings.wait_timeout
+            return self._ask_node(self.ask(), wait, wait_timeout)
+        session = self._connect()
+        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
             return self._obtain(
                 session,
-                lambda queued, waiting, away: session.resume(lease, queued, waiting, bound, away),
+                lambda queued, waiting, away: session.resume(
+                    lease, queued, waiting, bound, away, wait=wait
+                ),
                 lambda lease: session.tell_surely(Method.PARKED, lease=lease),
             )
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._holding.drop_parked()
-            return self._ask_node(self.ask(), True, None)
+            return self._ask_node(self.ask(), wait, wait_timeout)
 
     def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
         self._limits.forget()
+        before, was = self._holding.had, self.standing
         replaced = self._holding.take(grant, str(result.get("secret", "")))
         if not session.holds(grant.lease):
             # Its end was told between the grant and now, when it was not known to be ours.
             message = "The GPU lease ended as soon as it was granted."
             self._holding.lose(grant.lease, message)
             self._holding.settle()
+            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
+                self._holding.park(before)
+                session.tell_surely(Method.PARKED, lease=before.lease)
             raise LeaseLost(message, Reason.UNKNOWN_LEASE)
+        if before is not None and before.lease != grant.lease:
+            session.let_go(before.lease)
+            if was is not Standing.JOINED:
+                session.tell_surely(Method.RELEASE, lease=before.lease)
         self._aside.granted(session)
         if replaced is not None:
+            more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
             self._say_once(
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
-                "lease. For more GPUs use `%gpushare request --gpus N` or JUPYTER_GPUSHARE_GPUS."
+                f"lease. For more GPUs {more}."
             )
+        self._told_cuda_goes_on = False
         return grant
 
     def _settle_in(self, grant: Grant) -> None:
@@ -576,14 +706,32 @@ class Broker:
         if busy is not None:
             self.set_activity(busy)
 
-    def _give_way(self) -> None:
-        """Give the lease back for another one. Raises :class:`GpuShareError`."""
+    def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
+
+        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
+        request must not wait for GPUs that its own process holds.
+        """
         if cuda_started():
             raise GpuShareError(
                 "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
                 "them any more. Restart the kernel (or the program) and ask before CUDA is used."
             )
-        self.release()
+        if self.standing is not Standing.HELD:
+            return self._ask_node(wanted, wait, wait_timeout)
+        try:
+            return self._ask_node(wanted, False, None, exactly=True)
+        except QuotaExceeded as error:
+            if error.reason is not Reason.NO_RESOURCES:
+                raise
+        self._giving.step_aside()
+        try:
+            return self._ask_node(wanted, wait, wait_timeout)
+        except BaseException:
+            with suppress(GpuShareError):
+                if self._holding.parked is not None:
+                    self._resume(wait=False)
+            raise
 
     def _tell_frameworks(self) -> None:
         self._frameworks.tell(self._grant_for)
@@ -631,9 +779,11 @@ class Broker:
             return
         self._say(
             f"The GPU lease of this process has ended: {message} What it still keeps on the GPU "
-            "counts as used without a lease. Save your work; `%gpushare request` or a restart "
-            "asks for a new one."
+            "counts as used without a lease. Save your work; "
+            + display.advice("`%gpushare request` or a restart asks", "starting it again asks")
+            + " for a new one."
         )
+        self._watch_first_use()
 
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""
@@ -659,7 +809,7 @@ class Broker:
             else:
                 self._say(str(message.params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING and message.params.get("lease") == self.lease:
-            self._say(str(message.params.get("message", "This kernel is idle.")))
+            self._say.now(str(message.params.get("message", "This kernel is idle.")))
 
     def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._is_promised():
@@ -671,7 +821,11 @@ class Broker:
         self._holding.visible.hide(children_may_ask=False)
         self._say(
             f"`{why}` goes on without a GPU (fallback = cpu): {error} "
-            "`%gpushare request` tries again, as long as CUDA is not used."
+            + display.advice(
+                "`%gpushare request` tries again, as long as CUDA is not used.",
+                "Starting the program again tries again; with JUPYTER_GPUSHARE_FALLBACK=error "
+                "it would stop here.",
+            )
         )
         return None
 
@@ -689,9 +843,7 @@ def _not_run(why: str) -> str:
 
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
-    enough = ask.memory is None or all(
-        gpu.memory == min(ask.memory, gpu.capacity) for gpu in grant.gpus
-    )
+    enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
     return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
 
 

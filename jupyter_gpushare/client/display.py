@@ -31,8 +31,8 @@ class Display(Protocol):
     def away(self, left: float) -> None:
         """There is no node manager at present; it is waited for, ``left`` more seconds."""
 
-    def done(self, text: str | None = None) -> None:
-        """The wait is over; ``text`` says how, if that is worth a line."""
+    def done(self, text: str | None = None) -> bool:
+        """The wait is over; ``text`` says how. Whether anything was shown."""
 
 
 def say(text: str) -> None:
@@ -42,6 +42,59 @@ def say(text: str) -> None:
         sys.stderr.flush()
     except Exception:  # noqa: BLE001 - anything may stand in for stderr, and nobody reads it now
         return
+
+
+def note(text: str) -> None:
+    """A quiet line: in a notebook's cell, on a terminal, and in nobody's log file. Never raises."""
+    publisher = notebook_publisher()
+    try:
+        if publisher is not None:
+            publisher.publish({"text/plain": text, "text/html": render.note_html(text)})
+        elif sys.stderr.isatty():
+            say(text)
+    except Exception:  # noqa: BLE001 - as in `say`
+        return
+
+
+def advice(magic: str, program: str) -> str:
+    """What to do, for one who has our magics, or for a program, which has none."""
+    lines = getattr(getattr(running_shell(), "magics_manager", None), "magics", {})
+    return magic if "gpushare" in lines.get("line", {}) else program
+
+
+class Voice:
+    """Says things to the person: at once, but in a notebook only while a cell runs.
+
+    What is written between two cells would become part of the one before, and be saved with it.
+    So it is kept for the next one (``voice(text)``), or, where only the panel tells it in time,
+    left out (``voice.now(text)``).
+    """
+
+    def __init__(self, say: Callable[[str], None], no_code_runs: Callable[[], bool]) -> None:
+        self.at_once = say
+        self._no_code_runs = no_code_runs
+        self._kept: dict[str, None] = {}
+
+    def __call__(self, text: str) -> None:
+        """What matters later, too."""
+        if self._would_be_misplaced():
+            self._kept[text] = None
+        else:
+            self.at_once(text)
+
+    def now(self, text: str) -> None:
+        """What is of no use later."""
+        if not self._would_be_misplaced():
+            self.at_once(text)
+
+    def deliver(self) -> None:
+        """A cell runs: what was kept belongs to it."""
+        kept, self._kept = self._kept, {}
+        for text in kept:
+            self.at_once(text)
+
+    def _would_be_misplaced(self) -> bool:
+        return self._no_code_runs() and notebook_publisher() is not None
 
 
 def running_shell() -> Any:
@@ -131,12 +184,13 @@ class NotebookDisplay:
             line = f"{render.away_line(left, self._pace.elapsed)} {_STOP_NOTEBOOK}"
             self._publish(line, render.notice_html(line, good=False))
 
-    def done(self, text: str | None = None) -> None:
+    def done(self, text: str | None = None) -> bool:
         if not self._there:
-            return
+            return False
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._publish(line, render.notice_html(line, good=text is not None))
+        return True
 
     def _publish(self, text: str, html: str) -> None:
         update, self._there = self._there, True
@@ -182,12 +236,13 @@ class TerminalDisplay:
         else:
             self._write(f"jupyter_gpushare: {line}\n")
 
-    def done(self, text: str | None = None) -> None:
+    def done(self, text: str | None = None) -> bool:
         if not self._pace.shown:
-            return
+            return False
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")
+        return True
 
     def _write(self, text: str) -> None:
         try:

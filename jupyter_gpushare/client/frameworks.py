@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ class Frameworks:
     def find(self, module: str) -> registry.Adapter | None:
         """A new adapter; ``None`` where there is none that works."""
         try:
-            return registry.find(module)
+            adapter = registry.find(module)
+            if adapter is not None and hasattr(adapter, "say"):
+                adapter.say = self._say
+            return adapter
         except Exception as error:  # noqa: BLE001 - another package's adapter may raise anything
             self._say(f"The adapter for {module} cannot be used and is left out: {error!r}")
             return None
@@ -49,6 +53,25 @@ class Frameworks:
     def inherit(self, parent: Frameworks) -> None:
         """After a fork: what the parent had imported is imported here."""
         self._known = parent._known
+
+    def catch_first_use(
+        self, acquire: Callable[[str], Grant | None], expected: Callable[[], int]
+    ) -> None:
+        """Have those ask before they start CUDA that can and have not started it."""
+        for module, adapter, loaded in self._loaded():
+            try:
+                if adapter.catches_first_use and adapter.cuda_started(loaded) is False:
+                    adapter.first_use(loaded, partial(acquire, module), expected)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not watch its first use: {error!r}")
+
+    def names(self, *, late: bool) -> Sequence[str]:
+        """The loaded ones that cells may use; ``late``: without those that ask when CUDA starts."""
+        return [
+            module
+            for module, adapter, _ in self._loaded()
+            if not (late and adapter.catches_first_use)
+        ]
 
     def look_around(self) -> None:
         """Take in the frameworks that were imported before anybody asked us."""

@@ -63,6 +63,11 @@ class GivingBack:
         """Whether a cell runs; ``None``: nobody has told."""
         return self._busy
 
+    @property
+    def no_code_runs(self) -> bool:
+        """Whether it is known that none of the person's code runs."""
+        return self._busy is False and not self._at_work
+
     def set_busy(self, busy: bool) -> None:
         """A cell begins, or none runs any more. Waits for an instant."""
         with self._between_cells:
@@ -127,7 +132,7 @@ class GivingBack:
             used = self._measured(session, grant.lease)
             needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
             if not self._uses_cuda(needs):
-                self._parked(session, grant.lease, Given(Rung.RELEASE))
+                self._parked(session, Given(Rung.RELEASE))
                 return self._aside.given
             # Only what is idle may move to host memory, and this cell is ours.
             session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
@@ -138,6 +143,10 @@ class GivingBack:
                 if holding.standing is Standing.PARKING:
                     holding.standing = Standing.HELD
             return self._aside.given
+
+    def step_aside(self) -> None:
+        """Park a lease that has nothing on its GPUs, while another one is asked for."""
+        self._parked(self._connect(), Given(Rung.RELEASE))
 
     def _measured(self, session: Session, lease: str) -> dict[str, int]:
         """Bytes that were measured of a lease on its GPUs, where they are known."""
@@ -184,7 +193,7 @@ class GivingBack:
                             why = f"There is no thread to park with ({error})."
                             session.tell_surely(Method.KEPT, lease=lease, reason=why)
                         return
-                    self._parked(session, lease, Given(Rung.RELEASE))
+                    self._parked(session, Given(Rung.RELEASE))
                 else:
                     self._tell_parked(session, lease)
         finally:
@@ -194,7 +203,7 @@ class GivingBack:
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
         # Not told that no cell runs: then one does, or nobody would tell of the next.
-        if self._busy is not False or self._at_work:
+        if not self.no_code_runs:
             return False
         holding = self._holding
         if not is_new:
@@ -269,12 +278,15 @@ class GivingBack:
 
         given = self._aside.give(needs, plan)
         if self._holding.standing is not Standing.LOST:
-            self._parked(session, lease, given)
+            self._parked(session, given)
 
-    def _parked(self, session: Session, lease: str, given: Given) -> None:
-        self._holding.park(lease)
+    def _parked(self, session: Session, given: Given) -> None:
+        grant = self._holding.had
+        if grant is None:
+            return  # it was lost meanwhile
+        self._holding.park(grant)
         self._aside.given = given
-        self._tell_parked(session, lease)
+        self._tell_parked(session, grant.lease)
 
     def _tell_parked(self, session: Session, lease: str) -> None:
         given = self._aside.given

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..protocol.errors import Reason
+from ..protocol.sizes import format_size
 from .errors import NodeUnavailable
 
 _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
@@ -53,6 +54,16 @@ class Grant:
         return ",".join(gpu.uuid for gpu in self.gpus)
 
     @property
+    def words(self) -> str:
+        """``GPU 0, 24 GiB``; ``GPU 0 and GPU 1, 8 GiB of 24 GiB each``."""
+        gpus = sorted(self.gpus, key=lambda gpu: gpu.index)
+        shares = [_share(gpu) for gpu in gpus]
+        if len(set(shares)) > 1:
+            return "; ".join(f"GPU {gpu.index}, {_share(gpu)}" for gpu in gpus)
+        names = " and ".join(f"GPU {gpu.index}" for gpu in gpus)
+        return f"{names}, {shares[0]}{' each' if len(gpus) > 1 else ''}"
+
+    @property
     def allocator_limit(self) -> int | None:
         """The smallest `GrantedGpu.allocator_limit`, for frameworks with one limit for all."""
         limits = [limit for gpu in self.gpus if (limit := gpu.allocator_limit) is not None]
@@ -65,6 +76,11 @@ class Grant:
             limit / gpu.capacity for gpu in self.gpus if (limit := gpu.allocator_limit) is not None
         ]
         return min(shares, default=None)
+
+
+def _share(gpu: GrantedGpu) -> str:
+    whole = format_size(gpu.capacity)
+    return whole if gpu.whole else f"{format_size(gpu.memory)} of {whole}"
 
 
 def read_grant(result: Mapping[str, Any]) -> Grant:

@@ -62,7 +62,7 @@ class Holding:
         self.lock = threading.RLock()
         self.standing = Standing.FREE
         self.grant: Grant | None = None
-        self.parked: str | None = None  # the lease, while its GPUs are given back
+        self.put_by: Grant | None = None  # what a parked lease had
         self.lost: str | None = None  # why
         self.visible = Visible(environ)
         self.cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
@@ -70,9 +70,19 @@ class Holding:
         self._lost_gpus: tuple[str, ...] | None = None
 
     @property
+    def parked(self) -> str | None:
+        """The lease, while its GPUs are given back."""
+        return None if self.put_by is None else self.put_by.lease
+
+    @property
+    def had(self) -> Grant | None:
+        """What is held, or was until it was parked."""
+        return self.put_by if self.grant is None else self.grant
+
+    @property
     def lease(self) -> str | None:
         """The lease of this process, held or parked."""
-        return self.parked if self.grant is None else self.grant.lease
+        return None if self.had is None else self.had.lease
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -81,7 +91,7 @@ class Holding:
 
     def take(self, grant: Grant, secret: str) -> str | None:
         """A lease of our own is held; the value that ``CUDA_VISIBLE_DEVICES`` had from the user."""
-        self.grant, self.standing, self.lost, self.parked = grant, Standing.HELD, None, None
+        self.grant, self.standing, self.lost, self.put_by = grant, Standing.HELD, None, None
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = secret
         return self.visible.show(grant)
@@ -92,14 +102,14 @@ class Holding:
         self.standing, self.lost = Standing.JOINED, None
         return self.grant
 
-    def park(self, lease: str) -> None:
+    def park(self, grant: Grant) -> None:
         """The GPUs are given back, the lease goes on."""
         self.forget()
-        self.parked, self.standing = lease, Standing.PARKED
+        self.put_by, self.standing = grant, Standing.PARKED
 
     def drop_parked(self) -> None:
         """The parked lease is given up, or has ended."""
-        self.parked, self.standing = None, Standing.FREE
+        self.put_by, self.standing = None, Standing.FREE
 
     def forget(self) -> None:
         """Nothing is held any more."""
@@ -114,7 +124,7 @@ class Holding:
         On the session's thread, without the lock; the environment is left to `settle`.
         """
         if self.parked == lease:
-            self.parked = None
+            self.put_by = None
         elif self.grant is not None and self.grant.lease == lease:
             self._lost_gpus, self.grant = self.gpus, None
         else:

@@ -3,9 +3,8 @@
 Subshells run several cells at once, and a cell may run another one, so it is
 a count and no switch. Silent executions (a front end that looks at variables)
 and widgets' messages do not count, but nothing is taken from the GPU under them.
-Nothing here may break a cell, and only a lease that was given back
-while nothing ran may delay it: nothing is imported, and the node manager is
-told by the session's own thread.
+Nothing here may break a cell, and only a GPU that was given back may delay it: nothing is
+imported otherwise, and the node manager is told by the session's own thread.
 
 What lies elsewhere is never used by mistake: a cell, wherever it runs, has it back
 first or is refused; silent code is refused; a widget's has it back first, for
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -77,8 +76,8 @@ def _is_ours(cell: str) -> bool:
 class CellWatch:
     """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
-    Then ``resume()``, before a thread's first one runs: the one thing here that may
-    wait, visibly, for a GPU that was given back while nothing ran.
+    Then ``resume()`` and ``uses(cell)``, before a thread's first one runs: the only things here
+    that may wait, visibly, for a GPU that was given back.
     ``code(begins, is_refusable)`` is called around whatever runs, cells and all.
     """
 
@@ -89,9 +88,11 @@ class CellWatch:
         barred: Callable[[], str | None] = lambda: None,
         code: Callable[[bool, bool], None] = lambda begins, is_refusable: None,
         is_refusable: Callable[[], bool] = lambda: True,
+        uses: Callable[[str], None] = lambda cell: None,
     ) -> None:
         self._tell = tell
         self._resume = resume
+        self._uses = uses
         self._code = code
         self._is_refusable = is_refusable
         self._lock = threading.Lock()
@@ -124,6 +125,7 @@ class CellWatch:
                     self._code(True, False)
                 else:
                     self._resume()
+                    self._uses(text)
             except Exception:  # noqa: BLE001 - as below
                 return
 
@@ -282,6 +284,21 @@ def resume() -> None:
         before_cell()
 
 
+def before_use(ip: Any, cell: str) -> None:
+    """Ask for a GPU again where one was given back, and the cell uses a framework."""
+    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
+    ask = getattr(acquire, "before_use", None)
+    if ask is None:
+        return
+
+    def used(frameworks: Collection[str]) -> str | None:
+        from .uses import used_framework
+
+        return used_framework(cell, ip.transform_cell, ip.user_ns, frameworks)
+
+    ask(used)
+
+
 def barred() -> str | None:
     """Why no cell may run now."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
@@ -298,7 +315,7 @@ def code(begins: bool, is_refusable: bool) -> None:
 
 
 def annotate(error: BaseException) -> None:
-    """Add what is known about the GPUs to a framework's out-of-memory error."""
+    """Add what is known about the GPUs to an error, and take out our frames."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
     add = getattr(acquire, "annotate", None)
     if add is not None:
@@ -327,7 +344,7 @@ def install(ip: Any) -> CellWatch:
         header = parent.get("header", parent)
         return messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
-    watch = CellWatch(tell, resume, barred, code, is_refusable)
+    watch = CellWatch(tell, resume, barred, code, is_refusable, lambda cell: before_use(ip, cell))
     ip.ast_transformers.append(watch.gate)
     ip.events.register("pre_execute", watch.code_begins)
     ip.events.register("pre_run_cell", watch.cell_begins)

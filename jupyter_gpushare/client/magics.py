@@ -10,12 +10,18 @@ import argparse
 import ast
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from traitlets import Enum, TraitError, TraitType
+from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
 
 from . import kernel
@@ -43,6 +49,7 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
+MAGICS = ("%gpushare", "%%gpushare")
 _HISTORY = 20  # events shown
 
 
@@ -119,6 +126,11 @@ class GpuShare(Configurable):
         help="interactive (a person waits) or batch (may wait longer).",
     ).tag(config=True)
 
+    show_grant = Bool(
+        True,
+        help="""Whether a line under the cell of the first import says which GPU was granted.""",
+    ).tag(config=True)
+
     def settings(self) -> Settings:
         """As the weakest source of this process's settings."""
         from .settings import Acquire, Ask, Fallback, Settings
@@ -129,6 +141,7 @@ class GpuShare(Configurable):
             acquire=Acquire(self.acquire),
             wait_timeout=self.wait_timeout or 0.0,
             outage_timeout=30.0 if self.outage_timeout is None else self.outage_timeout,
+            show_grant=self.show_grant,
         )
 
 
@@ -158,6 +171,15 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}. See `%gpushare help`.")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The options; a word that is none is named, with the one that was probably meant."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [name for one in self._actions for name in one.option_strings]
+            hint = _did_you_mean(unknown[0].partition("=")[0], known)
+            raise UsageError(f"{self.prog} knows no {unknown[0]!r}. {hint}")
+        return options
 
 
 @magics_class
@@ -240,7 +262,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left("left the queue, no GPU was taken.")) from None
+            raise _short(interrupt, _what_was_left(before)) from None
         broker().set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
@@ -256,16 +278,15 @@ class GpuShareMagics(Magics):
         if state is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
         elif grant is None:
-            self._tell(
-                "The parked lease is given up: cells run without a GPU until `%gpushare request`."
-            )
+            self._tell(f"The parked lease is given up.{_what_asks_again()}")
         elif state == "joined":
             self._tell(
                 "This process shared the lease of the process that started it, and has left it. "
                 "The lease itself goes on: only its owner gives it back."
             )
         else:
-            self._tell(f"Given back: {render.grant_words(grant)}.{_remains(grant)}")
+            remains = _remains(grant) or _what_asks_again()
+            self._tell(f"Given back: {render.grant_words(grant)}.{remains}")
 
     def _park(self, words: list[str]) -> None:
         _nothing_more("park", words)
@@ -293,7 +314,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().resume()
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left("left the queue; all stays parked.")) from None
+            raise _short(interrupt, _what_was_left(None)) from None
         if grant is None:
             self._tell("Nothing of this kernel is parked.")
         else:
@@ -309,15 +330,17 @@ class GpuShareMagics(Magics):
                 seconds = 0.0 if given == "off" else parse_seconds(given)
             except ValueError as error:
                 raise UsageError(f"%gpushare pin {given}: {error} `off` ends it.") from None
-        until = broker().pin(seconds)
+        grant, until = broker().grant, broker().pin(seconds)
+        gpus, are = ("GPU", "is") if grant is None or len(grant.gpus) == 1 else ("GPUs", "are")
         if until is None:
             self._tell("This kernel holds no GPU, so there is nothing to keep.")
         elif not until:
-            self._tell("This kernel's GPU is not kept any longer than the rule here says.")
+            self._tell(f"This kernel's {gpus} {are} not kept any longer than the rule here says.")
         else:
             from .render import duration
 
-            self._tell(f"This kernel keeps its GPU for {duration(until)}, also while it is idle.")
+            kept = duration(until)
+            self._tell(f"This kernel keeps its {gpus} for {kept}, also while it is idle.")
 
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True
@@ -325,10 +348,11 @@ class GpuShareMagics(Magics):
         ask = _ask(where, _asking(where).parse_args(words))
         run = self._compiled(cell)
         from . import render
+        from .blocks import covers
 
         held = broker().grant
         if held is not None:
-            if not _covers(held, ask):
+            if not covers(held, ask):
                 raise UsageError(
                     f"%%gpushare: the cell asks for {render.ask_words(ask)}, but this kernel "
                     f"already holds {render.grant_words(held)}, and can hold one lease at a time. "
@@ -413,27 +437,28 @@ def _nothing_more(verb: str, words: list[str]) -> None:
 
 
 def _unknown(verb: str) -> str:
+    return f"%gpushare knows no {verb!r}. {_did_you_mean(verb, VERB_OPTIONS, '%gpushare ')}"
+
+
+def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(verb, VERB_OPTIONS, 1)
-    hint = f"Did you mean `%gpushare {close[0]}`?" if close else "See `%gpushare help`."
-    return f"%gpushare knows no {verb!r}. {hint}"
+    close = get_close_matches(word, known, 1)
+    return f"Did you mean `{before}{close[0]}`?" if close else "See `%gpushare help`."
 
 
-def _covers(grant: Grant, ask: Ask) -> bool:
-    """Whether a lease that is held is enough for what is asked."""
-    enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
-    return enough and len(grant.gpus) >= (ask.gpus or 1)
-
-
-def _what_was_left(otherwise: str) -> str:
-    """What an interrupt has left; it may have come just after the grant."""
-    grant = broker().grant
-    if grant is None:
-        return otherwise
+def _what_was_left(before: Grant | None) -> str:
+    """What an interrupt has left of what was held ``before``; it may come just after the grant."""
     from .render import grant_words
 
-    return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+    grant, lease = broker().grant, broker().lease
+    if grant is not None and before is not None and grant.lease == before.lease:
+        return f"left the queue; this kernel still holds {grant_words(grant)}."
+    if grant is not None:
+        return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+    if lease is not None:
+        return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
+    return "left the queue, no GPU was taken."
 
 
 def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
@@ -457,6 +482,19 @@ def _give_back(grant: Grant) -> None:
         return
     if remains := _remains(grant):
         say(f"The cell's lease has ended.{remains}")
+
+
+def _what_asks_again() -> str:
+    """When this kernel asks for a GPU again, after it gave one back; "" if never by itself."""
+    from .settings import Acquire
+
+    asks = broker().asks_again
+    if asks is None:
+        return " Cells run without a GPU until `%gpushare request` or the import of a framework."
+    when, frameworks = asks
+    if when is Acquire.FIRST_USE:
+        return " The next start of CUDA asks for a GPU again."
+    return f" The next cell that uses {' or '.join(frameworks)} asks for a GPU again."
 
 
 def _remains(grant: Grant) -> str:
@@ -492,13 +530,28 @@ def _still_used(grant: Grant) -> bool:
 # -- tab completion ----------------------------------------------------------------------------
 
 
-def complete(_shell: Any, event: Any) -> list[str]:
-    """IPython's ``complete_command`` hook for ``%gpushare`` and ``%%gpushare``."""
-    words = str(event.text_until_cursor).split()
-    typed = "" if event.text_until_cursor[-1:].isspace() else words[-1]
-    before = words[: len(words) - bool(typed)]
-    if not before:
-        return []
+def complete(context: CompletionContext) -> SimpleMatcherResult:
+    """What may follow ``%gpushare`` and ``%%gpushare``; nobody else knows anything of that."""
+    line = context.text_until_cursor.lstrip()
+    words = line.split()
+    if not words or words[0] not in MAGICS or line == words[0]:
+        return {"completions": []}
+    typed = "" if line[-1:].isspace() else words[-1]
+    found = [one for one in completions(words[: len(words) - bool(typed)]) if one.startswith(typed)]
+    # What is typed already, where there is no more to say: else Python's names would be offered.
+    return {
+        "completions": [SimpleCompletion(one, type="gpushare") for one in found or [typed]],
+        "matched_fragment": typed,
+        "ordered": True,
+        "suppress": True,
+    }
+
+
+matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
+
+
+def completions(before: Sequence[str]) -> Sequence[str]:
+    """The words that may come after those of a line."""
     if before[0].startswith("%%"):
         options = OPTIONS
     elif len(before) == 1:
@@ -519,8 +572,8 @@ def load_ipython_extension(ipython: Any) -> None:
     ipython.configurables.append(traits)  # for %config
     use_traits(traits.settings)
     ipython.register_magics(GpuShareMagics(ipython))
-    for key in ("%gpushare", "%%gpushare"):
-        ipython.set_hook("complete_command", complete, str_key=key)
+    if ipython.Completer is not None and matcher not in ipython.Completer.custom_matchers:
+        ipython.Completer.custom_matchers.append(matcher)
     kernel.install(ipython)
 
 
@@ -530,8 +583,8 @@ def unload_ipython_extension(ipython: Any) -> None:
     for known in ipython.magics_manager.magics.values():
         known.pop("gpushare", None)
     ipython.magics_manager.registry.pop(GpuShareMagics.__name__, None)
-    for key in ("%gpushare", "%%gpushare"):
-        ipython.strdispatchers["complete_command"].strs.pop(key, None)
+    if ipython.Completer is not None and matcher in ipython.Completer.custom_matchers:
+        ipython.Completer.custom_matchers.remove(matcher)
     for ours in [c for c in ipython.configurables if isinstance(c, GpuShare | GpuShareMagics)]:
         ipython.configurables.remove(ours)
     use_traits(None)

@@ -283,6 +283,11 @@ def notice_html(text: str, *, good: bool) -> str:
     return _box(f"{_icon(state)} {escape(plain(text, 4000))}", state.colour)
 
 
+def note_html(text: str) -> str:
+    """A line that only informs."""
+    return f'<div style="color:{_MUTED}">{escape(plain(text))}</div>'
+
+
 def _box(inner: str, colour: str) -> str:
     return (
         '<div role="status" aria-live="polite" style="border-inline-start:3px solid '

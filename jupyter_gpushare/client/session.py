@@ -336,13 +336,20 @@ class Session:
         on_waiting: Callable[[], None],
         wait_timeout: float,
         on_away: Callable[[float], None] = lambda left: None,
+        *,
+        wait: bool = True,
     ) -> dict[str, Any]:
         """Ask for the GPUs of a parked lease again, and wait in the queue as :meth:`request` does.
+
+        ``wait`` false: now or never.
 
         Any exception, Ctrl-C too, leaves the queue and the lease parked. Raises
         :class:`GpuShareError`; :class:`LeaseLost` when the lease has ended.
         """
-        news, waiting = _QueueNews(), _Waiting(Method.RESUME, {"lease": lease}, again=True)
+        news, waiting = (
+            _QueueNews(),
+            _Waiting(Method.RESUME, {"lease": lease, "wait": wait}, again=True),
+        )
         try:
             with self._lock:
                 self._news[lease] = news

@@ -68,6 +68,7 @@ class Settings:
 
     ``answer_timeout`` (seconds) bounds every call but the wait in the queue;
     ``outage_timeout`` is for how long a node manager that was there is waited for.
+    ``show_grant``: a line says which GPU the first import got.
     """
 
     ask: Ask = Ask()
@@ -76,6 +77,7 @@ class Settings:
     wait_timeout: float = 0.0
     answer_timeout: float = 5.0
     outage_timeout: float = 30.0
+    show_grant: bool = True
     complaints: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -117,6 +119,16 @@ def parse_patience(text: Any) -> float:
     if not 0.05 <= seconds <= 3600:
         raise ValueError("it must be from 0.05 s to an hour.")
     return seconds
+
+
+def parse_switch(text: Any) -> bool:
+    """``on`` or ``off``. Raises :class:`ValueError`."""
+    plain = str(text).strip().lower()
+    if plain in ("on", "true", "1", "yes"):
+        return True
+    if plain in ("off", "false", "0", "no"):
+        return False
+    raise ValueError("write on or off.")
 
 
 def _word(kind: type[E]) -> Callable[[Any], E]:
@@ -181,6 +193,7 @@ def read_settings(
         fallback=of_env(names.FALLBACK, parse_fallback, base.fallback),
         acquire=of_env(names.ACQUIRE, parse_acquire, base.acquire),
         wait_timeout=of_env(names.WAIT_TIMEOUT, parse_seconds, base.wait_timeout),
+        show_grant=of_env(names.SHOW_GRANT, parse_switch, base.show_grant),
         answer_timeout=of_env(names.ANSWER_TIMEOUT, parse_patience, base.answer_timeout),
         outage_timeout=of_env(names.OUTAGE_TIMEOUT, parse_seconds, base.outage_timeout),
         complaints=(*base.complaints, *complaints),

@@ -155,12 +155,12 @@ def test_asking_the_same_again_changes_nothing(world: World, node: RunningNode) 
     assert len(held(node)) == 1
 
 
-def test_asking_for_more_gives_the_lease_back_first(world: World, node: RunningNode) -> None:
+def test_asking_for_more_ends_the_first_lease(world: World, node: RunningNode) -> None:
     broker = world.broker()
     first = broker.request(Ask(1))
     second = broker.request(Ask(2))
     assert first.lease != second.lease
-    assert [lease["id"] for lease in held(node)] == [second.lease]
+    until(lambda: [lease["id"] for lease in held(node)] == [second.lease], "the first has ended")
 
 
 def test_gpus_cannot_be_exchanged_once_cuda_runs(
@@ -394,6 +394,73 @@ def test_no_gpus_on_purpose(world: World, node: RunningNode, framework: Framewor
     assert world.environ[VISIBLE] == ""
     assert held(node) == []
     assert world.said == []
+
+
+def test_use_after_a_release_where_cuda_runs_on(
+    world: World, node: RunningNode, framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework.cuda_started = lambda module: True  # type: ignore[attr-defined]
+    broker = world.broker()
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    for module in (broker_module, holding_module):
+        monkeypatch.setattr(module, "cuda_started", lambda: True)
+    broker.release()
+    broker.before_use(lambda frameworks: None)
+    assert world.said == []
+    for _ in range(2):
+        broker.before_use(lambda frameworks: frameworks[0])
+    assert held(node) == []
+    assert broker.barred is None, "the cell runs"
+    (said,) = world.said
+    assert "This cell uses frame without a lease" in said
+    assert "`%gpushare request`" in said
+    until(lambda: all_is_free(node), "the memory is free again")
+    broker.request(Ask())
+    broker.release()
+    broker.before_use(lambda frameworks: frameworks[0])
+    assert len(world.said) == 2, "once a lease"
+
+
+def test_after_a_release_the_first_use_asks(
+    world: World, node: RunningNode, framework: Framework
+) -> None:
+    framework.catches_first_use = True
+    framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
+    broker = world.broker()
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    assert framework.expected() == -1, "it has its lease from the import on"
+    broker.release()
+    assert framework.expected() == 1
+    grant = framework.acquire()
+    assert grant is broker.grant
+    assert [lease["id"] for lease in held(node)] == [broker.lease]
+
+
+def test_first_use_is_not_asked_for_at_each_cell(
+    world: World, node: RunningNode, framework: Framework
+) -> None:
+    framework.catches_first_use = True
+    framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
+    broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use")
+    broker.before_framework("frame")
+    broker.after_framework("frame", FRAME)
+    framework.acquire()
+    broker.release()
+    broker.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
+    assert held(node) == []
+
+
+def test_a_refusal_of_another_lease_costs_nothing(world: World, node: RunningNode) -> None:
+    broker = world.broker()
+    first = broker.request(Ask(1))
+    with pytest.raises(QuotaExceeded):
+        broker.request(Ask(3))
+    with pytest.raises(QuotaExceeded):
+        broker.request(Ask(1, 99 * GIB))
+    assert broker.grant is first
+    assert [lease["id"] for lease in held(node)] == [first.lease]
 
 
 def test_trying_again_after_a_fallback(

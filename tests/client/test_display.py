@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_gpushare.client import display
 from jupyter_gpushare.client.display import NotebookDisplay, TerminalDisplay
+from jupyter_gpushare.client.grant import Grant, GrantedGpu
 
 FIRST = {"position": 2, "ahead": {"interactive": 1, "batch": 0}}
 SECOND = {"position": 1, "ahead": {"interactive": 0, "batch": 0}}
@@ -198,3 +199,51 @@ def test_a_narrow_real_terminal_is_never_wrapped() -> None:
         os.close(there)
 
     assert said == "\r\x1b[KWaiting for GPUs: position 2; 1 s so far"
+
+
+def test_in_a_notebook_nothing_is_said_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "notebook_publisher", Publisher)
+    said: list[str] = []
+    runs = [False]
+    voice = display.Voice(said.append, lambda: not runs[0])
+    voice("Your lease was revoked.")
+    voice.now("Your GPU is taken back in 30 s.")
+    voice("Your lease was revoked.")
+    assert said == []
+    runs[0] = True
+    voice.deliver()
+    voice.now("The turn is over.")
+    assert said == ["Your lease was revoked.", "The turn is over."]
+    voice.deliver()
+    assert len(said) == 2
+
+
+def test_elsewhere_all_is_said_at_once() -> None:
+    said: list[str] = []
+    voice = display.Voice(said.append, lambda: True)
+    voice("One.")
+    voice.now("Two.")
+    assert said == ["One.", "Two."]
+
+
+def test_a_note_is_for_a_terminal_and_for_no_log_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, log = Terminal(), io.StringIO()
+    for stream in (terminal, log):
+        monkeypatch.setattr(sys, "stderr", stream)
+        display.note("GPU 0, 24 GiB")
+    assert (terminal.getvalue(), log.getvalue()) == ("jupyter_gpushare: GPU 0, 24 GiB\n", "")
+    monkeypatch.setattr(sys, "stderr", None)
+    display.note("nobody hears this")
+
+
+def test_what_was_granted_in_words() -> None:
+    def gpu(index: int, memory: int, capacity: int = 24) -> GrantedGpu:
+        return GrantedGpu(f"GPU-{index}", index, "A card", memory * 2**30, capacity * 2**30)
+
+    for gpus, words in (
+        ((gpu(0, 24),), "GPU 0, 24 GiB"),
+        ((gpu(3, 8),), "GPU 3, 8 GiB of 24 GiB"),
+        ((gpu(1, 24), gpu(0, 24)), "GPU 0 and GPU 1, 24 GiB each"),
+        ((gpu(0, 24), gpu(1, 80, 80)), "GPU 0, 24 GiB; GPU 1, 80 GiB"),
+    ):
+        assert Grant("lease", gpus).words == words

@@ -127,6 +127,12 @@ def test_pin_takes_a_time_as_people_write_it(kernel: Kernel, time: str) -> None:
     assert "keeps its GPU for 20 min" in kernel.ok(f"%gpushare pin {time}").plain()
 
 
+def test_two_gpus_are_two(kernel: Kernel) -> None:
+    kernel.ok("%gpushare request --gpus 2")
+    assert "keeps its GPUs for 20 min" in kernel.ok("%gpushare pin 20m").plain()
+    assert "GPUs are not kept" in kernel.ok("%gpushare pin off").plain()
+
+
 @pytest.mark.parametrize("time", ["1h30", "soon", "30m 1h"])
 def test_pin_says_how_a_time_is_written(kernel: Kernel, time: str) -> None:
     reply = failed(kernel.run(f"%gpushare pin {time}"))
@@ -219,7 +225,13 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
         ("%gpushare request --memory 8Gib8", "--memory '8Gib8' cannot be used"),
         ("%gpushare request --class urgent", "interactive or batch"),
         ("%gpushare request 'open quote", "quotation"),
-        ("%gpushare request --gup 1", "--gup"),
+        ("%gpushare request --gup 1", "knows no '--gup'. Did you mean `--gpus`?"),
+        ("%gpushare request --gpu 1", "knows no '--gpu'. Did you mean `--gpus`?"),
+        ("%gpushare request --gpu=1", "Did you mean `--gpus`?"),
+        ("%gpushare request --xyzzy", "See `%gpushare help`."),
+        ("%gpushare history --limt 5", "Did you mean `--limit`?"),
+        ("%gpushare stauts", "Did you mean `%gpushare status`?"),
+        ("%%gpushare --memroy 8GiB\n1", "Did you mean `--memory`?"),
         ("%gpushare release now", "'now'"),
         ("%gpushare history --limit 0", "1 to 1000"),
         ("%gpushare history --limit x", "--limit"),
@@ -409,10 +421,21 @@ class TestCellMagic:
         assert kernel.ok("%%gpushare\n41 + 1;").of("execute_result") == []
 
 
-def test_tab_completes(kernel: Kernel) -> None:
+@pytest.mark.parametrize("jedi", [True, False])
+def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> None:
+    kernel.ok(f"%config IPCompleter.use_jedi = {jedi}")
     assert kernel.complete("%gpushare re") == ["request", "release", "resume"]
-    assert "history" in kernel.complete("%gpushare ")
-    assert "--gpus" in kernel.complete("%gpushare request --g")
+    assert kernel.complete("%gpushare ")[:4] == ["status", "quota", "request", "release"]
+    assert kernel.complete("%gpushare request --g") == ["--gpus"]
+    options = ["--gpus", "--memory", "--class", "--no-wait", "--later"]
+    for typed in ("", "-", "--"):
+        assert kernel.complete(f"%gpushare request {typed}") == options
+    assert kernel.complete("%%gpushare --") == options[:3]
+    assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
+    assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
+    assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"
+    assert kernel.complete("%gpush") == ["%gpushare", "%%gpushare"]
+    assert kernel.complete("%%gpushare --gpus 1\nimpo") == ["import"]
     assert kernel.complete("%gpushare request --class b") == ["batch"]
     assert "--gpus" not in kernel.complete("%gpushare request --gpus 1 --")
     assert "8GiB" in kernel.complete("%gpushare request --memory ")
@@ -507,7 +530,8 @@ def test_loading_is_cheap_and_unloading_leaves_nothing(tmp_path: Path, node: Run
         "run('%unload_ext jupyter_gpushare')\n"
         "print('gpushare' in str(shell.magics_manager.magics))\n"
         "print([c for e in shell.events.callbacks.values() for c in e if 'gpushare' in repr(c)])\n"
-        "print('gpushare' in str(shell.strdispatchers), 'GpuShare' in str(shell.configurables))\n"
+        "print('gpushare' in str(shell.Completer.matchers), "
+        "'GpuShare' in str(shell.configurables))\n"
         "run('%load_ext jupyter_gpushare')\nrun('%reload_ext jupyter_gpushare')\n"
         "run('%gpushare help')",
         tmp_path,

@@ -450,3 +450,86 @@ def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
         assert "The driver is too old." in kept.params.reason
         until(lambda: broker.standing is Standing.PARKED, "it stays parked")
         broker.close()
+
+
+# -- another request beside what is held or parked -----------------------------------------------
+
+
+def test_interrupting_a_request_keeps_what_is_parked(node: RunningNode, tmp_path: Path) -> None:
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        node.client("bob") as bob,
+        node.client("root") as root,
+    ):
+        alices.ok("import torch")
+        bobs = bob.wait(bob.ask())["lease"]
+        parked = state_of(root, "alice")
+        assert parked is not None
+        assert parked["state"] == "parked"
+        for line in ("%gpushare request", "%gpushare request --memory 8GiB"):
+            asks = alices.start(line)
+            shows(alices, asks, "Waiting for GPUs: position 1")
+            alices.interrupt()
+            error = alices.finish(asks).error()
+            assert "stays parked" in "".join(error["traceback"]), line
+            until(lambda: not root.call(Method.STATUS)["queue"], "she left the queue")
+            after = state_of(root, "alice")
+            assert after is not None
+            assert (after["id"], after["state"]) == (parked["id"], "parked"), line
+        refused = alices.run("%gpushare request --gpus 2")
+        assert refused.error()["ename"] == "QuotaExceeded"
+        assert is_in(root, "alice", "parked")
+        bob.call(Method.RELEASE, lease=bobs)
+        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-"), "the next cell asks again"
+        assert (state_of(root, "alice") or {})["id"] == parked["id"]
+
+
+def test_a_request_that_waits_ends_what_was_parked_when_it_is_granted(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        node.client("bob") as bob,
+        node.client("root") as root,
+    ):
+        alices.ok("import torch")
+        bobs = bob.wait(bob.ask())["lease"]
+        asks = alices.start("%gpushare request --memory 8GiB")
+        shows(alices, asks, "Waiting for GPUs: position 1")
+        bob.call(Method.RELEASE, lease=bobs)
+        assert "8 GiB of 24 GiB" in alices.finish(asks).plain()
+
+        def of_alice() -> list[dict[str, Any]]:
+            leases = root.call(Method.STATUS)["leases"]
+            return [
+                one for one in leases if one["environment"] == "alice" and one["phase"] != "ended"
+            ]
+
+        (lease,) = until(
+            lambda: of_alice() if len(of_alice()) == 1 else None, "only the new one is left"
+        )
+        assert lease["gpus"][0]["memory"] == 8 * 2**30
+
+
+def test_a_request_does_not_wait_for_what_its_own_kernel_holds(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """A GPU for one task only: nothing fits beside what is held, and nobody waits for himself."""
+    with (
+        kernel_of(node, tmp_path / "alice", "alice") as alices,
+        node.client("root") as root,
+    ):
+        alices.ok("import torch")
+        first = state_of(root, "alice")
+        assert first is not None
+        refused = alices.run("%gpushare request --gpus 2")
+        assert refused.error()["ename"] == "QuotaExceeded"
+        assert (state_of(root, "alice") or {})["id"] == first["id"], "a refusal costs nothing"
+        assert "now holds GPU 0" in alices.ok("%gpushare request --memory 8GiB").plain()
+
+        def held() -> list[str]:
+            leases = root.call(Method.STATUS)["leases"]
+            return [one["id"] for one in leases if one["phase"] == "held"]
+
+        (second,) = until(lambda: held() if len(held()) == 1 else None, "one lease is left")
+        assert second != first["id"]

@@ -68,6 +68,28 @@ def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) 
         assert alice.ok("print('ran' in globals())").stream().strip() == "False"
 
 
+def test_interrupting_a_request_keeps_what_is_parked_and_its_memory(stage: Stage) -> None:
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        fill(alice)
+        bob.finish(bob_wants(bob))
+        parked = stage.until_state("alice", "parked")
+        busy = bob.start("import time; time.sleep(60)")
+        stage.until_state("bob", "active")
+        asks = alice.start("%gpushare request")
+        shows(alice, asks, "Waiting for GPUs: position 1")
+        alice.interrupt()
+        assert "stays parked" in "".join(alice.finish(asks).error()["traceback"])
+        other = alice.run("%gpushare request --memory 1GiB")
+        assert "in host memory" in other.error()["evalue"]
+        assert stage.until_state("alice", "parked")["id"] == parked["id"]
+        bob.interrupt()
+        bob.finish(busy)
+        again = alice.start("%gpushare request")
+        shows(alice, again, "Restored")
+        assert "now holds" in alice.finish(again).plain()
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+
+
 def test_leaving_the_queue_bars_the_cell_while_memory_is_elsewhere(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)

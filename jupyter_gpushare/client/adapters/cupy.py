@@ -39,7 +39,7 @@ class CuPyAdapter(ImportTimeAdapter):
         say: Callable[[str], None] = display.say,
         cuda_started: Callable[[], bool] = cuda_started,
     ) -> None:
-        self._say = say
+        self.say = say
         self._cuda_started = cuda_started
         self._variables = FrameworkVariables()
         self._limits: tuple[int, ...] | None = None  # of the last lease's GPUs; 0: none
@@ -79,7 +79,7 @@ class CuPyAdapter(ImportTimeAdapter):
                 _log.warning("CuPy's GPU memory is not limited to the lease: %s", error)
                 return
             if limit and used > limit:
-                self._say(
+                self.say(
                     f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.index}, of which "
                     f"CuPy may use {format_size(limit)}, but its arrays take {format_size(used)}. "
                     "They stay; nothing new can be allocated there until enough of them are gone."

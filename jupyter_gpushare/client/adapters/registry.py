@@ -21,6 +21,8 @@ An adapter may also have what `client/parking` uses, and need not::
     adapter.parker(module)           # a `parking.base.Parker`, always the same one, or None
     adapter.meter                    # a `parking.steps.StepMeter`, or None
 
+and ``adapter.say``, which is then set to what says a line to the person at the right time.
+
 Other packages add theirs with an entry point whose *name* is the framework's
 top-level module and whose value is a callable that gives an `Adapter`::
 

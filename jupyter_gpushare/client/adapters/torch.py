@@ -55,11 +55,12 @@ class TorchAdapter:
     def __init__(self, say: Callable[[str], None] = display.say) -> None:
         self._grant: Grant | None = None
         self._queued = False
-        self._say = say
+        self.say = say
         self._limited: dict[int, float] = {}  # device -> the fraction it may use
         self._parker: TorchParker | None = None
         self._allocator: CudaAllocator | None = None
         self.meter: StepMeter | None = None
+        self._first_use: _FirstUse | None = None
 
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare: torch reads its limit from nobody's environment."""
@@ -126,7 +127,9 @@ class TorchAdapter:
         """
         if hasattr(module._C, "_cuda_getDeviceCount"):
             os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-            _FirstUse(self, module, acquire, expected).watch()
+            if self._first_use is None or not self._first_use.watches_on():
+                self._first_use = _FirstUse(self, module, acquire, expected)
+                self._first_use.watch()
 
     def _limit(self, torch: Any) -> None:
         try:
@@ -152,7 +155,7 @@ class TorchAdapter:
             return
         allocator.empty_cache()
         if figures.allocated > limit:
-            self._say(
+            self.say(
                 f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.index}, of which "
                 f"PyTorch may use {format_size(limit)}, but its tensors take "
                 f"{format_size(figures.allocated)}. They stay; nothing new can be allocated there "
@@ -186,6 +189,11 @@ class _FirstUse:
         self._ready = False
         self._refused = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def watches_on(self) -> bool:
+        """Whether it still stands there; what was refused may be asked again."""
+        self._refused = False
+        return not self._ready
 
     def watch(self) -> None:
         for path, function in _STARTERS:

@@ -1,0 +1,72 @@
+"""Blocks of code that hold a lease: ``with lease(...)`` and ``@gpu(...)``.
+
+Blocks that run at the same time, in each other or in threads, hold one lease together: the first
+one asks for it and the last one gives it back. What the process held before, it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .errors import GpuShareError
+from .grant import Grant
+from .settings import Ask
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a block asks for, and how it waits: as in `Broker.request`."""
+
+    ask: Ask
+    wait: bool = True
+    wait_timeout: float | None = None
+
+
+def covers(grant: Grant, ask: Ask) -> bool:
+    """Whether a lease that is held is enough for what is asked."""
+    enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
+    return enough and len(grant.gpus) >= (ask.gpus or 1)
+
+
+class Blocks:
+    """Those of one process. Thread-safe, by `Holding.lock`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._inside: dict[str, int] = {}  # how many, by the lease that one of them asked for
+
+    def enter(self, needs: Needs, cancelled: Callable[[], bool] = lambda: False) -> Grant:
+        """A lease that is enough, the one held or another. Errors as of `Broker.request`."""
+        broker = self._broker
+        with broker.lock:
+            held = broker.grant
+            if held is not None and covers(held, needs.ask):
+                if held.lease in self._inside:
+                    self._inside[held.lease] += 1
+                return held
+            if held is not None and held.lease in self._inside:
+                raise GpuShareError(
+                    f"Other code of this process holds {held.words}, which is less than this "
+                    "asks for, and a process has one lease at a time. Ask for the most first."
+                )
+            before = broker.lease
+            grant = broker.request(
+                needs.ask, wait=needs.wait, wait_timeout=needs.wait_timeout, cancelled=cancelled
+            )
+            if grant.lease != before:
+                self._inside[grant.lease] = 1
+            return grant
+
+    def leave(self, grant: Grant) -> None:
+        """The block that got ``grant`` has ended. Raises :class:`GpuShareError`."""
+        with self._broker.lock:
+            left = self._inside.pop(grant.lease, 0) - 1
+            if left > 0:
+                self._inside[grant.lease] = left
+            elif left == 0 and self._broker.lease == grant.lease:
+                self._broker.release()

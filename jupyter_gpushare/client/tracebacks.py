@@ -1,0 +1,82 @@
+"""What a person sees of an error: their own frames, not ours.
+
+Ours are in the middle where a framework is imported, and at the end where we raise.
+"""
+
+from __future__ import annotations
+
+from types import FrameType, TracebackType
+from typing import Final
+
+from .errors import GpuShareError
+
+_OURS: Final = "jupyter_gpushare"
+_IMPORTING: Final = (
+    "importlib._bootstrap",
+    "importlib._bootstrap_external",
+    "_frozen_importlib",
+    "_frozen_importlib_external",
+)
+#: Modules in which we wait, or through which we are called.
+_BETWEEN: Final = ("threading", "contextlib", "asyncio.threads", *_IMPORTING)
+_MARK: Final = "_gpushare_stopped"
+_MOST: Final = 100  # errors in a chain
+
+
+def stopped_waiting(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
+    """The same interrupt, which is shown as one line: where we waited helps nobody."""
+    interrupt.args = (text,)
+    interrupt.__dict__[_MARK] = True
+    interrupt.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
+    return interrupt
+
+
+def tidy(error: BaseException) -> None:
+    """Take our frames out of what will be shown of ``error`` and of those before it."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain and len(seen) < _MOST:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        chain += [one.__cause__, one.__context__]
+        if one.__traceback__ is not None:
+            ends_here = isinstance(one, GpuShareError) or _MARK in getattr(one, "__dict__", {})
+            one.__traceback__ = without_us(one.__traceback__, ends_here=ends_here)
+
+
+def without_us(traceback: TracebackType, *, ends_here: bool) -> TracebackType:
+    """The traceback without the import hook; ``ends_here``: nor what of ours it ends in.
+
+    It is the same one where there is nothing of ours, or nothing else.
+    """
+    entries = []
+    entry: TracebackType | None = traceback
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    kept = [_name(one.tb_frame) != f"{_OURS}._boot" for one in entries]
+    for order in (range(1, len(kept)), range(len(kept) - 2, -1, -1)):
+        step = order.step
+        for place in order:
+            importing = _name(entries[place].tb_frame) in _IMPORTING
+            kept[place] = kept[place] and (kept[place - step] or not importing)
+    if ends_here:
+        for place in reversed(range(len(kept))):
+            name = _name(entries[place].tb_frame)
+            if name not in _BETWEEN and name.partition(".")[0] != _OURS:
+                break
+            kept[place] = False
+    if all(kept) or not any(kept):
+        return traceback
+    made: TracebackType | None = None
+    for one, stays in reversed(list(zip(entries, kept, strict=True))):
+        if stays:
+            made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    assert made is not None
+    return made
+
+
+def _name(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

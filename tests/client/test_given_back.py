@@ -1,0 +1,368 @@
+"""What a kernel does and says after its GPU was given back, and when a wait is stopped.
+
+Real kernels over a real node manager with one simulated GPU, which bob may hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from support.kernel import Kernel, Shown
+from support.node import NodeClient, RunningNode, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+pytestmark = pytest.mark.timeout(240)
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.5\nc.Policy.idle_timeout = 0.5\n"
+)
+VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
+CPU = "visible: "
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    tokens.write_text(json.dumps({"tokens": people}))
+    with RunningNode(
+        tmp_path, simulate="1x24GiB", config=CONFIG, arguments=[f"--token-file={tokens}"]
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def root(node: RunningNode) -> Iterator[NodeClient]:
+    with node.client("root") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(node: RunningNode) -> Iterator[NodeClient]:
+    with node.client("bob") as client:
+        yield client
+
+
+@pytest.fixture
+def alice(node: RunningNode, tmp_path: Path) -> Iterator[Kernel]:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    # A framework whose CUDA nobody can look into; it is imported in no time.
+    (modules / "cupy.py").write_text("class ndarray: pass\ndef ones(): return ndarray()\n")
+    with Kernel(
+        tmp_path, node.socket, JUPYTER_GPUSHARE_TOKEN="alice", PYTHONPATH=str(modules)
+    ) as kernel:
+        yield kernel
+
+
+def leases(root: NodeClient, who: str = "alice") -> list[dict[str, Any]]:
+    found = root.call(Method.STATUS)["leases"]
+    return [one for one in found if one["environment"] == who and one["phase"] != "ended"]
+
+
+def is_in(root: NodeClient, state: str) -> bool:
+    return [one["state"] for one in leases(root)] == [state]
+
+
+def shows(kernel: Kernel, shown: Shown, words: str) -> None:
+    def seen() -> bool:
+        kernel.pump()
+        return words in shown.plain() + shown.stream("stderr")
+
+    until(seen, words)
+
+
+def traceback_of(shown: Shown) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(shown.error()["traceback"]))
+
+
+# -- released: Run All again -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
+def test_run_all_after_a_release_is_run_all_before_it(
+    alice: Kernel, root: NodeClient, framework: str
+) -> None:
+    cells = (f"import {framework}", VISIBLE)
+    first = [alice.ok(cell) for cell in cells]
+    assert first[1].stream().startswith("visible: GPU-")
+    told = alice.ok("%gpushare release").plain()
+    assert f"The next cell that uses {framework}" in told  # it may import another one
+    assert "asks for a GPU again." in told
+    assert leases(root) == []
+    assert alice.ok(VISIBLE).stream().strip() == CPU.strip(), "nothing is asked without need"
+    assert alice.ok("print(6 * 7)").stream() == "42\n"
+    again = [alice.ok(cell) for cell in cells]
+    assert again[1].stream() == first[1].stream()
+    assert len(leases(root)) == 1
+
+
+def test_using_it_is_enough(alice: Kernel, root: NodeClient) -> None:
+    alice.ok("import cupy\nx = cupy.ones()\ndef train(): return x")
+    alice.ok("%gpushare release")
+    alice.ok("%time train()")
+    assert len(leases(root)) == 1
+
+
+def test_a_program_of_a_kernel_that_released_asks_for_itself(
+    alice: Kernel, root: NodeClient
+) -> None:
+    alice.ok("import cupy")
+    alice.ok("%gpushare release")
+    child = f"import cupy; {VISIBLE}"
+    ran = alice.ok(
+        f"import subprocess, sys\nprint(subprocess.check_output([sys.executable, '-c', {child!r}],"
+        " text=True))"
+    )
+    assert ran.stream().startswith("visible: GPU-")
+    until(lambda: leases(root) == [], "it was the program's alone")
+
+
+def test_a_cell_that_says_what_it_wants_gets_no_more(alice: Kernel, root: NodeClient) -> None:
+    alice.ok("import cupy")
+    alice.ok("%gpushare release")
+    until(lambda: not root.call(Method.STATUS)["gpus"][0]["tasks"], "the GPU is free")
+    shown = alice.ok("%gpushare request --memory 8GiB\nimport cupy")
+    assert "(8 GiB of 24 GiB)" in shown.plain()
+
+
+def test_no_gpu_on_purpose_stays_so(alice: Kernel, root: NodeClient) -> None:
+    alice.ok("import cupy")
+    alice.ok("%gpushare release")
+    alice.ok("%env JUPYTER_GPUSHARE_GPUS=0")
+    alice.ok("import cupy")
+    assert leases(root) == []
+
+
+def test_stopping_the_wait_stops_the_cell(alice: Kernel, bob: NodeClient, root: NodeClient) -> None:
+    alice.ok("import cupy")
+    alice.ok("%gpushare release")
+    held = bob.request()["lease"]
+    cell = alice.start("import cupy; ran = True")
+    shows(alice, cell, "Waiting for GPUs: position 1")
+    alice.interrupt()
+    error = alice.finish(cell).error()
+    assert error["evalue"] == "You stopped waiting for a GPU, so this cell was not run."
+    assert alice.ok("print('ran' in globals())").stream() == "False\n"
+    until(lambda: not root.call(Method.STATUS)["queue"], "she left the queue")
+    bob.call(Method.RELEASE, lease=held)
+    alice.ok("import cupy")
+    assert len(leases(root)) == 1, "and the next one asks again"
+
+
+def test_a_lease_that_was_revoked_is_asked_for_again(alice: Kernel, root: NodeClient) -> None:
+    alice.ok("import cupy")
+    (lease,) = leases(root)
+    root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="enough")
+    alice.ok("import cupy")
+    (again,) = leases(root)
+    assert again["id"] != lease["id"]
+
+
+# -- between cells ---------------------------------------------------------------------------
+
+
+def test_nothing_is_written_under_a_cell_that_has_ended(
+    alice: Kernel, bob: NodeClient, root: NodeClient
+) -> None:
+    first = alice.ok("import torch")
+    messages = len(first.messages)
+    bobs = bob.wait(bob.ask())["lease"]
+    assert is_in(root, "parked")
+    alice.ok("%gpushare status")  # whatever was written before it has come
+    assert first.messages[messages:] == []
+
+    bob.call(Method.RELEASE, lease=bobs)
+    alice.ok(VISIBLE)
+    (lease,) = leases(root)
+    root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the card burns")
+    until(lambda: not leases(root), "it has ended")
+    status = alice.ok("%gpushare status")
+    assert first.messages[messages:] == []
+    assert status.stream("stderr") == ""
+    later = alice.ok("1 + 1")
+    assert "the card burns" in later.stream("stderr"), "what matters is told by the next cell"
+    assert "the card burns" not in alice.ok("2 + 2").stream("stderr"), "once"
+
+
+def test_what_happens_while_a_cell_runs_is_told_in_it(alice: Kernel, root: NodeClient) -> None:
+    alice.ok("import cupy")
+    cell = alice.start("import time\nwhile True: time.sleep(0.05)")
+    until(lambda: is_in(root, "active"), "the cell runs")
+    root.call(Method.LEASE_REVOKE, lease=leases(root)[0]["id"], reason="the card burns")
+    shows(alice, cell, "the card burns")
+    alice.interrupt()
+    alice.finish(cell)
+
+
+def test_an_executed_notebook_has_no_idle_notices(
+    node: RunningNode, bob: NodeClient, root: NodeClient, tmp_path: Path
+) -> None:
+    """`nbclient`, while somebody wants the GPU between two cells."""
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(one) for one in ("import torch", "print('still')")]
+
+    def between(cell: Any, cell_index: int, **_: Any) -> None:
+        if cell_index == 0:
+            bobs = bob.wait(bob.ask())["lease"]
+            assert is_in(root, "parked")
+            bob.call(Method.RELEASE, lease=bobs)
+
+    kernel = Kernel(tmp_path, node.socket, JUPYTER_GPUSHARE_TOKEN="alice")
+    startup = tmp_path / "ipython" / "profile_default"
+    startup.mkdir(parents=True)
+    (startup / "ipython_kernel_config.py").write_text(
+        "c.InteractiveShellApp.extra_extensions = ['jupyter_gpushare']"
+    )
+    client = NotebookClient(book, timeout=60, kernel_name="python3", on_cell_executed=between)
+    client.execute(env=dict(kernel.environ))
+    outputs = [
+        (one.get("name"), one.get("text") or one["data"]["text/plain"])
+        for cell in book.cells
+        for one in cell.outputs
+    ]
+    assert outputs == [(None, "GPU 0, 24 GiB (simulated)"), ("stdout", "still\n")]
+
+
+# -- what is said ------------------------------------------------------------------------------
+
+
+def test_the_first_import_says_which_gpu_once(alice: Kernel) -> None:
+    first = alice.ok("import cupy")
+    assert first.plain() == "GPU 0, 24 GiB (simulated)"
+    assert first.stream("stderr") == first.stream() == ""
+    alice.ok("%gpushare release")
+    assert alice.ok("import cupy").plain() == ""
+
+
+def test_it_says_nothing_where_that_is_wished(alice: Kernel) -> None:
+    alice.ok("%config GpuShare.show_grant = False")
+    assert alice.ok("import cupy").plain() == ""
+
+
+def test_stopping_an_import_that_waits_is_one_line(
+    alice: Kernel, bob: NodeClient, root: NodeClient
+) -> None:
+    held = bob.request()["lease"]
+    for code, waits in (
+        ("import os\nimport cupy", "`import cupy` was not run"),
+        ("from jupyter_gpushare.client import request\nrequest()", "you stopped waiting for GPUs"),
+    ):
+        cell = alice.start(code)
+        shows(alice, cell, "Waiting for GPUs: position 1")
+        alice.interrupt()
+        error = alice.finish(cell).error()
+        assert error["ename"] == "KeyboardInterrupt"
+        assert traceback_of(cell).startswith("KeyboardInterrupt: you stopped waiting"), code
+        assert waits in traceback_of(cell)
+        assert len(error["traceback"]) == 1
+        assert cell.stream("stderr") == ""
+    alice.ok("%gpushare release")
+    bob.call(Method.RELEASE, lease=held)
+    alice.ok("import cupy")
+    assert len(leases(root)) == 1, "and it can be imported again"
+
+
+def test_an_error_in_a_framework_shows_no_frames_of_ours(alice: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "modules" / "mxnet.py").write_text("def load():\n    1 / 0\nload()\n")
+    for mode in ("Context", "Plain", "Verbose"):
+        alice.ok(f"%xmode {mode}")
+        error = traceback_of(alice.run("import mxnet"))
+        assert "mxnet.py" in error, mode
+        assert "in load" in error, mode
+        assert "jupyter_gpushare" not in error, mode
+        assert "importlib" not in error, mode
+
+
+# -- programs ----------------------------------------------------------------------------------
+
+
+def program(node: RunningNode, tmp_path: Path, code: str, **env: str) -> subprocess.Popen[str]:
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    modules = tmp_path / "libraries"
+    modules.mkdir(exist_ok=True)
+    (modules / "cupy.py").write_text("")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "CUDA_", "PYTEST"))
+    }
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        env={
+            **kept,
+            "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
+            "JUPYTER_GPUSHARE_TOKEN": "alice",
+            "PYTHONPATH": str(modules),
+            **env,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def main():\n    import cupy\nmain()\n",
+        "from jupyter_gpushare.client import lease\ndef main():\n    with lease(): pass\nmain()\n",
+    ],
+)
+def test_ctrl_c_in_a_program_shows_where_it_was_and_why(
+    node: RunningNode, bob: NodeClient, root: NodeClient, tmp_path: Path, code: str
+) -> None:
+    bob.request()
+    with program(node, tmp_path, code) as running:
+        until(lambda: root.call(Method.STATUS)["queue"], "it waits")
+        running.send_signal(signal.SIGINT)
+        out, said = running.communicate(timeout=60)
+    assert out == ""
+    assert running.returncode == -signal.SIGINT, "as Ctrl-C ends any program"
+    trace = said[said.index("Traceback") :].splitlines()
+    assert trace[0] == "Traceback (most recent call last):"
+    assert [line for line in trace if line.startswith("  File")] == [
+        f'  File "{tmp_path}/train.py", line {len(code.splitlines())}, in <module>',
+        f'  File "{tmp_path}/train.py", line {len(code.splitlines()) - 1}, in main',
+    ]
+    assert trace[-1].startswith("KeyboardInterrupt: you stopped waiting for ")
+
+
+def test_a_refusal_in_a_program_shows_where_it_was_and_why(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    code = "import os\nimport cupy\n"
+    wish = {"JUPYTER_GPUSHARE_GPUS": "5", "JUPYTER_GPUSHARE_FALLBACK": "error"}
+    with program(node, tmp_path, code, **wish) as running:
+        _, said = running.communicate(timeout=60)
+    files = [line for line in said.splitlines() if line.startswith("  File")]
+    assert files == [f'  File "{tmp_path}/train.py", line 2, in <module>']
+    assert "QuotaExceeded: " in said.splitlines()[-1]
+    assert running.returncode == 1
+
+
+def test_a_program_is_told_what_works_there_and_nothing_else(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with program(node, tmp_path, "import cupy\n", JUPYTER_GPUSHARE_GPUS="5") as running:
+        _, said = running.communicate(timeout=60)
+    assert "%gpushare" not in said
+    assert "Starting the program again tries again" in said
+    with program(node, tmp_path, "import cupy\nprint('done')\n") as running:
+        assert running.communicate(timeout=60) == ("done\n", "")
