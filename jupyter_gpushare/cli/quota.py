@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -9,7 +10,7 @@ from traitlets import Bool, Float, Integer, TraitError
 
 from ..protocol.sizes import format_burst, format_size, parse_burst
 from .node import connect
-from .table import table
+from .table import clean, table
 from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
 
 #: What sends a part of a quota back to the node's own.
@@ -73,6 +74,7 @@ class QuotaListApp(Verb):
             return 0
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
         print(quota_table([("(everybody else)", answer["default"]), *rows]))
+        warn(answer)
         return 0
 
 
@@ -167,6 +169,7 @@ class QuotaSetApp(Verb):
             self.print_json(quota)
         else:
             print(quota_table([(arguments[0], quota)]))
+        warn(quota)
         return 0
 
 
@@ -207,6 +210,12 @@ class QuotaApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         raise UsageError("say what to do with quotas: list, set or unset")
+
+
+def warn(answer: Mapping[str, Any]) -> None:
+    """Say on stderr what an administrator may not have meant; an older node manager says none."""
+    for warning in answer.get("warnings", ()):
+        print(f"Warning: {clean(warning)}", file=sys.stderr)
 
 
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:

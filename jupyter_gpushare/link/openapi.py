@@ -152,6 +152,13 @@ _BURST: Json = {
 }
 
 
+_WARNINGS: Json = {
+    **_array(_TEXT),
+    "description": "what an administrator may not have meant by a quota that was set (more than "
+    "any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same",
+}
+
+
 def _quota(more: Json) -> Json:
     return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
 
@@ -628,18 +635,21 @@ def _schemas() -> Json:
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
+                    "warnings": _WARNINGS,
                 }
             ),
-            optional=("idle_timeout", "burst_memory"),
+            optional=("idle_timeout", "burst_memory", "warnings"),
         ),
         "Quotas": _object(
             {
                 "quotas": _array(_ref("Quota")),
+                "warnings": _WARNINGS,
                 "default": _object(
                     _quota({"gpu_hours": _HOURS, "idle_timeout": _IDLE, "burst_memory": _BURST}),
                     optional=("idle_timeout", "burst_memory"),
                 ),
-            }
+            },
+            optional=("warnings",),
         ),
     }
 

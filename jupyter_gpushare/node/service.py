@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from ..policy import commands as cmd
-from ..policy import core
+from ..policy import core, explain
 from ..policy.effects import (
     AskBack,
     Effect,
@@ -161,6 +161,8 @@ class Service:
         self._figures: object = None
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
+        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
+        self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -298,13 +300,19 @@ class Service:
 
     # -- calls ---------------------------------------------------------------
 
-    def _command(self, guest: _Guest, call: Call, who: Caller | None = None) -> None:
+    def _command(
+        self,
+        guest: _Guest,
+        call: Call,
+        who: Caller | None = None,
+        answer: Callable[[core.Decision], None] | None = None,
+    ) -> None:
         fresh = LeaseId(secrets.token_hex(16))
         command = translate.COMMANDS[call.method](
             self._clock.boot(), who or guest.who, call.params, fresh
         )
         tag = call_tag(guest.conn.id, call.id)
-        answer = partial(self._answer, guest, call)
+        answer = answer or partial(self._answer, guest, call)
         self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag)
 
     def _or_hang_up(
@@ -435,21 +443,53 @@ class Service:
 
     def _quota_set(self, guest: _Guest, call: Call) -> None:
         """What the call does not name stays as it is: a new count must not lift a budget."""
-        quota, _ = self._manager.state.quotas.resolve(EnvironmentName(call.params.environment))
-        params = translate.complete_quota(call.params, quota)
-        self._command(guest, Call(call.id, call.method, params))
+        self._spawn(self._set_quota(guest, call))
+
+    async def _set_quota(self, guest: _Guest, call: Call) -> None:
+        name = EnvironmentName(call.params.environment)
+        # Asked before it is set: who has a quota is known afterwards.
+        is_known = name in self._seen_names() or await self.knows(name)
+        quota, _ = self._manager.state.quotas.resolve(name)
+        call = Call(call.id, call.method, translate.complete_quota(call.params, quota))
+        answer = partial(self._quota_answer, guest, call, is_known is not False)
+        self._command(guest, call, answer=answer)
+
+    def _quota_answer(
+        self, guest: _Guest, call: Call, is_known: bool, decision: core.Decision
+    ) -> None:
+        """The quota in force, and what of it an administrator may not have meant."""
+        if not isinstance(decision, core.Done):
+            self._answer(guest, call, decision)
+            return
+        name, state = EnvironmentName(call.params.environment), self._manager.state
+        quota, _source = state.quotas.resolve(name)
+        warnings = explain.doubt_texts(name, quota, _capacities(state), is_known=is_known)
+        guest.conn.reply(call.id, {**self._quota_row(name), "warnings": warnings})
+
+    def quota_warnings(self) -> list[str]:
+        """What of all quotas in force an administrator may not have meant."""
+        state, book = self._manager.state, self._manager.state.quotas
+        everybody = [
+            ("Who has no quota of their own", book.default),
+            *((f"A member of the group {name}", book.groups[name]) for name in sorted(book.groups)),
+            *sorted({**book.users, **book.overrides}.items()),
+        ]
+        sizes = _capacities(state)
+        return [text for who, quota in everybody for text in explain.doubt_texts(who, quota, sizes)]
+
+    def _seen_names(self) -> set[EnvironmentName]:
+        """Everybody who is configured, has a quota, or was here since the ledger began."""
+        state, book = self._manager.state, self._manager.state.quotas
+        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
+        return names | {lease.environment for lease in state.leases.values()}
 
     def _quota_list(self, guest: _Guest, call: Call) -> None:
-        state = self._manager.state
-        book = state.quotas
-        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
-        names |= {lease.environment for lease in state.leases.values()}
-        quotas = [self._quota_row(name) for name in sorted(names)]
-        default = book.default
+        default = self._manager.state.quotas.default
         guest.conn.reply(
             call.id,
             {
-                "quotas": quotas,
+                "quotas": [self._quota_row(name) for name in sorted(self._seen_names())],
+                "warnings": self.quota_warnings(),
                 "default": {
                     "gpus": default.gpus,
                     "memory": default.memory,
@@ -495,7 +535,7 @@ class Service:
             reason = translate.reason_of(decision.reason)
             self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
-            if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
+            if call.method is Method.QUOTA_UNSET:
                 conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
             else:
                 result = translate.done_result(decision, call.method, state)
@@ -755,6 +795,14 @@ class Service:
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values()),
         )
+
+
+def _capacities(state: State) -> list[int]:
+    return [books.gpu.memory for books in state.gpus.values()]
+
+
+async def _unknown(_name: str) -> bool | None:
+    return None
 
 
 def _is_quiet(event: object) -> bool:

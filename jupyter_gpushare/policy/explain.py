@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .config import PolicyConfig
-from .model import BudgetLevel, HolderAction, ParkReason, RefusalReason
+from .model import BudgetLevel, HolderAction, ParkReason, Quota, RefusalReason
 from .placement import NoRoom, Refused
+from .quotas import Doubt, doubts
 
 GIB = 1024**3
 
@@ -47,9 +49,10 @@ def refusal_text(refused: Refused) -> str:
             "for more."
         )
     if refused.reason is RefusalReason.TOO_LARGE:
+        memory = n.get("asked_memory")
+        each = "" if memory is None else f" with {size(memory)} on each"
         return (
-            f"You asked for {gpus(asked)} with "
-            f"{size(n.get('asked_memory') or n.get('quota_memory'))} on each, but this node "
+            f"You asked for {gpus(asked)}{each}, but this node "
             f"has {gpus(n.get('node_gpus'))}, the largest with {size(n.get('node_memory'))}. "
             "No waiting can change that: ask for less."
         )
@@ -57,6 +60,31 @@ def refusal_text(refused: Refused) -> str:
         f"A request needs at least 1 GPU and a positive memory size; this one asked for "
         f"{asked} GPUs and {n.get('asked_memory')} bytes."
     )
+
+
+def doubt_texts(
+    whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
+) -> list[str]:
+    """What an administrator is told of a quota for ``whose``; it holds all the same."""
+    texts = [_DOUBTS[doubt](whose, quota, capacities) for doubt in doubts(quota, capacities)]
+    if not is_known:
+        texts.append(
+            f"Nobody is known by the name {whose}: no such user was here, and none is configured. "
+            "Is it spelled right? The quota is kept for when they come."
+        )
+    return texts
+
+
+_DOUBTS: Final[dict[Doubt, Callable[[str, Quota, Sequence[int]], str]]] = {
+    Doubt.GPUS: lambda whose, quota, capacities: (
+        f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: "
+        "nobody gets more than there are."
+    ),
+    Doubt.MEMORY: lambda whose, quota, capacities: (
+        f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
+        f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
+    ),
+}
 
 
 def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:

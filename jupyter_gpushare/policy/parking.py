@@ -37,7 +37,7 @@ from .model import (
     Rung,
     TaskKind,
 )
-from .placement import GpuRoom, Granted, NoRoom, Placement, held, place
+from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
 
 #: Seconds for which an answer is waited for before others are asked, too.
@@ -335,8 +335,10 @@ def try_place(
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
-    asked = quota.memory if lease.request.memory is None else lease.request.memory
-    rooms = tuple(_large_enough(lease, room, asked, config) for room in rooms)
+    rooms = tuple(
+        _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
+        for room in rooms
+    )
     result: Placement = NoRoom(0, 0)
     for some in _suited(state, lease, rooms):
         request = lease.request
@@ -381,13 +383,13 @@ def comes_back(lease: Lease) -> int:
     return -(-parked.memory // len(parked.gpus))
 
 
-def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: PolicyConfig) -> GpuRoom:
+def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig) -> GpuRoom:
     """The room, of no use if what comes back is more than ``asked`` and does not fit.
 
     A process that its driver cannot restore for want of memory is lost.
     """
     need = comes_back(lease) if lease.phase is LeasePhase.PARKED else 0
-    if asked is None or need <= asked:
+    if need <= asked:
         return room
     need += config.residue_margin
     if lease.has_residue:

@@ -463,6 +463,8 @@ export interface components {
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
             weight: number;
         };
         QuotaWish: {
@@ -491,6 +493,8 @@ export interface components {
                 weight: number;
             };
             quotas: components["schemas"]["Quota"][];
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
         };
         Readings: {
             gpus: {
