@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from traitlets import Bool, Float, Integer, TraitError
 
 from ..protocol.sizes import format_burst, format_size, parse_burst
+from ..protocol.times import format_duration
 from .node import connect
 from .table import clean, table
 from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
@@ -244,13 +245,16 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
 def _idle(seconds: float | None) -> str:
     if seconds is None:
         return "the node's"
-    return f"{seconds:g} s" if seconds else "never"
+    return format_duration(seconds) if seconds else "never"
 
 
 def _hours(quota: Mapping[str, Any]) -> str:
     """The budget, with what is spent of it where that is told."""
+    from ..client.render import format_hours
+
     budget = quota.get("budget")
     if budget is not None:
-        return f"{budget['spent']:.1f} of {budget['hours']:g}"
+        said = f"{format_hours(budget['spent'])} of {budget['hours']:g}"
+        return f"{said}, all spent" if budget["level"] == "spent" else said
     hours = quota.get("gpu_hours")
     return "not limited" if hours is None else f"{hours:g}"

@@ -26,6 +26,7 @@ from ..policy.effects import (
     WarnOfParking,
 )
 from ..policy.events import (
+    ActivityChanged,
     BudgetChanged,
     BudgetsMeasured,
     GrantingChanged,
@@ -33,6 +34,7 @@ from ..policy.events import (
     ResumeQueued,
 )
 from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
@@ -65,8 +67,13 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged)
+_MOVES_QUEUE = (
+    *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
+    ActivityChanged,
+)
 QUEUE_INTERVAL = 1.0
+#: Seconds after which who waits is told again, though nothing changed: estimates grow old.
+REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
 UNSEEN = (
@@ -569,7 +576,8 @@ class Service:
             guest.conn.reply(call.id, result)
         waiter = _Waiter(guest.conn, None if attached else call.id)
         self._waiters.setdefault(name, []).append(waiter)
-        self._tell_position(name, (waiter,), places(self._manager.state)[name])
+        place = places(self._manager.state)[name]
+        self._tell_position(name, (waiter,), place, self._outlooks().get(name))
 
     def _fail(
         self,
@@ -730,26 +738,38 @@ class Service:
             if concerned and guest.who.environment == effect.environment:
                 guest.conn.notify(Notice.BUDGET.value, notice)
 
-    def _tell_position(self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place) -> None:
-        state = self._manager.state
-        at, config = self._clock.boot(), self._manager.config
-        why = core.why_waiting(state, name, place.position - 1, config, at)
-        notice = translate.queued_notice(state.leases[name], self._key, at, place, why)
+    def _outlooks(self) -> dict[LeaseId, Outlook]:
+        recent = self._waits.waited(self._clock.wall())
+        return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
+
+    def _tell_position(
+        self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place, outlook: Outlook | None
+    ) -> None:
+        state, at = self._manager.state, self._clock.boot()
+        lease, config = state.leases[name], self._manager.config
+        notice = translate.queued_notice(state, lease, self._key, at, place, outlook, config)
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 
     async def _push_positions(self) -> None:
         while True:
-            await self._queue_changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMIND_INTERVAL):
+                    await self._queue_changed.wait()
+            if self._manager.state.queue.waiting and not self._queue_changed.is_set():
+                self._changed.set()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
             self._manager.observers.call(self._tell_positions)
 
     def _tell_positions(self) -> None:
+        if not self._waiters:
+            return
+        coming = self._outlooks()
         for name, place in places(self._manager.state).items():
             waiters = tuple(self._waiters.get(name, ()))
             if waiters:
-                self._tell_position(name, waiters, place)
+                self._tell_position(name, waiters, place, coming.get(name))
 
     async def _push_status(self) -> None:
         while True:
@@ -794,6 +814,7 @@ class Service:
             manager.readings.by_gpu,
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values()),
+            self._waits.waited(facts.now),
         )
 
 

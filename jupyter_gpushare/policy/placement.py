@@ -139,6 +139,49 @@ def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
     return capacity if quota.memory is None else min(quota.memory, capacity)
 
 
+def asked_each(largest: int, quota: Quota, memory: Bytes | None) -> Bytes | None:
+    """Bytes that a request takes on each GPU, for people; ``None`` is a whole one.
+
+    ``largest`` is the largest GPU's memory; 0: there is none.
+    """
+    each = quota.memory if memory is None else memory
+    return None if each is not None and largest and each >= largest else each
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why too few GPUs take a request. Bytes; GPUs by their index.
+
+    ``each`` is what it takes on each (``None``: a whole GPU, as large as ``largest``);
+    ``partly`` are GPUs new to the environment with something free, but too little;
+    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough.
+    """
+
+    each: Bytes | None
+    largest: Bytes
+    partly: tuple[tuple[int, int], ...] = ()
+    full: tuple[int, ...] = ()
+
+
+def shortage(
+    rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
+) -> Shortage:
+    """What a person is told of a request that :func:`place` found no room for."""
+    largest = max((room.memory for room in rooms), default=Bytes(0))
+    own = sum(room.reservation is not None for room in rooms)
+    others = [room for room in rooms if room.usable and room.reservation is None]
+    if own >= quota.gpus:
+        others = []  # what others leave is of no use to it
+    enough = [room for room in others if room.free >= wanted(quota, memory, room.memory)]
+    partly = [room for room in others if room.free > 0 and room not in enough]
+    return Shortage(
+        asked_each(largest, quota, memory),
+        largest,
+        tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
+        tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
+    )
+
+
 def held(room: GpuRoom) -> int:
     """Bytes the environment has reserved on this GPU already."""
     return room.reservation or 0
