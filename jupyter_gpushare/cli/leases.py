@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from traitlets import Bool
 
+from ..protocol.holding import each_text, shared_text, sharers
 from ..protocol.sizes import format_size
 from .node import connect
 from .table import duration, table
@@ -54,7 +55,7 @@ def lease_table(leases: list[dict[str, Any]], now: float) -> str:
         return "No leases."
     ordered = sorted(leases, key=lambda lease: (lease["position"] or 0, lease["requested"]))
     return table(
-        ("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY", "CLASS", "AGE"),
+        ("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY EACH", "CLASS", "AGE"),
         [
             (
                 short(lease["id"]),
@@ -62,7 +63,7 @@ def lease_table(leases: list[dict[str, Any]], now: float) -> str:
                 lease["name"] and clipped(lease["name"]),
                 state(lease, now),
                 gpus(lease),
-                memory(lease),
+                memory(lease, leases),
                 lease["priority_class"],
                 duration(lease["age"]),
             )
@@ -108,15 +109,15 @@ def gpus(lease: Mapping[str, Any]) -> str:
     return f"asks {lease['asked']['gpus']}"
 
 
-def memory(lease: Mapping[str, Any]) -> str:
-    """Bytes on each GPU, granted or asked, and limits that are otherwise now."""
+def memory(lease: Mapping[str, Any], leases: list[dict[str, Any]]) -> str:
+    """Bytes on each GPU, granted or asked; with whom they are shared; limits that are otherwise."""
     from ..client.render import limit_words
 
-    sizes = {gpu["memory"] for gpu in lease["gpus"]} or {lease["asked"]["memory"]}
-    words = ["whole GPU" if size is None else format_size(size) for size in sorted_(sizes)]
-    words += sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu))})
-    return ", ".join(words)
-
-
-def sorted_(sizes: set[int | None]) -> list[int | None]:
-    return sorted(sizes, key=lambda size: -1 if size is None else size)
+    if not lease["gpus"]:
+        asked = lease["asked"]["memory"]
+        return "whole GPU" if asked is None else format_size(asked)
+    sizes = sorted({gpu["memory"] for gpu in lease["gpus"]})
+    others = {name for gpu in lease["gpus"] for name in sharers(leases, lease, gpu["uuid"])}
+    shared = shared_text([clipped(name) for name in sorted(others)], "")
+    limits = sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu))})
+    return ", ".join(filter(None, (each_text(sizes), shared, *limits)))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ..policy.explain import no_room_text, refusal_text
 from ..policy.model import Bytes, GpuUuid, Quota
-from ..policy.placement import GpuRoom, Granted, NoRoom, place
+from ..policy.placement import GpuRoom, Granted, NoRoom, place, shortage
 from .verb import JSON_FLAG, Verb
 
 #: Integers beyond this are no GPU's memory and no count.
@@ -111,17 +111,14 @@ def _plan(value: object) -> dict[str, Any]:
     count = _integer(request.get("gpus", 1), "request.gpus")
     memory = _optional_integer(request.get("memory"), "request.memory")
 
-    placement = place(
-        _rooms(capacities, quotas, leases, environment),
-        quotas[environment],
-        count,
-        None if memory is None else Bytes(memory),
-        most_tasks,
-    )
+    rooms, quota = _rooms(capacities, quotas, leases, environment), quotas[environment]
+    asked = None if memory is None else Bytes(memory)
+    placement = place(rooms, quota, count, asked, most_tasks)
     if isinstance(placement, Granted):
         return {"decision": "grant", "gpus": [chosen.gpu for chosen in placement.allocations]}
     if isinstance(placement, NoRoom):
-        message = no_room_text(placement, count)
+        short = shortage(rooms, quota, asked, most_tasks)
+        message = no_room_text(placement, count, short)
         return {"decision": "wait", "reason": "no_resources", "message": message}
     return {
         "decision": "refuse",

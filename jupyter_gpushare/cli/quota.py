@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -9,8 +10,9 @@ from traitlets import Bool, Float, Integer, TraitError
 
 from ..node.commandline import did_you_mean
 from ..protocol.sizes import format_burst, format_size, parse_burst
+from ..protocol.times import format_duration
 from .node import connect
-from .table import table
+from .table import clean, table
 from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
 
 #: What sends a part of a quota back to the node's own.
@@ -74,6 +76,7 @@ class QuotaListApp(Verb):
             return 0
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
         print(quota_table([("(everybody else)", answer["default"]), *rows]))
+        warn(answer)
         return 0
 
 
@@ -168,6 +171,7 @@ class QuotaSetApp(Verb):
             self.print_json(quota)
         else:
             print(quota_table([(arguments[0], quota)]))
+        warn(quota)
         return 0
 
 
@@ -216,6 +220,12 @@ class QuotaApp(QuotaListApp):
         return super().run(arguments)
 
 
+def warn(answer: Mapping[str, Any]) -> None:
+    """Say on stderr what an administrator may not have meant; an older node manager says none."""
+    for warning in answer.get("warnings", ()):
+        print(f"Warning: {clean(warning)}", file=sys.stderr)
+
+
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
     """Quotas by environment."""
     return table(
@@ -242,13 +252,16 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
 def _idle(seconds: float | None) -> str:
     if seconds is None:
         return "the node's"
-    return f"{seconds:g} s" if seconds else "never"
+    return format_duration(seconds) if seconds else "never"
 
 
 def _hours(quota: Mapping[str, Any]) -> str:
     """The budget, with what is spent of it where that is told."""
+    from ..client.render import format_hours
+
     budget = quota.get("budget")
     if budget is not None:
-        return f"{budget['spent']:.1f} of {budget['hours']:g}"
+        said = f"{format_hours(budget['spent'])} of {budget['hours']:g}"
+        return f"{said}, all spent" if budget["level"] == "spent" else said
     hours = quota.get("gpu_hours")
     return "not limited" if hours is None else f"{hours:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..protocol.expecting import short_estimate
 from ..protocol.sizes import format_size
 from .leases import lease_table, short
 from .node import connect
@@ -40,25 +41,29 @@ def as_text(status: dict[str, Any]) -> str:
     parts.append(lease_table(held, status["node"]["time"]))
     if status["queue"]:
         parts.append(queue_table(status["queue"]))
+        parts += reasons(status)
     return "\n\n".join(parts)
 
 
 def heading(status: dict[str, Any]) -> str:
     """Whose node, whose eyes, what quota, and what is wrong."""
-    from ..client.render import host_memory_line
+    from ..client.render import budget_warning, host_memory_line
 
     node, quota = status["node"], status["quota"]
     kind = " (simulated GPUs)" if node["simulated"] else ""
     role = ", administrator" if status["admin"] else ""
     each = "" if quota["memory"] is None else f" with {format_size(quota['memory'])} on each"
+    allowed = "1 GPU" if quota["gpus"] == 1 else f"{quota['gpus']} GPUs"
     lines = [
         f"{node['name']}{kind}, node manager {node['version']}, up"
         f" {duration(node['time'] - node['started'])}",
-        f"You are {status['environment']}{role}. Quota: {quota['gpus']} GPUs{each}"
+        f"You are {status['environment']}{role}. Quota: {allowed}{each}"
         f" ({quota['source']}), {quota['used_gpus']} held.",
     ]
     if memory := host_memory_line(node):
         lines.append(memory)
+    if warning := budget_warning(status):
+        lines.append(warning)
     if (told := node.get("quotas_as_of")) is not None:
         age = duration(max(0.0, node["time"] - told))
         lines.append(f"JupyterHub does not answer: quotas of its groups are those of {age} ago.")
@@ -121,10 +126,17 @@ def turns(status: dict[str, Any]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
+def reasons(status: dict[str, Any]) -> list[str]:
+    """Why one's own requests wait, about how long, and what will happen."""
+    from ..client.render import own_reasons
+
+    return own_reasons(status)
+
+
 def queue_table(queue: list[dict[str, Any]]) -> str:
     """Who waits, in the order in which they will be served."""
     return table(
-        ("QUEUE", "LEASE", "WHO", "CLASS", "GPUS", "MEMORY", "WAITING"),
+        ("QUEUE", "LEASE", "WHO", "CLASS", "GPUS", "MEMORY EACH", "WAITING", "TAKES"),
         [
             (
                 row["position"],
@@ -134,6 +146,7 @@ def queue_table(queue: list[dict[str, Any]]) -> str:
                 row["gpus"],
                 "whole GPU" if row["memory"] is None else format_size(row["memory"]),
                 duration(row["waiting"]),
+                short_estimate(row) or None,
             )
             for row in queue
         ],

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+from ..protocol.times import format_duration
+
+#: A length of time as a person says it; the same everywhere.
+duration: Final = format_duration
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -36,16 +42,3 @@ def clean(value: object) -> str:
     return "".join(
         char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value)
     )
-
-
-def duration(seconds: float) -> str:
-    """``45s``, ``12m``, ``3h 20m``, ``2d 4h``."""
-    whole = max(0, int(seconds))
-    for size, unit, smaller, small_unit in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "m"),
-    ):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit} {rest}{small_unit}" if rest else f"{whole // size}{unit}"
-    return f"{whole // 60}m" if whole >= 60 else f"{whole}s"

@@ -17,7 +17,8 @@ _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any fram
 class GrantedGpu:
     """One granted GPU. ``memory`` is the lease's limit there, ``capacity`` all it has (bytes).
 
-    ``index`` is for display only; a GPU is named by its ``uuid``.
+    ``index`` is for display only; a GPU is named by its ``uuid``. ``shared_with`` are the names
+    of the same person's other tasks that share the memory there.
     """
 
     uuid: str
@@ -25,6 +26,7 @@ class GrantedGpu:
     name: str
     memory: int
     capacity: int
+    shared_with: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -107,4 +109,5 @@ def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
     for size in (memory, capacity):
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
             raise ValueError(f"a GPU with {size!r} bytes")
-    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity)
+    others = tuple(str(name) for name in data.get("shared_with") or ())
+    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity, others)

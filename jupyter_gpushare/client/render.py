@@ -13,10 +13,13 @@ from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..protocol.expecting import expectation, short_estimate, waits_for_budget
+from ..protocol.holding import shared_text, sharers
 from ..protocol.sizes import format_size
+from ..protocol.times import format_duration
 
 if TYPE_CHECKING:
-    from .grant import Grant
+    from .grant import Grant, GrantedGpu
     from .settings import Ask
 
 Document = Mapping[str, Any]
@@ -59,20 +62,8 @@ _HEALTH: Final = {"ok": _State("✓", "ok", _GOOD), "lost": _State("✕", "lost"
 # -- words -------------------------------------------------------------------------------------
 
 
-def duration(seconds: object) -> str:
-    """``12 s``, ``3 min 20 s``, ``2 h 05 min``, ``3 d 4 h``; ``?`` for what is no time."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return "?"
-    if not -1e15 < seconds < 1e15:
-        return "?"
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+#: A length of time as a person says it; the same everywhere.
+duration: Final = format_duration
 
 
 def count(number: object, noun: str) -> str:
@@ -100,13 +91,15 @@ def each(memory: object) -> str:
 
 
 def grant_words(grant: Grant) -> str:
-    """``GPU 0 (8 GiB of 24 GiB) and GPU 1 (all of its 80 GiB)``."""
-    return " and ".join(
-        f"GPU {gpu.index} (all of its {size(gpu.capacity)})"
-        if gpu.whole
-        else f"GPU {gpu.index} ({size(gpu.memory)} of {size(gpu.capacity)})"
-        for gpu in grant.gpus
-    )
+    """``GPU 0 (8 GiB of 24 GiB, shared with your a.ipynb) and GPU 1 (all of its 80 GiB)``."""
+    return " and ".join(f"GPU {gpu.index} ({_granted(gpu)})" for gpu in grant.gpus)
+
+
+def _granted(gpu: GrantedGpu) -> str:
+    shared = shared_text([plain(name, 60) for name in gpu.shared_with])
+    if gpu.whole:
+        return f"{size(gpu.capacity)}, {shared}" if shared else f"all of its {size(gpu.capacity)}"
+    return ", ".join(filter(None, (f"{size(gpu.memory)} of {size(gpu.capacity)}", shared)))
 
 
 def ask_words(ask: Ask) -> str:
@@ -231,7 +224,9 @@ def host_memory_line(node: Document) -> str | None:
 
 def waiting_line(notice: Document, seconds: float) -> str:
     """Where a request stands in the queue, in one line."""
-    return f"{_place(notice)}; {_ahead(notice)}; {duration(seconds)} so far"
+    about = short_estimate(notice)
+    parts = [_place(notice), _ahead(notice), about, f"{duration(seconds)} so far"]
+    return "; ".join(part for part in parts if part)
 
 
 def waiting_line_within(notice: Document, seconds: float, advice: str, width: int) -> str:
@@ -243,10 +238,31 @@ def waiting_line_within(notice: Document, seconds: float, advice: str, width: in
 
 
 def _place(notice: Document) -> str:
+    if waits_for_budget(notice):  # it stands in no line
+        return " ".join(filter(None, ("Waiting: the GPU-hours are spent", _spent(notice))))
     return f"Waiting for GPUs: position {plain(notice.get('position', '?'), 12)}"
 
 
+def _spent(notice: Document) -> str:
+    """``(0.08 of 0.05 in the last 7 d)``; empty where the node manager does not tell."""
+    budget = notice.get("budget")
+    words = budget_words(budget) if isinstance(budget, Mapping) else ""
+    return f"({words})" if words else ""
+
+
+def budget_words(budget: Document) -> str:
+    """``0.08 of 0.05 in the last 7 d``: GPU-hours; empty for what makes no sense."""
+    used, hours = budget.get("spent"), budget.get("hours")
+    if not isinstance(used, int | float) or not isinstance(hours, int | float):
+        return ""
+    if not (0 <= used < _TOO_MUCH and 0 <= hours < _TOO_MUCH):
+        return ""
+    return f"{format_hours(used)} of {hours:g} in the last {duration(budget.get('window'))}"
+
+
 def _ahead(notice: Document) -> str:
+    if waits_for_budget(notice):
+        return ""
     ahead = notice.get("ahead")
     counts = ahead if isinstance(ahead, Mapping) else {}
     parts = [
@@ -260,12 +276,20 @@ def _ahead(notice: Document) -> str:
 def waiting_html(notice: Document, seconds: float, advice: str) -> str:
     """The same for a notebook; a live region, so that screen readers hear of changes."""
     state = STATES["queued"]
-    return _box(
-        f"{_icon(state)} <strong>{escape(_place(notice))}</strong> · {escape(_ahead(notice))} · "
-        f"{escape(duration(seconds))} so far"
-        f'<div style="color:{_MUTED}">{escape(advice)}</div>',
-        state.colour,
+    rest = (_ahead(notice), f"{duration(seconds)} so far")
+    more = "".join(f" · {escape(part)}" for part in rest if part)
+    lines = "".join(
+        f'<div style="color:{_MUTED}">{escape(line)}</div>' for line in (*why_lines(notice), advice)
     )
+    return _box(
+        f"{_icon(state)} <strong>{escape(_place(notice))}</strong>{more}{lines}", state.colour
+    )
+
+
+def why_lines(waiting: Document) -> list[str]:
+    """Why a request waits, about how long it takes, and what will happen; a line each."""
+    said = (waiting.get("message"), " ".join(expectation(waiting)))
+    return [plain(line) for line in said if line]
 
 
 def away_line(left: float, seconds: float) -> str:
@@ -331,8 +355,8 @@ def status_text(status: Document, here: str | None = None) -> str:
         (
             _who(lease, status),
             _what(lease, here),
-            _shares(lease) or "-",
-            _with_parking(_as_text(_state(lease)), lease, status),
+            _shares(lease, status) or "-",
+            _with_parking(_as_text(_state(lease, status)), lease, status),
             duration(lease.get("age")),
             _short(lease.get("id")),
         )
@@ -341,6 +365,7 @@ def status_text(status: Document, here: str | None = None) -> str:
     parts.append(text_table(_LEASES, leases) if leases else "No leases: nobody holds a GPU.")
     if queue := _queue(status):
         parts.append("In the queue:\n" + text_table(_QUEUE, queue))
+        parts += own_reasons(status)
     return "\n\n".join(parts)
 
 
@@ -370,8 +395,8 @@ def status_html(status: Document, here: str | None = None) -> str:
         (
             escape(_who(lease, status)),
             escape(_what(lease, here)),
-            escape(_shares(lease) or "-"),
-            _with_parking(_marked(_state(lease)), lease, status),
+            escape(_shares(lease, status) or "-"),
+            _with_parking(_marked(_state(lease, status)), lease, status),
             escape(duration(lease.get("age"))),
             f"<code>{escape(_short(lease.get('id')))}</code>",
         )
@@ -380,7 +405,24 @@ def status_html(status: Document, here: str | None = None) -> str:
     parts.append(_table("Leases", _LEASES, leases))
     if queue := _queue(status):
         parts.append(html_table("In the queue", _QUEUE, queue))
+        parts += [f"<div>{escape(line)}</div>" for line in own_reasons(status)]
     return page_html(*parts)
+
+
+def own_reasons(status: Document) -> list[str]:
+    """Why one's own requests wait, and what they can expect; a paragraph each."""
+    mine = [row for row in status.get("queue") or () if row.get("mine")]
+    return [
+        f"Your request{_at_place(row)}: {' '.join(lines)}"
+        for row in mine
+        if (lines := why_lines(row))
+    ]
+
+
+def _at_place(waiting: Document) -> str:
+    if waits_for_budget(waiting):
+        return ""
+    return f" at position {plain(waiting.get('position'), 12)}"
 
 
 def _with_parking(shown: str, lease: Document, status: Document) -> str:
@@ -405,7 +447,17 @@ def _heading(status: Document) -> list[str]:
     lines.append(
         f"You are {plain(status.get('environment'), 80)}{role}. {quota_line(status.get('quota'))}"
     )
+    if warning := budget_warning(status):
+        lines.append(warning)
     return lines
+
+
+def budget_warning(status: Document) -> str | None:
+    """That GPU-hours are nearly or all spent; ``None`` where they are not."""
+    quota = status.get("quota") or {}
+    budget = quota.get("budget")
+    level = budget.get("level") if isinstance(budget, Mapping) else None
+    return budget_line(quota) if level in ("warned", "spent") else None
 
 
 def _problems(status: Document) -> list[str]:
@@ -445,9 +497,21 @@ def _health(gpu: Document) -> _State:
     return _HEALTH.get(health) or _State("▲", health, _WARN)
 
 
-def _state(lease: Document) -> _State:
-    state = plain(lease.get("state"), 30)
-    return STATES.get(state) or _State("?", state, _MUTED)
+#: States of which it matters for how long they last; others' time is told as a lease's.
+_LASTING: Final = frozenset({"idle", "stalled", "draining", "parked"})
+
+
+def _state(lease: Document, status: Document) -> _State:
+    word, since = plain(lease.get("state"), 30), lease.get("since")
+    state = STATES.get(word) or _State("?", word, _MUTED)
+    now = status["node"].get("time")
+    if (
+        word not in _LASTING
+        or not isinstance(since, int | float)
+        or not isinstance(now, int | float)
+    ):
+        return state
+    return state._replace(words=f"{state.words} for {duration(max(0.0, now - since))}")
 
 
 def _as_text(state: _State) -> str:
@@ -481,8 +545,16 @@ def _short(lease: object) -> str:
     return "-" if lease is None else plain(str(lease)[:_SHORT])
 
 
-def _shares(lease: Document) -> str:
-    return ", ".join(_share(gpu) for gpu in lease.get("gpus") or ())
+def _shares(lease: Document, status: Document) -> str:
+    whose = "your " if lease.get("mine") else ""
+    return ", ".join(
+        " ".join(filter(None, (_share(gpu), shared_text(_own_sharers(lease, gpu, status), whose))))
+        for gpu in lease.get("gpus") or ()
+    )
+
+
+def _own_sharers(lease: Document, gpu: Document, status: Document) -> list[str]:
+    return [plain(name, 60) for name in sharers(status["leases"], lease, gpu.get("uuid"))]
 
 
 def _share(gpu: Document) -> str:
@@ -496,8 +568,8 @@ def _share(gpu: Document) -> str:
     return f"{share} (keeps {size(kept)}, a step needs {size(step)})"
 
 
-_LEASES: Final = ("who", "what", "GPUs", "state", "for", "lease")
-_QUEUE: Final = ("position", "who", "class", "asks", "waiting")
+_LEASES: Final = ("who", "what", "GPUs", "state", "held for", "lease")
+_QUEUE: Final = ("position", "who", "class", "asks", "waiting", "takes")
 
 
 def _queue(status: Document) -> list[tuple[str, ...]]:
@@ -508,6 +580,7 @@ def _queue(status: Document) -> list[tuple[str, ...]]:
             plain(waiting.get("priority_class"), 20),
             f"{count(waiting.get('gpus'), 'GPU')}, {each(waiting.get('memory'))}",
             duration(waiting.get("waiting")),
+            short_estimate(waiting) or "-",
         )
         for waiting in status.get("queue") or ()
     ]
@@ -589,18 +662,22 @@ def quota_line(quota: Document | None) -> str:
     )
 
 
+def format_hours(hours: float) -> str:
+    """GPU-hours with as many figures as say something: ``0.08``, ``12.5``."""
+    return f"{hours:.2f}".rstrip("0").rstrip(".")
+
+
 def budget_line(quota: Document) -> str | None:
     """What was used of the GPU-hours; ``None`` where they are not limited."""
     budget = quota.get("budget")
-    if not isinstance(budget, dict):
+    words = budget_words(budget) if isinstance(budget, Mapping) else ""
+    if not words or not isinstance(budget, Mapping):
         return None
-    used, hours = budget.get("spent"), budget.get("hours")
-    if not isinstance(used, int | float) or not isinstance(hours, int | float):
-        return None
-    said = f"{used:.1f} of {hours:g} GPU-hours of the last {duration(budget.get('window'))} used"
     if budget.get("level") == "spent":
-        return f"{said}: the budget is spent, and new requests wait."
-    return f"{said}: nearly all." if budget.get("level") == "warned" else f"{said}."
+        return f"GPU-hours: {words}. The budget is spent: new requests wait."
+    if budget.get("level") == "warned":
+        return f"GPU-hours: {words}. That is nearly all: release GPUs that you do not need."
+    return f"GPU-hours: {words}."
 
 
 def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
@@ -616,7 +693,7 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
             "The quota is used up: a new task shares the GPUs you hold, or waits for room on them."
         )
     else:
-        lines.append(f"{count(gpus - used, 'more GPU')} can be yours, as soon as there is room.")
+        lines.append(_can_be_yours(status, gpus - used))
     if budget := budget_line(quota):
         lines.append(budget)
     weight = quota.get("weight")
@@ -625,6 +702,32 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
     if usage is not None:
         lines.append(_usage_line(status, usage))
     return lines
+
+
+def _can_be_yours(status: Document, more: int) -> str:
+    """How many GPUs one may have beyond those that one holds, and how many of them now."""
+    quota = status.get("quota") or {}
+    budget, limit = quota.get("budget"), quota.get("memory")
+    if isinstance(budget, Mapping) and budget.get("level") == "spent":
+        return f"{count(more, 'more GPU')} can be yours when some GPU-hours are left again."
+    most = status["node"].get("max_tasks_per_gpu")
+    free = [
+        gpu
+        for gpu in status["gpus"]
+        if not _number(gpu.get("mine"))
+        and not gpu.get("problem")
+        and (not isinstance(most, int) or _number(gpu.get("tasks")) < most)
+        and _number(gpu.get("free")) >= min(_number(limit) or _TOO_MUCH, _number(gpu.get("memory")))
+    ]
+    now = min(more, len(free)) if not status.get("queue") else 0
+    if now == more:
+        return f"{count(more, 'more GPU')} can be yours now."
+    there = f"{now} of them now, the others" if now else ""
+    return " ".join(
+        filter(
+            None, (f"{count(more, 'more GPU')} can be yours,", there, "as soon as there is room.")
+        )
+    )
 
 
 def _usage_line(status: Document, usage: Document) -> str:

@@ -475,7 +475,8 @@ class QuotaFormHandler(AdminPage):
             self._form(node, form, source, new=new, refusal=problem.message)
             return
         text = forms.wish_text({**now, **wish})
-        self.leave("admin", Note(f"The quota of {form.environment} is now {text}."))
+        said = [f"The quota of {form.environment} is now {text}.", *now.get("warnings", ())]
+        self.leave("admin", Note(" ".join(said), good=len(said) == 1))
 
     async def _unset(self, node: str) -> None:
         with refusals():

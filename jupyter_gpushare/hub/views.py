@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from jupyter_gpushare.protocol import expecting, holding
+
 from . import words
 
 Json = Mapping[str, Any]
@@ -54,7 +56,9 @@ def bar(label: str, text: str, used: float, limit: float) -> Bar:
 
 
 #: What changes all the time. Pages take it along when they look, and look for more than that.
-_VOLATILE: Final = frozenset({"time", "age", "waiting", "used", "utilisation", "measured", "spent"})
+_VOLATILE: Final = frozenset(
+    {"time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook"}
+)
 
 
 def fingerprint(status: Json | None) -> str:
@@ -208,12 +212,12 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
     hint = words.state_hint(state)
     why = ""
     if queued and waiting is not None:
-        why = waiting["message"] or ""
+        why = _waiting_why(waiting)
     elif state in words.RESTART_HELPS:
         why = hint
     elif lease.get("kept"):
         why = lease["kept"]
-    limit = sum(part["memory"] for part in lease["gpus"])
+    limits = [part["memory"] for part in lease["gpus"]]
     measured = [part["measured"] for part in lease["gpus"]]
     use: Bar | None = None
     if queued:
@@ -223,10 +227,10 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
             memory += f", {words.size(asked['memory'])} on each"
         memory += " asked"
     elif not measured or any(part is None for part in measured):
-        memory = f"may use {words.size(limit)}" if limit else ""
+        memory = f"may use {holding.each_text(limits)}" if limits else ""
     else:
-        memory = f"{words.size(sum(measured))} of {words.size(limit)}"
-        use = bar("GPU memory", memory, sum(measured), limit)
+        memory = f"{holding.each_text(measured)} of {holding.each_text(limits)}"
+        use = bar("GPU memory", memory, sum(measured), sum(limits))
     known = lease["id"] is not None
     running = state not in ("queued", "draining", "ended")
     return LeaseView(
@@ -250,10 +254,31 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         use=use,
         warning=_warning_text(lease, status["node"]["time"]),
         parking=_parking_text(lease, status["node"]["time"]),
-        sharing=_sharing_text(lease, status["node"]["time"]),
+        sharing=" ".join(
+            text
+            for text in (
+                _shared_text(lease, status),
+                _sharing_text(lease, status["node"]["time"]),
+            )
+            if text
+        ),
         can_keep=_can_keep(lease, status["node"]),
         is_kept=_kept_for(lease, status["node"]["time"]) > 0,
     )
+
+
+def _waiting_why(waiting: Json) -> str:
+    """Why a request waits, about how long, and what will happen."""
+    return " ".join([waiting["message"] or "", *expecting.expectation(waiting)]).strip()
+
+
+def _shared_text(lease: Json, status: Json) -> str:
+    """With which of the same person's other tasks a lease shares its GPUs."""
+    uuids = [part["uuid"] for part in lease["gpus"]]
+    names = {name for uuid in uuids for name in holding.sharers(status["leases"], lease, uuid)}
+    whose = "your " if lease["mine"] else ""
+    text = holding.shared_text(sorted(names), whose)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _can_keep(lease: Json, node: Json) -> bool:
@@ -325,9 +350,9 @@ def task_title(lease: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """Where one of the viewer's requests stands."""
+    """Where one of the viewer's requests stands; who waits for GPU-hours stands in no line."""
 
-    position: int
+    headline: str
     ahead: str
     waited: str
     why: str
@@ -363,10 +388,10 @@ def queue_view(status: Json) -> QueueView:
     return QueueView(
         places=tuple(
             PlaceView(
-                row["position"],
-                ahead_text(row["ahead"]),
+                _headline(row),
+                "" if expecting.waits_for_budget(row) else ahead_text(row["ahead"]),
                 words.duration(row["waiting"]),
-                row["message"] or "",
+                _waiting_why(row),
             )
             for row in queue
             if row["mine"]
@@ -378,7 +403,7 @@ def queue_view(status: Json) -> QueueView:
                 who="You" if row["mine"] else row["environment"] or "Someone",
                 what=_asked(row),
                 kind=row["priority_class"],
-                waited=words.duration(row["waiting"]),
+                waited=words.duration(row["waiting"]) + _note(row),
                 mine=row["mine"],
             )
             for row in queue[:_MOST_WAITING]
@@ -386,6 +411,20 @@ def queue_view(status: Json) -> QueueView:
         more=max(0, len(queue) - _MOST_WAITING),
         lately=_lately(status.get("waits")),
     )
+
+
+def _note(row: Json) -> str:
+    """What else is told of a row whose reason the viewer may know."""
+    if expecting.waits_for_budget(row):
+        return ", GPU-hours spent"
+    about = expecting.short_estimate(row)
+    return f", {about} more" if about else ""
+
+
+def _headline(row: Json) -> str:
+    if expecting.waits_for_budget(row):
+        return "Your GPU-hours are spent"
+    return f"You are number {row['position']} in line"
 
 
 def ahead_text(ahead: Json) -> str:
@@ -401,7 +440,9 @@ def ahead_text(ahead: Json) -> str:
 
 def _asked(row: Json) -> str:
     what = words.gpus(row["gpus"])
-    return what if row["memory"] is None else f"{what} with {words.size(row['memory'])}"
+    if row["memory"] is None:
+        return what.replace("GPU", "whole GPU")
+    return f"{what} with {words.size(row['memory'])}" + (" on each" if row["gpus"] > 1 else "")
 
 
 def _lately(waits: Json | None) -> tuple[str, ...]:
@@ -529,6 +570,7 @@ class EnvironmentView:
     held: str
     busy: str
     overridden: bool
+    is_spent: bool = False
 
 
 def environment_views(
@@ -560,6 +602,7 @@ def environment_views(
                 held=words.gpu_hours(spent["gpu_seconds_held"]) if spent else "0",
                 busy=words.gpu_hours(spent["gpu_seconds_busy"]) if spent else "0",
                 overridden=quota["source"] == "override",
+                is_spent=(quota.get("budget") or {}).get("level") == "spent",
             )
         )
     return rows

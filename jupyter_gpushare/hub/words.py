@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jupyter_gpushare.protocol.sizes import format_size
+from jupyter_gpushare.protocol.times import format_duration
 
 #: What a state is called, and what it means for the owner of the lease.
 STATES: Final[dict[str, tuple[str, str]]] = {
@@ -110,19 +111,8 @@ def memory_each(limit: int | None) -> str:
     return "the whole GPU" if limit is None else size(limit)
 
 
-def duration(seconds: float) -> str:
-    """In its two largest units: ``42 s``, ``3 min``, ``2 h 5 min``, ``3 d 4 h``."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes = whole // 60
-    if minutes < 60:
-        return f"{minutes} min"
-    units = (minutes // 60, minutes % 60, "h", "min")
-    if units[0] >= 24:
-        units = (units[0] // 24, units[0] % 24, "d", "h")
-    large, small, name, smaller = units
-    return f"{large} {name} {small} {smaller}" if small else f"{large} {name}"
+#: A length of time as a person says it; the same everywhere.
+duration: Final = format_duration
 
 
 def gpu_hours(gpu_seconds: float) -> str:

@@ -152,6 +152,58 @@ _BURST: Json = {
 }
 
 
+_OUTLOOK: Json = {
+    "description": "what it can expect; null: not yours to know",
+    "anyOf": [
+        _object(
+            {
+                "estimate": {
+                    "description": "seconds until it is granted, about; null: there is none yet. "
+                    "Made of when idle kernels are asked for their GPUs (if they stay idle), of "
+                    "recent waits, or of when some GPU-hours are left again",
+                    "anyOf": [
+                        _object(
+                            {
+                                "low": _SECONDS,
+                                "high": _SECONDS,
+                                "basis": {"enum": ["idle", "waits", "budget"]},
+                            }
+                        ),
+                        {"type": "null"},
+                    ],
+                },
+                "idle": {
+                    "description": "the idle kernel whose GPU it gets, if nothing else happens",
+                    "anyOf": [
+                        _object(
+                            {
+                                "mine": _FLAG,
+                                "environment": _or_null("string", description="null: others'"),
+                                "name": _or_null("string", description="null: others'"),
+                                "idle": {**_SECONDS, "description": "seconds since it last ran"},
+                                "after": {**_SECONDS, "description": "of idleness it is asked"},
+                                "left": {**_SECONDS, "description": "seconds until then"},
+                            }
+                        ),
+                        {"type": "null"},
+                    ],
+                },
+                "idle_after": {
+                    **_SECONDS,
+                    "description": "after which an idle kernel is asked; 0: never",
+                },
+            }
+        ),
+        {"type": "null"},
+    ],
+}
+_WARNINGS: Json = {
+    **_array(_TEXT),
+    "description": "what an administrator may not have meant by a quota that was set (more than "
+    "any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same",
+}
+
+
 def _quota(more: Json) -> Json:
     return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
 
@@ -387,7 +439,13 @@ def _schemas() -> Json:
                 "message": _or_null(
                     "string", description="why it waits, for a person; null: not yours to know"
                 ),
-            }
+                "budget": {
+                    "anyOf": [_ref("Budget")],
+                    "description": "the GPU-hours that it waits for; null: it does not",
+                },
+                "outlook": _OUTLOOK,
+            },
+            optional=("budget", "outlook"),
         ),
         "Status": _object(
             {
@@ -628,18 +686,21 @@ def _schemas() -> Json:
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
+                    "warnings": _WARNINGS,
                 }
             ),
-            optional=("idle_timeout", "burst_memory"),
+            optional=("idle_timeout", "burst_memory", "warnings"),
         ),
         "Quotas": _object(
             {
                 "quotas": _array(_ref("Quota")),
+                "warnings": _WARNINGS,
                 "default": _object(
                     _quota({"gpu_hours": _HOURS, "idle_timeout": _IDLE, "burst_memory": _BURST}),
                     optional=("idle_timeout", "burst_memory"),
                 ),
-            }
+            },
+            optional=("warnings",),
         ),
     }
 

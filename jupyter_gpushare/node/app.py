@@ -692,10 +692,12 @@ class NodeManagerApp(JupyterApp):
                 "nobody else gets a GPU: give it the group of the mount's gid= option "
                 "(SupplementaryGroups= in its service)."
             )
+        identity = self._identity()
+        service.knows = identity.knows
         transport = Transport(
             place,
             limits=Connections(parent=self).frozen(),
-            identity=self._identity(),
+            identity=identity,
             handler=service,
             identify_process=lambda peer: identify_peer(peer, boot_id),
             shared=self.shared,
@@ -741,6 +743,8 @@ class NodeManagerApp(JupyterApp):
             if not await _first(starting, ends):
                 return
             await service.recall()
+            for warning in service.quota_warnings():
+                self.log.warning("Quotas: %s", warning)
             if groups is not None:
                 background.append(loop.create_task(groups.run()))
 

@@ -142,6 +142,15 @@ class HubIdentity:
             raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
         return known.principal
 
+    async def knows(self, environment: str) -> bool | None:
+        """Whether the Hub has that user; of a named server, its user."""
+        name = environment.partition("/")[0] if self._trust.per_server else environment
+        try:
+            answer = await self._api.get("users", name, token=self._own_token)
+        except HubUnreachable:
+            return None
+        return {200: True, 404: False}.get(answer.status)
+
     def close(self) -> None:
         for task in tuple(self._asking.values()):
             task.cancel()

@@ -61,6 +61,9 @@ class Identity(Protocol):
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
 
+    async def knows(self, environment: str) -> bool | None:
+        """Whether there is somebody of that name; ``None``: it cannot tell now."""
+
     def close(self) -> None:
         """Nobody will be identified any more; never waits."""
 
@@ -98,6 +101,11 @@ class PeerIdentity:
             self._known[key] = (loop.time() + BELIEVED, principal)
         return principal
 
+    async def knows(self, environment: str) -> bool | None:
+        """Whether the host has a user of that name."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _is_user, environment)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -114,6 +122,16 @@ class PeerIdentity:
             or not self._admin_groups.isdisjoint(groups)
         )
         return Principal(name, groups, admin)
+
+
+def _is_user(name: str) -> bool:
+    if name.startswith("uid-"):  # a user of a container, who has no name here
+        return True
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 def _groups_of(user: str, gid: int) -> set[str]:
@@ -157,6 +175,10 @@ class TokenFileIdentity:
         if found is None:
             raise IdentityRefused("This token is not known to the node manager.")
         return found
+
+    async def knows(self, environment: str) -> bool | None:
+        """Whether a token is of that name, as the file was read last."""
+        return any(one.environment == environment for one in self._known.values())
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from ..policy import commands as cmd
-from ..policy import core
+from ..policy import core, explain
 from ..policy.effects import (
     AskBack,
     Effect,
@@ -26,6 +26,7 @@ from ..policy.effects import (
     WarnOfParking,
 )
 from ..policy.events import (
+    ActivityChanged,
     BudgetChanged,
     BudgetsMeasured,
     GrantingChanged,
@@ -33,6 +34,7 @@ from ..policy.events import (
     ResumeQueued,
 )
 from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
@@ -65,8 +67,13 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged)
+_MOVES_QUEUE = (
+    *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
+    ActivityChanged,
+)
 QUEUE_INTERVAL = 1.0
+#: Seconds after which who waits is told again, though nothing changed: estimates grow old.
+REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
 UNSEEN = (
@@ -161,6 +168,8 @@ class Service:
         self._figures: object = None
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
+        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
+        self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -298,13 +307,19 @@ class Service:
 
     # -- calls ---------------------------------------------------------------
 
-    def _command(self, guest: _Guest, call: Call, who: Caller | None = None) -> None:
+    def _command(
+        self,
+        guest: _Guest,
+        call: Call,
+        who: Caller | None = None,
+        answer: Callable[[core.Decision], None] | None = None,
+    ) -> None:
         fresh = LeaseId(secrets.token_hex(16))
         command = translate.COMMANDS[call.method](
             self._clock.boot(), who or guest.who, call.params, fresh
         )
         tag = call_tag(guest.conn.id, call.id)
-        answer = partial(self._answer, guest, call)
+        answer = answer or partial(self._answer, guest, call)
         self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag)
 
     def _or_hang_up(
@@ -435,21 +450,53 @@ class Service:
 
     def _quota_set(self, guest: _Guest, call: Call) -> None:
         """What the call does not name stays as it is: a new count must not lift a budget."""
-        quota, _ = self._manager.state.quotas.resolve(EnvironmentName(call.params.environment))
-        params = translate.complete_quota(call.params, quota)
-        self._command(guest, Call(call.id, call.method, params))
+        self._spawn(self._set_quota(guest, call))
+
+    async def _set_quota(self, guest: _Guest, call: Call) -> None:
+        name = EnvironmentName(call.params.environment)
+        # Asked before it is set: who has a quota is known afterwards.
+        is_known = name in self._seen_names() or await self.knows(name)
+        quota, _ = self._manager.state.quotas.resolve(name)
+        call = Call(call.id, call.method, translate.complete_quota(call.params, quota))
+        answer = partial(self._quota_answer, guest, call, is_known is not False)
+        self._command(guest, call, answer=answer)
+
+    def _quota_answer(
+        self, guest: _Guest, call: Call, is_known: bool, decision: core.Decision
+    ) -> None:
+        """The quota in force, and what of it an administrator may not have meant."""
+        if not isinstance(decision, core.Done):
+            self._answer(guest, call, decision)
+            return
+        name, state = EnvironmentName(call.params.environment), self._manager.state
+        quota, _source = state.quotas.resolve(name)
+        warnings = explain.doubt_texts(name, quota, _capacities(state), is_known=is_known)
+        guest.conn.reply(call.id, {**self._quota_row(name), "warnings": warnings})
+
+    def quota_warnings(self) -> list[str]:
+        """What of all quotas in force an administrator may not have meant."""
+        state, book = self._manager.state, self._manager.state.quotas
+        everybody = [
+            ("Who has no quota of their own", book.default),
+            *((f"A member of the group {name}", book.groups[name]) for name in sorted(book.groups)),
+            *sorted({**book.users, **book.overrides}.items()),
+        ]
+        sizes = _capacities(state)
+        return [text for who, quota in everybody for text in explain.doubt_texts(who, quota, sizes)]
+
+    def _seen_names(self) -> set[EnvironmentName]:
+        """Everybody who is configured, has a quota, or was here since the ledger began."""
+        state, book = self._manager.state, self._manager.state.quotas
+        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
+        return names | {lease.environment for lease in state.leases.values()}
 
     def _quota_list(self, guest: _Guest, call: Call) -> None:
-        state = self._manager.state
-        book = state.quotas
-        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
-        names |= {lease.environment for lease in state.leases.values()}
-        quotas = [self._quota_row(name) for name in sorted(names)]
-        default = book.default
+        default = self._manager.state.quotas.default
         guest.conn.reply(
             call.id,
             {
-                "quotas": quotas,
+                "quotas": [self._quota_row(name) for name in sorted(self._seen_names())],
+                "warnings": self.quota_warnings(),
                 "default": {
                     "gpus": default.gpus,
                     "memory": default.memory,
@@ -495,7 +542,7 @@ class Service:
             reason = translate.reason_of(decision.reason)
             self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
-            if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
+            if call.method is Method.QUOTA_UNSET:
                 conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
             else:
                 result = translate.done_result(decision, call.method, state)
@@ -529,7 +576,8 @@ class Service:
             guest.conn.reply(call.id, result)
         waiter = _Waiter(guest.conn, None if attached else call.id)
         self._waiters.setdefault(name, []).append(waiter)
-        self._tell_position(name, (waiter,), places(self._manager.state)[name])
+        place = places(self._manager.state)[name]
+        self._tell_position(name, (waiter,), place, self._outlooks().get(name))
 
     def _fail(
         self,
@@ -690,26 +738,38 @@ class Service:
             if concerned and guest.who.environment == effect.environment:
                 guest.conn.notify(Notice.BUDGET.value, notice)
 
-    def _tell_position(self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place) -> None:
-        state = self._manager.state
-        at, config = self._clock.boot(), self._manager.config
-        why = core.why_waiting(state, name, place.position - 1, config, at)
-        notice = translate.queued_notice(state.leases[name], self._key, at, place, why)
+    def _outlooks(self) -> dict[LeaseId, Outlook]:
+        recent = self._waits.waited(self._clock.wall())
+        return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
+
+    def _tell_position(
+        self, name: LeaseId, waiters: tuple[_Waiter, ...], place: Place, outlook: Outlook | None
+    ) -> None:
+        state, at = self._manager.state, self._clock.boot()
+        lease, config = state.leases[name], self._manager.config
+        notice = translate.queued_notice(state, lease, self._key, at, place, outlook, config)
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 
     async def _push_positions(self) -> None:
         while True:
-            await self._queue_changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REMIND_INTERVAL):
+                    await self._queue_changed.wait()
+            if self._manager.state.queue.waiting and not self._queue_changed.is_set():
+                self._changed.set()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
             self._manager.observers.call(self._tell_positions)
 
     def _tell_positions(self) -> None:
+        if not self._waiters:
+            return
+        coming = self._outlooks()
         for name, place in places(self._manager.state).items():
             waiters = tuple(self._waiters.get(name, ()))
             if waiters:
-                self._tell_position(name, waiters, place)
+                self._tell_position(name, waiters, place, coming.get(name))
 
     async def _push_status(self) -> None:
         while True:
@@ -754,7 +814,16 @@ class Service:
             manager.readings.by_gpu,
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values()),
+            self._waits.waited(facts.now),
         )
+
+
+def _capacities(state: State) -> list[int]:
+    return [books.gpu.memory for books in state.gpus.values()]
+
+
+async def _unknown(_name: str) -> bool | None:
+    return None
 
 
 def _is_quiet(event: object) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from ..policy import core, elastic, watchdog
+from ..policy import core, elastic, outlook, watchdog
 from ..policy.config import PolicyConfig
 from ..policy.model import (
     Activity,
+    BudgetLevel,
     ClaimPhase,
     EnvironmentName,
     FlagKind,
@@ -27,7 +28,10 @@ from ..policy.model import (
     Quota,
 )
 from ..policy.state import Lease, State
-from . import sharing_status
+from . import outlook_status, sharing_status
+
+#: No waits are known.
+EMPTY: Final[outlook.Recent] = {}
 
 
 class DisplayState(Enum):
@@ -130,13 +134,15 @@ def status_document(
     readings: Mapping[str, GpuReading],
     waits: Mapping[str, Any],
     connected: Iterable[EnvironmentName] = (),
+    recent: outlook.Recent = EMPTY,
 ) -> dict[str, Any]:
     """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds.
 
-    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
-    environments that talk to the node manager now.
+    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately, ``recent`` how long
+    they had waited; ``connected`` are environments that talk to the node manager now.
     """
     offset = facts.now - facts.boot
+    largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
     waiting = places(state)
     measured = measured_by_lease(state, readings)
     leases = sorted(state.leases.values(), key=lambda lease: lease.order)
@@ -172,6 +178,10 @@ def status_document(
         "leases": [
             {
                 **_lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured),
+                "asked": {
+                    "gpus": lease.request.gpus,
+                    "memory": outlook_status.asked_memory(state, lease, largest),
+                },
                 "over_limit": _over_limit(state, lease, offset, config)
                 if viewer.admin or viewer.is_mine(lease.environment)
                 else None,
@@ -180,7 +190,7 @@ def status_document(
             }
             for lease in leases
         ],
-        "queue": _queue(state, viewer, facts.boot, waiting, config),
+        "queue": _queue(state, viewer, facts.boot, waiting, config, largest, recent),
         "waits": dict(waits),
     }
 
@@ -249,8 +259,25 @@ def _budget(
     }
 
 
+def budget_of(state: State, lease: Lease, config: PolicyConfig) -> dict[str, Any] | None:
+    """The budget that a waiting request waits for; ``None``: it does not wait for one."""
+    quota, _source = state.quotas.resolve(lease.environment)
+    spent = state.budget(lease.environment).level is BudgetLevel.SPENT
+    return _budget(state, lease.environment, quota, config) if spent else None
+
+
 def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
-    """The GPUs of a lease as ``request`` answers them. Sizes in bytes."""
+    """The GPUs of a lease as ``request`` answers them. Sizes in bytes.
+
+    ``shared_with`` are the same environment's other tasks that share the memory there.
+    """
+    others = [
+        other
+        for other in state.leases.values()
+        if other.environment == lease.environment
+        and other.phase is LeasePhase.HELD
+        and other.id != lease.id
+    ]
     return [
         {
             "uuid": part.gpu,
@@ -258,6 +285,11 @@ def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
             "name": state.gpus[part.gpu].gpu.name,
             "memory": part.memory,
             "capacity": state.gpus[part.gpu].gpu.memory,
+            "shared_with": [
+                other.task.name
+                for other in others
+                if any(own.gpu == part.gpu for own in other.allocations)
+            ],
         }
         for part in lease.allocations
     ]
@@ -355,10 +387,11 @@ def _lease(
                 "measured": measured.get((lease.id, part.gpu)),
                 **sharing_status.of_claim(state, lease, part.gpu),
             }
-            for part in lease.allocations
-            if part.gpu in state.gpus
+            for part in sorted(
+                (one for one in lease.allocations if one.gpu in state.gpus),
+                key=lambda one: state.gpus[one.gpu].gpu.index,
+            )
         ],
-        "asked": {"gpus": lease.request.gpus, "memory": lease.request.memory},
         "priority_class": lease.request.priority_class.value,
         "requested": lease.requested_at + offset,
         "granted": None if lease.granted_at is None else lease.granted_at + offset,
@@ -419,9 +452,13 @@ def _queue(
     boot: float,
     waiting: Mapping[LeaseId, Place],
     config: PolicyConfig,
+    largest: int,
+    recent: outlook.Recent,
 ) -> list[dict[str, Any]]:
     """Everybody who waits, in the order of service."""
     rows = []
+    sees = viewer.admin or any(viewer.is_mine(state.leases[name].environment) for name in waiting)
+    coming = outlook.outlooks(state, config, boot, recent) if sees else {}
     for name, place in waiting.items():
         lease = state.leases[name]
         mine = viewer.is_mine(lease.environment)
@@ -435,11 +472,15 @@ def _queue(
                 "environment": lease.environment if known else None,
                 "priority_class": lease.request.priority_class.value,
                 "gpus": lease.request.gpus,
-                "memory": lease.request.memory,
+                "memory": outlook_status.asked_memory(state, lease, largest),
                 "waiting": max(0.0, boot - lease.requested_at),
                 "ahead": {kind.value: count for kind, count in place.ahead.items()},
                 "reason": why.reason.value if why else None,
                 "message": why.message if why else None,
+                "budget": budget_of(state, lease, config) if why else None,
+                "outlook": outlook_status.outlook_document(state, coming.get(name), viewer)
+                if known
+                else None,
             }
         )
     return rows

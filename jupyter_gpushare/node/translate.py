@@ -36,11 +36,13 @@ from ..policy.model import (
     Task,
     TaskKind,
 )
+from ..policy.outlook import Outlook
 from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
-from .status import Place, Viewer, granted_gpus
+from .outlook_status import outlook_document
+from .status import Place, Viewer, budget_of, granted_gpus
 
 T = TypeVar("T")
 
@@ -228,9 +230,16 @@ def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
 
 
 def queued_notice(
-    lease: Lease, key: bytes, at: float, place: Place, why: core.Why
+    state: State,
+    lease: Lease,
+    key: bytes,
+    at: float,
+    place: Place,
+    outlook: Outlook | None,
+    config: PolicyConfig,
 ) -> dict[str, Any]:
-    """Where a waiting request stands at boot time ``at``, and why it waits."""
+    """Where a waiting request stands at boot time ``at``, why it waits, what it can expect."""
+    why = core.why_waiting(state, lease.id, place.position - 1, config, at)
     return {
         "lease": lease.id,
         "secret": secret_of(key, lease.id),
@@ -240,6 +249,8 @@ def queued_notice(
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
         "message": why.message,
+        "budget": budget_of(state, lease, config),
+        "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
     }
 
 

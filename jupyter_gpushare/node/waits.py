@@ -67,6 +67,13 @@ class Waits:
                     kind = lease.request.priority_class
                     self.add(kind, wall, event.at - lease.requested_at)
 
+    def waited(self, wall: float) -> dict[PriorityClass, tuple[float, ...]]:
+        """Seconds, of those granted in the last hour that had to wait."""
+        return {
+            kind: tuple(one.waited for one in waits if one.granted >= wall - WINDOW and one.waited)
+            for kind, waits in self._waits.items()
+        }
+
     def document(self, wall: float) -> dict[str, Any]:
         """What the status says of it; times in seconds, ``None`` where nobody waited."""
         return {

@@ -29,7 +29,7 @@ from .model import (
     Rung,
 )
 from .observe import observe, used_by_environment
-from .placement import Granted, NoRoom, refusal
+from .placement import Granted, NoRoom, refusal, shortage
 from .serving import fit, fit_newly, grant, rooms, serve, settle_sharing
 from .sharing import TrimPhase, TurnEnd, TurnPhase
 from .state import Lease, State
@@ -213,9 +213,11 @@ def _no_room_text(
     quota, _source = state.quotas.resolve(lease.environment)
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
+    seen = parking.unlifted(state, (), rooms(state, lease.environment))
+    short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and parking.waits_for_own(state, lease, config):
-        return explain.own_tasks_text(asked, used, quota.gpus, ahead)
-    return explain.no_room_text(room, asked, ahead)
+        return explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
+    return explain.no_room_text(room, asked, short, ahead)
 
 
 def _ask_back(draft: Draft) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .config import PolicyConfig
-from .model import BudgetLevel, HolderAction, ParkReason, RefusalReason
-from .placement import NoRoom, Refused
+from .model import BudgetLevel, HolderAction, ParkReason, Quota, RefusalReason
+from .placement import NoRoom, Refused, Shortage
+from .quotas import Doubt, doubts
 
 GIB = 1024**3
 
@@ -47,9 +49,10 @@ def refusal_text(refused: Refused) -> str:
             "for more."
         )
     if refused.reason is RefusalReason.TOO_LARGE:
+        memory = n.get("asked_memory")
+        each = "" if memory is None else f" with {size(memory)} on each"
         return (
-            f"You asked for {gpus(asked)} with "
-            f"{size(n.get('asked_memory') or n.get('quota_memory'))} on each, but this node "
+            f"You asked for {gpus(asked)}{each}, but this node "
             f"has {gpus(n.get('node_gpus'))}, the largest with {size(n.get('node_memory'))}. "
             "No waiting can change that: ask for less."
         )
@@ -59,28 +62,88 @@ def refusal_text(refused: Refused) -> str:
     )
 
 
-def no_room_text(room: NoRoom, asked: int, ahead: int = 0) -> str:
+def doubt_texts(
+    whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
+) -> list[str]:
+    """What an administrator is told of a quota for ``whose``; it holds all the same."""
+    texts = [_DOUBTS[doubt](whose, quota, capacities) for doubt in doubts(quota, capacities)]
+    if not is_known:
+        texts.append(
+            f"Nobody is known by the name {whose}: no such user was here, and none is configured. "
+            "Is it spelled right? The quota is kept for when they come."
+        )
+    return texts
+
+
+_DOUBTS: Final[dict[Doubt, Callable[[str, Quota, Sequence[int]], str]]] = {
+    Doubt.GPUS: lambda whose, quota, capacities: (
+        f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: "
+        "nobody gets more than there are."
+    ),
+    Doubt.MEMORY: lambda whose, quota, capacities: (
+        f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
+        f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
+    ),
+}
+
+
+def asked_text(count: int, short: Shortage) -> str:
+    """``1 GPU with 8 GiB``, ``2 whole GPUs (24 GiB each)``."""
+    if short.each is not None:
+        return f"{gpus(count)} with {size(short.each)}{'' if count == 1 else ' on each'}"
+    whole = "a whole GPU" if count == 1 else f"{count} whole GPUs"
+    return whole + (
+        f" ({size(short.largest)}{'' if count == 1 else ' each'})" if short.largest else ""
+    )
+
+
+def _partly_text(short: Shortage) -> list[str]:
+    """``GPUs 0 and 1 have 16 GiB free.``: what is free, and is not enough."""
+    sizes = sorted({free for _index, free in short.partly}, reverse=True)
+    parts = []
+    for free in sizes:
+        numbers = [index for index, size_ in short.partly if size_ == free]
+        parts.append(f"{_named(numbers)} {'has' if len(numbers) == 1 else 'have'} {size(free)}")
+    said = [f"{', '.join(parts)} free."] if parts else []
+    if short.full:
+        verb = "has" if len(short.full) == 1 else "have"
+        said.append(f"{_named(short.full)} {verb} room, but as many tasks as a GPU may have.")
+    return said
+
+
+def _named(indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"GPU {indices[0]}"
+    *most, last = (str(index) for index in indices)
+    return f"GPUs {', '.join(most)} and {last}"
+
+
+def _ahead(ahead: int) -> list[str]:
+    if not ahead:
+        return []
+    return ["1 request is ahead." if ahead == 1 else f"{ahead} requests are ahead."]
+
+
+def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> str:
     """Why a request waits."""
     have = room.new + room.reusable
-    waits = (
-        f" {ahead} requests are ahead." if ahead > 1 else " 1 request is ahead." if ahead else ""
-    )
-    return (
-        f"{gpus(asked)} asked, {have} free for you now.{waits} "
-        "It is granted as soon as others give GPUs back; interrupt to leave the queue."
-    )
+    said = [f"You asked for {asked_text(asked, short)}."]
+    if have:
+        said.append(f"{have} of them {'is' if have == 1 else 'are'} free for you now.")
+    said += _partly_text(short) or ([] if have else ["No GPU is free for you now."])
+    return " ".join([*said, *_ahead(ahead), "It is granted as soon as others give GPUs back."])
 
 
-def own_tasks_text(asked: int, used: int, allowed: int, ahead: int = 0) -> str:
+def own_tasks_text(asked: int, used: int, allowed: int, short: Shortage, ahead: int = 0) -> str:
     """Why a request waits that would fit if the same environment's other tasks held nothing."""
-    waits = (
-        f" {ahead} requests are ahead." if ahead > 1 else " 1 request is ahead." if ahead else ""
-    )
-    return (
-        f"{gpus(asked)} asked. Your own tasks hold {used} of the {gpus(allowed)} that you may "
-        f"have, and leave no room there.{waits} It is granted as soon as one of them ends or gives "
-        "its GPU back, or others there do; interrupt to leave the queue."
-    )
+    said = [
+        f"You asked for {asked_text(asked, short)}.",
+        f"Your own tasks hold {used} of the {gpus(allowed)} that you may have, and leave no room "
+        "there.",
+        *_ahead(ahead),
+        "It is granted as soon as one of them ends or gives its GPU back, or others there do.",
+    ]
+    return " ".join(said)
 
 
 def residue_bars_text(gpu: int, reserved: int) -> str:
@@ -177,24 +240,21 @@ def behind_text(ahead: int) -> str:
     who = "1 request is" if ahead == 1 else f"{ahead} requests are"
     return (
         f"There is room, but {who} ahead that waited so long that nobody may pass. "
-        "It is granted after them; interrupt to leave the queue."
+        "It is granted after them."
     )
 
 
 def far_back_text(asked: int, ahead: int) -> str:
     """Why a request waits that has very many before it."""
     return (
-        f"{gpus(asked)} asked. {ahead} requests are ahead. "
-        "It is granted as soon as others give GPUs back; interrupt to leave the queue."
+        f"You asked for {gpus(asked)}. {ahead} requests are ahead. "
+        "It is granted as soon as others give GPUs back."
     )
 
 
 def stopped_text(problem: str) -> str:
     """Why a request waits while nothing at all is granted."""
-    return (
-        f"The node manager grants no leases at present: {problem} "
-        "This request keeps its place; interrupt to leave the queue."
-    )
+    return f"The node manager grants no leases at present: {problem} This request keeps its place."
 
 
 def waiting_limit_text(limit: int) -> str:

@@ -37,7 +37,7 @@ from .model import (
     Rung,
     TaskKind,
 )
-from .placement import GpuRoom, Granted, NoRoom, Placement, held, place
+from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
 
 #: Seconds for which an answer is waited for before others are asked, too.
@@ -88,6 +88,11 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
     return min((seconds for seconds in found if seconds), default=0.0)
 
 
+def idle_since(state: State, lease: Lease) -> float:
+    """Boot time since which an idle lease was not seen to do anything."""
+    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
+
+
 def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     """Boot time from which this lease may be asked back; ``None``: it may not."""
     can = (
@@ -104,7 +109,7 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     if not seconds:
         return None
     seconds = max(seconds, config.min_idle)
-    since = max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
+    since = idle_since(state, lease)
     if lease.has_residue:
         due_at = since  # nobody is disturbed any more
     else:
@@ -131,9 +136,11 @@ def goes_further(lease: Lease, rung: Rung) -> bool:
 def residue_why(state: State, config: PolicyConfig, waiting: Lease) -> str:
     """What a person is told whose request waits for what parked tasks have left; else empty."""
     left = {name for name in state.idle if state.leases[name].has_residue} - {waiting.id}
-    if not left or not _fits(state, config, waiting.id, left):
+    if not left or not fits_without(state, config, waiting.id, left):
         return ""
-    name = next((n for n in sorted(left) if _fits(state, config, waiting.id, {n})), min(left))
+    name = next(
+        (n for n in sorted(left) if fits_without(state, config, waiting.id, {n})), min(left)
+    )
     lease = state.leases[name]
     gpu = lease.allocations[0].gpu
     reserved = state.reservations[(lease.environment, gpu)].memory
@@ -231,10 +238,10 @@ def _helpers(
     """As few as possible of ``could`` that make room for the first in line."""
     line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
     for waiting in islice(line, HELPED):
-        if _fits(state, config, waiting, going):
+        if fits_without(state, config, waiting, going):
             continue  # it only has to wait for what is coming
         others = (name for name in could if name not in going)
-        asked = fewest(others, going, partial(_fits, state, config, waiting))
+        asked = fewest(others, going, partial(fits_without, state, config, waiting))
         if not asked:
             continue
         going.update(asked)
@@ -290,7 +297,9 @@ def _may_stay(
     return tuple(found)
 
 
-def _fits(state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]) -> bool:
+def fits_without(
+    state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]
+) -> bool:
     """Whether a waiting request could be granted if those leases held nothing.
 
     What is lifted above their allocations comes back for whoever waits.
@@ -335,8 +344,10 @@ def try_place(
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
-    asked = quota.memory if lease.request.memory is None else lease.request.memory
-    rooms = tuple(_large_enough(lease, room, asked, config) for room in rooms)
+    rooms = tuple(
+        _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
+        for room in rooms
+    )
     result: Placement = NoRoom(0, 0)
     for some in _suited(state, lease, rooms):
         request = lease.request
@@ -381,13 +392,13 @@ def comes_back(lease: Lease) -> int:
     return -(-parked.memory // len(parked.gpus))
 
 
-def _large_enough(lease: Lease, room: GpuRoom, asked: int | None, config: PolicyConfig) -> GpuRoom:
+def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig) -> GpuRoom:
     """The room, of no use if what comes back is more than ``asked`` and does not fit.
 
     A process that its driver cannot restore for want of memory is lost.
     """
     need = comes_back(lease) if lease.phase is LeasePhase.PARKED else 0
-    if asked is None or need <= asked:
+    if need <= asked:
         return room
     need += config.residue_margin
     if lease.has_residue:

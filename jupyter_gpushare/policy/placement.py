@@ -80,8 +80,7 @@ def refusal(
         memory is not None and quota.memory is not None and memory > quota.memory
     ):
         return Refused(RefusalReason.OVER_QUOTA, numbers)
-    asked = memory if memory is not None else quota.memory
-    if gpus > len(rooms) or (asked is not None and asked > (numbers["node_memory"] or 0)):
+    if gpus > len(rooms) or (memory is not None and memory > (numbers["node_memory"] or 0)):
         return Refused(RefusalReason.TOO_LARGE, numbers)
     if gpus < 1 or (memory is not None and memory < 1):
         return Refused(RefusalReason.BAD_REQUEST, numbers)
@@ -95,17 +94,13 @@ def place(
     memory: Bytes | None,
     max_tasks_per_gpu: int,
 ) -> Placement:
-    """Choose ``gpus`` GPUs with ``memory`` bytes on each.
-
-    ``None`` memory is the quota's, and where that has none, whole GPUs.
-    """
+    """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`."""
     refused = refusal(rooms, quota, gpus, memory)
     if refused is not None:
         return refused
-    asked = memory if memory is not None else quota.memory
 
     def want(room: GpuRoom) -> int:
-        return asked if asked is not None else room.memory
+        return wanted(quota, memory, room.memory)
 
     own = [room for room in rooms if room.reservation is not None]
     new = max(0, quota.gpus - len(own))
@@ -131,6 +126,60 @@ def place(
             return NoRoom(len(candidates), len(reusable))
         chosen += [(room, max(want(room), held(room))) for room in reusable[:reuse]]
     return Granted(tuple(Allocation(room.uuid, Bytes(size)) for room, size in chosen))
+
+
+def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
+    """Bytes that a request for ``memory`` takes on a GPU with ``capacity``.
+
+    What it does not name is what the quota allows, but never more than the GPU has: a quota
+    is the most that somebody may hold, so a larger one never makes a GPU too small.
+    """
+    if memory is not None:
+        return memory
+    return capacity if quota.memory is None else min(quota.memory, capacity)
+
+
+def asked_each(largest: int, quota: Quota, memory: Bytes | None) -> Bytes | None:
+    """Bytes that a request takes on each GPU, for people; ``None`` is a whole one.
+
+    ``largest`` is the largest GPU's memory; 0: there is none.
+    """
+    each = quota.memory if memory is None else memory
+    return None if each is not None and largest and each >= largest else each
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why too few GPUs take a request. Bytes; GPUs by their index.
+
+    ``each`` is what it takes on each (``None``: a whole GPU, as large as ``largest``);
+    ``partly`` are GPUs new to the environment with something free, but too little;
+    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough.
+    """
+
+    each: Bytes | None
+    largest: Bytes
+    partly: tuple[tuple[int, int], ...] = ()
+    full: tuple[int, ...] = ()
+
+
+def shortage(
+    rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
+) -> Shortage:
+    """What a person is told of a request that :func:`place` found no room for."""
+    largest = max((room.memory for room in rooms), default=Bytes(0))
+    own = sum(room.reservation is not None for room in rooms)
+    others = [room for room in rooms if room.usable and room.reservation is None]
+    if own >= quota.gpus:
+        others = []  # what others leave is of no use to it
+    enough = [room for room in others if room.free >= wanted(quota, memory, room.memory)]
+    partly = [room for room in others if room.free > 0 and room not in enough]
+    return Shortage(
+        asked_each(largest, quota, memory),
+        largest,
+        tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
+        tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
+    )
 
 
 def held(room: GpuRoom) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -54,6 +54,23 @@ class QuotaBook:
         if named:
             return best(named), QuotaSource.GROUP
         return self.default, QuotaSource.DEFAULT
+
+
+class Doubt(Enum):
+    """What an administrator may not have meant by a quota; it holds all the same."""
+
+    MEMORY = "memory"
+    GPUS = "gpus"
+
+
+def doubts(quota: Quota, capacities: Sequence[int]) -> Iterator[Doubt]:
+    """Of a quota on a node whose GPUs have ``capacities`` bytes. Without GPUs nothing is known."""
+    if not capacities:
+        return
+    if quota.gpus > len(capacities):
+        yield Doubt.GPUS
+    if quota.memory is not None and quota.memory > max(capacities):
+        yield Doubt.MEMORY
 
 
 def best(quotas: Iterable[Quota]) -> Quota:

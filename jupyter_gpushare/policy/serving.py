@@ -75,10 +75,12 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     # Where CUDA had not started there is nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:
         parked = None
+    # In the order in which people count them: a framework's GPU 0 is the first one's.
+    in_order = tuple(
+        sorted(granted.allocations, key=lambda part: draft.state.gpus[part.gpu].gpu.index)
+    )
     draft.emit(
-        ev.LeaseGranted(
-            draft.at, item.lease, item.environment, granted.allocations, Activity.BUSY, parked
-        )
+        ev.LeaseGranted(draft.at, item.lease, item.environment, in_order, Activity.BUSY, parked)
     )
     for unleased in tuple(
         observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)

@@ -21,7 +21,7 @@ def status(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_an_old_answer_of_the_hub_is_told_with_its_age(status: dict[str, Any]) -> None:
     told = {**status["node"], "quotas_as_of": status["node"]["time"] - 7200}
     assert (
-        "JupyterHub does not answer: quotas of its groups are those of 2h ago."
+        "JupyterHub does not answer: quotas of its groups are those of 2 h ago."
         in heading({**status, "node": told}).splitlines()
     )
     assert "JupyterHub" not in heading(status)

@@ -223,7 +223,7 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     for option, budget in ((["--gpu-hours", "20"], 20.0), ([], 20.0), (["--no-budget"], None)):
         quota = node.json("quota", "set", "alice", "--gpus", "1", *option)
         assert (quota["budget"] and quota["budget"]["hours"]) == budget
-        words = "0.0 of 20" if budget else "not limited"
+        words = "  0 of 20" if budget else "not limited"
         listed = node.cli("quota", "list").stdout.splitlines()
         assert words in next(line for line in listed if line.startswith("alice"))
     node.json("quota", "unset", "alice")
@@ -243,7 +243,7 @@ def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
         assert now("2") == (2, 8 * GIB, 2.0, 600.0, 0.9)
         assert now("2", "--memory", "none") == (2, None, 2.0, 600.0, 0.9)
         (line,) = (x for x in node.cli("quota", "list").stdout.splitlines() if "dora" in x)
-        assert "600 s" in line
+        assert "10 min" in line
         assert "0.9 of a GPU" in line
         assert now("2", "--weight", "3", "--burst-memory", "60GiB")[2:] == (3.0, 600.0, 60.0 * GIB)
         assert now("2", "--idle-timeout", "0", "--burst-memory", "0")[3:] == (0.0, 0.0)
@@ -281,13 +281,13 @@ def test_tables_line_up_and_cannot_move_the_cursor() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-3, "0s"),
-        (59.9, "59s"),
-        (60, "1m"),
-        (3599, "59m"),
-        (3600, "1h"),
-        (12000, "3h 20m"),
-        (187200, "2d 4h"),
+        (-3, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3599, "1 h"),
+        (3600, "1 h"),
+        (12000, "3 h 20 min"),
+        (187200, "2 d 4 h"),
     ],
 )
 def test_durations(seconds: float, text: str) -> None:

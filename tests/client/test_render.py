@@ -72,8 +72,27 @@ def waiting(**more: Any) -> dict[str, Any]:
         "gpus": 2,
         "memory": None,
         "waiting": 61.0,
+        "reason": None,
+        "message": None,
+        "budget": None,
+        "outlook": None,
         **more,
     }
+
+
+OUTLOOK = {
+    "estimate": {"low": 605.0, "high": 1790.0, "basis": "idle"},
+    "idle": {
+        "mine": False,
+        "environment": None,
+        "name": None,
+        "idle": 725.0,
+        "after": 1800.0,
+        "left": 1075.0,
+    },
+    "idle_after": 1800.0,
+}
+BUDGET = {"hours": 0.05, "spent": 0.08, "window": 604800.0, "level": "spent"}
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -167,7 +186,8 @@ def same_shape(example: Any) -> st.SearchStrategy[Any]:
 
 
 SQUATTER = {"pid": 3, "memory": GIB, "kind": "squatter"}
-documents = same_shape(status(gpus=[gpu(squatters=[SQUATTER])], queue=[waiting()]))
+DETAILED = waiting(mine=True, outlook=OUTLOOK, budget=BUDGET)
+documents = same_shape(status(gpus=[gpu(squatters=[SQUATTER])], queue=[DETAILED]))
 
 
 @given(documents)
@@ -186,7 +206,13 @@ def test_any_history_is_safe(events: list[dict[str, Any]]) -> None:
 
 @given(
     st.fixed_dictionaries(
-        {}, optional={"position": leaves, "ahead": leaves, "message": leaves, "lease": leaves}
+        {},
+        optional={
+            **dict.fromkeys(("position", "ahead", "message", "lease"), leaves),
+            "reason": st.just("budget_spent") | leaves,
+            "outlook": same_shape(OUTLOOK) | leaves,
+            "budget": same_shape(BUDGET) | leaves,
+        },
     ),
     st.floats(),
 )
@@ -215,6 +241,7 @@ def test_a_status_says_who_holds_what() -> None:
                 environment=None,
                 name=None,
                 state="idle",
+                since=-500.0,
                 kind="process",
                 pid=None,
             ),
@@ -236,9 +263,9 @@ def test_a_status_says_who_holds_what() -> None:
         assert "37%" in shown
         assert "train.ipynb (this one)" in shown
         assert "0: 3 GiB of 8 GiB" in shown
-        assert "2 min 05 s" in shown
+        assert "2 min" in shown
         assert "● in use" in shown
-        assert "○ held, idle" in shown
+        assert "○ held, idle for 10 min" in shown
         assert "somebody else" in shown
         assert "None" not in shown
         assert "2 GPUs, the whole GPU" in shown
@@ -266,7 +293,7 @@ def test_every_state_of_the_node_manager_is_known() -> None:
         ({"warning": {"reason": "contended", "at": 1025.0}}, "taken back in 25 s"),
         ({"warning": {"reason": "contended", "at": 10.0}}, "taken back in 0 s"),
         ({"warning": {}}, "taken back in ?"),
-        ({"pinned_until": 1600.0}, "kept for 10 min 00 s more"),
+        ({"pinned_until": 1600.0}, "kept for 10 min more"),
         ({"pinned_until": 1000.0}, ""),
         ({"rung": "release", "parked_memory": 0}, "nothing was on the GPU"),
         ({"rung": "storage", "parked_memory": 2**31}, "tensors in host memory: 2 GiB"),
@@ -362,7 +389,7 @@ def test_a_quota_says_what_is_left_and_what_was_used() -> None:
     }
     text = render.quota_text(status(), usage)
     assert "1 more GPU can be yours" in text
-    assert "In the last 7 d 0 h: 2.00 GPU-hours held, 0.50 of them busy (25%)." in text
+    assert "In the last 7 d: 2.00 GPU-hours held, 0.50 of them busy (25%)." in text
     assert "■□" in check_html(render.quota_html(status(), usage)).text
 
 
@@ -392,11 +419,101 @@ def test_help_is_complete() -> None:
 def test_waiting_says_place_and_who_is_ahead() -> None:
     notice = {"position": 3, "ahead": {"interactive": 2, "batch": 0}}
     assert render.waiting_line(notice, 75) == (
-        "Waiting for GPUs: position 3; ahead: 2 interactive; 1 min 15 s so far"
+        "Waiting for GPUs: position 3; ahead: 2 interactive; 1 min so far"
     )
     assert "nobody is ahead" in render.waiting_line({"position": 1, "ahead": {}}, 0)
     both = {"position": 5, "ahead": {"interactive": 1, "batch": 3}}
     assert "ahead: 1 interactive and 3 batch" in render.waiting_line(both, 0)
+
+
+def test_who_waits_is_told_why_how_long_and_what_will_happen() -> None:
+    notice = {
+        "position": 2,
+        "ahead": {"interactive": 1, "batch": 0},
+        "reason": "no_resources",
+        "message": "You asked for a whole GPU (24 GiB). GPUs 0 and 1 have 16 GiB free.",
+        "outlook": OUTLOOK,
+    }
+    assert render.waiting_line(notice, 12) == (
+        "Waiting for GPUs: position 2; ahead: 1 interactive; about 10 to 30 min; 12 s so far"
+    )
+    page = check_html(render.waiting_html(notice, 12, "Interrupt to leave.")).text
+    assert "GPUs 0 and 1 have 16 GiB free." in page
+    assert "It takes about 10 to 30 min, if what is idle now is not used again." in page
+    assert "Somebody's kernel has been idle for 12 min; after 30 min it is asked" in page
+    for whose, said in (
+        ({"environment": "bob"}, "A kernel of bob has been idle"),
+        ({"mine": True, "environment": "alice", "name": "a.ipynb"}, "Your a.ipynb has been idle"),
+    ):
+        outlook = {**OUTLOOK, "idle": {**OUTLOOK["idle"], **whose}}
+        assert said in " ".join(render.why_lines({**notice, "outlook": outlook}))
+    nothing = {"estimate": None, "idle": None, "idle_after": 1800.0}
+    assert render.why_lines({**notice, "outlook": nothing})[1] == (
+        "There is no estimate yet of how long it takes. Idle GPUs are asked back after 30 min."
+    )
+    # An older node manager tells nothing of it.
+    assert render.why_lines({"message": "Because."}) == ["Because."]
+
+
+def test_a_spent_budget_is_no_place_in_a_line() -> None:
+    estimate = {"low": 7300.0, "high": 7300.0, "basis": "budget"}
+    notice = {
+        "position": 1,
+        "ahead": {"interactive": 0, "batch": 0},
+        "reason": "budget_spent",
+        "message": "Your GPU-hour budget is spent.",
+        "budget": BUDGET,
+        "outlook": {"estimate": estimate, "idle": None, "idle_after": 60.0},
+    }
+    line = render.waiting_line(notice, 5)
+    assert line == (
+        "Waiting: the GPU-hours are spent (0.08 of 0.05 in the last 7 d); about 2 h; 5 s so far"
+    )
+    page = check_html(render.waiting_html(notice, 5, "Interrupt to leave.")).text
+    assert "Your GPU-hour budget is spent." in page
+    for shown in (line, page):
+        assert "position" not in shown
+        assert "ahead" not in shown
+    queue = [waiting(mine=True, environment="alice", **notice)]
+    quota = {**status()["quota"], "budget": BUDGET}
+    for shown in (
+        render.status_text(status(queue=queue, quota=quota)),
+        check_html(render.status_html(status(queue=queue, quota=quota))).text,
+    ):
+        assert "Your GPU-hour budget is spent." in shown
+        assert "GPU-hours: 0.08 of 0.05 in the last 7 d. The budget is spent" in shown
+        assert "at position" not in shown
+
+
+def test_what_one_shares_with_oneself_is_said() -> None:
+    mine = Grant("l", (GrantedGpu("GPU-a", 0, "L4", 24 * GIB, 24 * GIB, ("first.ipynb",)),))
+    assert render.grant_words(mine) == "GPU 0 (24 GiB, shared with your first.ipynb)"
+    part = GrantedGpu("GPU-a", 1, "L4", 8 * GIB, 24 * GIB, ("a", "b", "c"))
+    words = "GPU 1 (8 GiB of 24 GiB, shared with your a, b and c)"
+    assert render.grant_words(Grant("l", (part,))) == words
+    both = [lease(), lease(id="other", name="first.ipynb", path="work/first.ipynb")]
+    for shown in (
+        render.status_text(status(leases=both)),
+        check_html(render.status_html(status(leases=both))).text,
+    ):
+        assert "shared with your first.ipynb" in shown
+        assert "shared with your train.ipynb" in shown
+    others = [lease(), lease(id="other", environment="bob", mine=False)]
+    assert "shared" not in render.status_text(status(leases=others))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"free": 10 * GIB}, "1 more GPU can be yours now."),
+        ({"free": 7 * GIB}, "1 more GPU can be yours, as soon as there is room."),
+        ({"free": 10 * GIB, "tasks": 4}, "1 more GPU can be yours, as soon as there is room."),
+        ({"free": 10 * GIB, "problem": "lost"}, "1 more GPU can be yours, as soon as there is"),
+    ],
+)
+def test_what_can_be_yours_now_is_not_put_off(more: dict[str, Any], said: str) -> None:
+    gpus = [gpu(), gpu(index=1, mine=0, **more)]
+    assert said in render.quota_text(status(gpus=gpus))
 
 
 def test_grants_and_asks_in_words() -> None:
@@ -418,8 +535,12 @@ def test_grants_and_asks_in_words() -> None:
         (0, "0 s"),
         (-5, "0 s"),
         (59.9, "59 s"),
-        (60, "1 min 00 s"),
-        (3725, "1 h 02 min"),
+        (60, "1 min"),
+        (1799, "30 min"),
+        (3599.9, "1 h"),
+        (3725, "1 h 2 min"),
+        (7799, "2 h 10 min"),
+        (86399, "1 d"),
         (90000, "1 d 1 h"),
         (float("nan"), "?"),
         (float("inf"), "?"),

@@ -270,10 +270,55 @@ def test_the_queue_says_ones_place_and_why() -> None:
     )
     view = views.queue_view(status(queue=[others, waiting()]))
     (place,) = view.places
-    assert (place.position, place.waited, place.why) == (2, "1 min", "All are taken.")
+    assert (place.headline, place.waited, place.why) == (
+        "You are number 2 in line",
+        "1 min",
+        "All are taken.",
+    )
     assert place.ahead == "1 interactive request is ahead of you."
     assert view.summary == "2 waiting: 1 interactive, 1 batch."
     assert [row.who for row in view.rows] == ["Someone", "You"]
+
+
+def test_who_waits_for_gpu_hours_stands_in_no_line() -> None:
+    estimate = {"low": 7200.0, "high": 7200.0, "basis": "budget"}
+    row = waiting(
+        reason="budget_spent",
+        message="Your GPU-hour budget is spent.",
+        outlook={"estimate": estimate, "idle": None, "idle_after": 0.0},
+    )
+    (place,) = views.queue_view(status(queue=[row])).places
+    assert place.headline == "Your GPU-hours are spent"
+    assert place.ahead == ""
+    assert place.why.startswith("Your GPU-hour budget is spent. It takes about 2 h,")
+    (shown,) = views.queue_view(status(queue=[row])).rows
+    assert shown.waited.endswith(", GPU-hours spent")
+
+
+def test_how_long_it_takes_is_told_beside_the_place() -> None:
+    outlook = {
+        "estimate": {"low": 600.0, "high": 1800.0, "basis": "waits"},
+        "idle": None,
+        "idle_after": 1800.0,
+    }
+    view = views.queue_view(status(queue=[waiting(outlook=outlook)]))
+    assert view.places[0].why == (
+        "All are taken. It takes about 10 to 30 min, as it did for others in the last hour. "
+        "Idle GPUs are asked back after 30 min."
+    )
+    assert view.rows[0].waited.endswith(", about 10 to 30 min more")
+
+
+def test_memory_is_told_for_each_gpu_and_who_shares_it() -> None:
+    parts = [
+        {"uuid": f"GPU-{n}", "index": n, "memory": 24 * GIB, "measured": None} for n in range(2)
+    ]
+    two = lease(id="l2", path="first.ipynb", gpus=parts)
+    one, other = views.lease_views(status(leases=[lease(gpus=parts[:1]), two]))
+    assert (one.memory, one.where) == ("may use 24 GiB", "GPU 0")
+    assert (other.memory, other.where) == ("may use 24 GiB each", "GPU 0, GPU 1")
+    assert one.sharing == "Shared with your first.ipynb."
+    assert other.sharing == "Shared with your a.ipynb."
 
 
 @pytest.mark.parametrize(

@@ -214,11 +214,15 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
             place = bob.wait_notice(Notice.QUEUED)
             assert place["position"] == 1
             # The same words in the notification and in the status.
-            told = {key: place[key] for key in ("reason", "message")}
+            told = {key: place[key] for key in ("reason", "message", "budget")}
             assert told.items() <= queues(node)[0][0].items()
             mine, theirs, all_ = queues(node)
             assert [row["ahead"] for row in mine] == [{"interactive": 0, "batch": 0}]
-            assert mine[0]["message"].startswith("1 GPU asked, 0 free for you now.")
+            said = "You asked for a whole GPU (24 GiB). No GPU is free for you now."
+            assert mine[0]["message"].startswith(said)
+            assert mine[0]["outlook"] == place["outlook"]
+            assert mine[0]["outlook"] == {"estimate": None, "idle": None, "idle_after": 0.0}
+            assert theirs[0]["outlook"] is None
             assert mine[0]["reason"] == "no_resources"
             assert theirs[0]["reason"] is theirs[0]["message"] is None
             assert all_[0]["message"] == mine[0]["message"]
@@ -318,7 +322,7 @@ def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
             assert row["mine"] == (full["environment"] == name)
             known = full if row["mine"] else {**full, "environment": None, "lease": None}
             known = {**known, "mine": row["mine"]}
-            secrets = {} if row["mine"] else {"reason": None, "message": None}
+            secrets = {} if row["mine"] else dict.fromkeys(("reason", "message", "outlook"))
             assert row == known | secrets
     ahead = {"interactive": 0, "batch": 0}
     for position, row in enumerate(everything, start=1):
@@ -349,9 +353,9 @@ def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == decide.MOST_EXPLAINED
     assert len(queue) == 300
     # Only for those who are served next it is worked out what is free; all are told why.
-    free = [row["position"] for row in queue if "free for you now" in row["message"]]
+    free = [row["position"] for row in queue if "No GPU is free" in row["message"]]
     assert free == list(range(1, calls + 1))
-    assert queue[-1]["message"].startswith("1 GPU asked. 299 requests are ahead.")
+    assert queue[-1]["message"].startswith("You asked for 1 GPU. 299 requests are ahead.")
     calls = 0
     mine = [row for row in queue_of(world, "person-3") if row["mine"]]
     assert len(mine) == 50

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpushare.policy.explain import refusal_text
 from jupyter_gpushare.policy.model import Bytes, GpuUuid, Quota, RefusalReason
 from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, Refused, place
 
@@ -109,7 +110,8 @@ def test_a_lost_gpu_takes_nobody_not_even_its_holder():
         (quota(1, 8), 1, 9, RefusalReason.OVER_QUOTA),
         (quota(9, 8), 3, None, RefusalReason.TOO_LARGE),
         (quota(2), 1, 25, RefusalReason.TOO_LARGE),
-        (quota(2, 25), 1, None, RefusalReason.TOO_LARGE),
+        (quota(2, 99), 1, 25, RefusalReason.TOO_LARGE),
+        (quota(99, 99), 3, None, RefusalReason.TOO_LARGE),
         (quota(2), 0, None, RefusalReason.BAD_REQUEST),
         (quota(2), -1, None, RefusalReason.BAD_REQUEST),
         (quota(2), 1, 0, RefusalReason.BAD_REQUEST),
@@ -162,3 +164,44 @@ def test_a_grant_never_breaks_a_limit(rooms, gpus_allowed, limit, gpus, memory, 
         assert part.memory - (there.reservation or 0) <= max(0, there.free)
         if there.reservation is None:
             assert there.tasks < threshold
+
+
+def test_a_quota_beyond_the_gpus_gives_whole_ones_to_who_names_no_size():
+    rooms = [room(0, memory=24, free=24), room(1, memory=80, free=80)]
+    assert chosen(place(rooms, quota(2, 999), 2, None, 4)) == [("GPU-1", 80), ("GPU-0", 24)]
+    # The larger has room for all of it, the smaller is given whole.
+    assert chosen(place(rooms, quota(2, 40), 2, None, 4)) == [("GPU-1", 40), ("GPU-0", 24)]
+    refused = place(rooms, quota(2, 999), 1, Bytes(81 * GIB), 4)
+    assert isinstance(refused, Refused), "what is named is taken at its word"
+    assert "999" not in refusal_text(refused)
+    assert "81 GiB on each" in refusal_text(refused)
+
+
+@given(
+    rooms=st.lists(
+        st.builds(
+            room,
+            index=st.integers(0, 9),
+            free=st.integers(-4, 80),
+            tasks=st.integers(0, 6),
+            own=st.none() | st.integers(1, 24),
+            memory=st.sampled_from([16, 24, 80]),
+        ),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda r: r.index,
+    ),
+    allowed=st.integers(1, 99),
+    limit=st.none() | st.integers(1, 999),
+)
+def test_no_quota_locks_out_who_asks_for_nothing_in_particular(rooms, allowed, limit):
+    result = place(rooms, quota(allowed, limit), 1, None, 4)
+    assert not isinstance(result, Refused), result
+    beyond = place(rooms, quota(allowed, 10**6), 1, None, 4)
+    assert beyond == place(rooms, quota(allowed), 1, None, 4), "more than there is means whole"
+    if isinstance(result, Granted):
+        (part,) = result.allocations
+        there = next(r for r in rooms if r.uuid == part.gpu)
+        own = there.reservation or 0
+        assert part.memory <= max(own, there.memory)
+        assert limit is None or part.memory <= max(own, limit * GIB)

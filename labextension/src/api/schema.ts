@@ -463,6 +463,8 @@ export interface components {
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
             weight: number;
         };
         QuotaWish: {
@@ -491,6 +493,8 @@ export interface components {
                 weight: number;
             };
             quotas: components["schemas"]["Quota"][];
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
         };
         Readings: {
             gpus: {
@@ -604,6 +608,8 @@ export interface components {
                 batch: number;
                 interactive: number;
             };
+            /** @description the GPU-hours that it waits for; null: it does not */
+            budget?: components["schemas"]["Budget"];
             environment: string | null;
             gpus: number;
             lease: string | null;
@@ -612,6 +618,34 @@ export interface components {
             /** @description why it waits, for a person; null: not yours to know */
             message: string | null;
             mine: boolean;
+            /** @description what it can expect; null: not yours to know */
+            outlook?: {
+                /** @description seconds until it is granted, about; null: there is none yet. Made of when idle kernels are asked for their GPUs (if they stay idle), of recent waits, or of when some GPU-hours are left again */
+                estimate: {
+                    /** @enum {unknown} */
+                    basis: "idle" | "waits" | "budget";
+                    /** @description seconds */
+                    high: number;
+                    /** @description seconds */
+                    low: number;
+                } | null;
+                /** @description the idle kernel whose GPU it gets, if nothing else happens */
+                idle: {
+                    /** @description of idleness it is asked */
+                    after: number;
+                    /** @description null: others' */
+                    environment: string | null;
+                    /** @description seconds since it last ran */
+                    idle: number;
+                    /** @description seconds until then */
+                    left: number;
+                    mine: boolean;
+                    /** @description null: others' */
+                    name: string | null;
+                } | null;
+                /** @description after which an idle kernel is asked; 0: never */
+                idle_after: number;
+            } | null;
             position: number;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";

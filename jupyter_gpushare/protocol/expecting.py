@@ -1,0 +1,79 @@
+"""What who waits can expect, in sentences: made of a ``queued`` notice or a row of the queue.
+
+The cell, ``%gpushare status``, the command line and the Hub's pages say the same. An older
+node manager's documents have no ``outlook``: then there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .times import format_duration, format_range
+
+Document = Mapping[str, Any]
+
+_FOREVER: Final = 1e9  # seconds; no estimate is that long, whatever a node manager says
+
+
+def waits_for_budget(waiting: Document) -> bool:
+    """Whether it stands in no line: its GPU-hours are spent."""
+    return waiting.get("reason") == "budget_spent"
+
+
+def expectation(waiting: Document) -> list[str]:
+    """About how long, and what will happen; nothing where the node manager tells none of it."""
+    outlook = waiting.get("outlook")
+    if not isinstance(outlook, Mapping):
+        return []
+    said = [_estimate(outlook.get("estimate"))]
+    if not waits_for_budget(waiting):
+        said.append(_happens(outlook))
+    return [sentence for sentence in said if sentence]
+
+
+def short_estimate(waiting: Document) -> str:
+    """``about 10 to 30 min``; empty where there is no estimate."""
+    outlook = waiting.get("outlook")
+    estimate = outlook.get("estimate") if isinstance(outlook, Mapping) else None
+    span = _span(estimate)
+    return f"about {span}" if span else ""
+
+
+def _span(estimate: object) -> str:
+    if not isinstance(estimate, Mapping):
+        return ""
+    low, high = estimate.get("low"), estimate.get("high")
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return ""
+    return format_range(low, high) if 0 <= low <= high < _FOREVER else ""
+
+
+def _estimate(estimate: object) -> str:
+    span = _span(estimate)
+    if not span or not isinstance(estimate, Mapping):
+        return "There is no estimate yet of how long it takes."
+    if estimate.get("basis") == "idle":
+        return f"It takes about {span}, if what is idle now is not used again."
+    if estimate.get("basis") == "budget":
+        return f"It takes about {span}, if you hold nothing more meanwhile."
+    return f"It takes about {span}, as it did for others in the last hour."
+
+
+def _happens(outlook: Document) -> str:
+    idle, after = outlook.get("idle"), outlook.get("idle_after")
+    if isinstance(idle, Mapping):
+        return (
+            f"{_whose(idle)} has been idle for {format_duration(idle.get('idle'))}; after "
+            f"{format_duration(idle.get('after'))} it is asked for its GPU."
+        )
+    if isinstance(after, int | float) and after > 0:
+        return f"Idle GPUs are asked back after {format_duration(after)}."
+    return ""
+
+
+def _whose(idle: Document) -> str:
+    name, environment = idle.get("name"), idle.get("environment")
+    if idle.get("mine") is True:
+        return f"Your {name}" if name else "A kernel of yours"
+    return "Somebody's kernel" if environment is None else f"A kernel of {environment}"

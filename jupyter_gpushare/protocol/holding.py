@@ -1,0 +1,46 @@
+"""What a lease holds, in words: of a status document's leases. Memory is told per GPU, always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .sizes import format_size
+
+Document = Mapping[str, Any]
+
+
+def task_name(lease: Document) -> str:
+    """The name by which a person knows a lease's task; empty where it is not told."""
+    path = lease.get("path") or ""
+    return str(path).rstrip("/").rpartition("/")[2] or str(lease.get("name") or "")
+
+
+def sharers(leases: Iterable[Document], lease: Document, gpu: object) -> list[str]:
+    """The same person's other tasks that use what a lease has on a GPU: they share it."""
+    return [
+        task_name(other) or "task"
+        for other in leases
+        if other.get("id") != lease.get("id")
+        and lease.get("environment") is not None
+        and other.get("environment") == lease.get("environment")
+        and other.get("phase") == "held"
+        and any(part.get("uuid") == gpu for part in other.get("gpus") or ())
+    ]
+
+
+def shared_text(names: Sequence[str], whose: str = "your ") -> str:
+    """``shared with your first.ipynb and second.ipynb``; empty where with nobody."""
+    if not names:
+        return ""
+    *most, last = names
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return f"shared with {whose}{listed}"
+
+
+def each_text(sizes: Sequence[int]) -> str:
+    """Bytes on each of several GPUs: ``24 GiB``, ``24 GiB each``, ``24 GiB and 80 GiB``."""
+    words = [format_size(size) for size in sizes]
+    if len(words) > 1 and len(set(words)) == 1:
+        return f"{words[0]} each"
+    return " and ".join(words)

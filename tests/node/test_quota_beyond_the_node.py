@@ -1,0 +1,66 @@
+"""Quotas larger than the node: their owner is not locked out, and who sets one is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import GIB, NodeClient, RunningNode
+
+from jupyter_gpushare.protocol.errors import RemoteError
+from jupyter_gpushare.protocol.messages import Method
+
+CONFIG = 'c.Quotas.default = {"gpus": 1, "memory": "500GiB"}'
+
+
+def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
+    said: list[str] = root.call(Method.QUOTA_SET, environment=name, **quota)["warnings"]
+    return said
+
+
+def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    people: list[dict[str, Any]] = [
+        {"token": "ada-token", "environment": "ada"},
+        {"token": "bob-token", "environment": "bob"},
+        {"token": "root-token", "environment": "root", "admin": True},
+    ]
+    tokens.write_text(json.dumps({"tokens": people}))
+    tokens.chmod(0o600)
+    arguments = [f"--token-file={tokens}"]
+    with (
+        RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node,
+        node.client("root-token") as root,
+        node.client("ada-token") as ada,
+    ):
+        assert warnings(root, "ada", gpus=1, memory=8 * GIB) == []
+        assert warnings(root, "ada", gpus=1, memory=999 * GIB) == [
+            "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
+            "a request that names no size gets the whole GPU."
+        ]
+        assert warnings(root, "ada", gpus=99) == [
+            "ada may have 99 GPUs, but this node has 2 GPUs: nobody gets more than there are.",
+            "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
+            "a request that names no size gets the whole GPU.",
+        ]
+        granted = ada.request(gpus=2)
+        assert [gpu["memory"] for gpu in granted["gpus"]] == [24 * GIB, 24 * GIB]
+        with pytest.raises(RemoteError, match="asked for 1 GPU with 25 GiB on each"):
+            ada.request(gpus=1, memory=25 * GIB)
+        ada.call(Method.RELEASE, lease=granted["lease"])
+        with node.client("bob-token") as bob:  # by the default quota
+            assert [gpu["memory"] for gpu in bob.request()["gpus"]] == [24 * GIB]
+        (of_default, *of_ada) = root.call(Method.QUOTA_LIST)["warnings"]
+        assert of_default.startswith("Who has no quota of their own may have 500 GiB on each")
+        assert [text[:3] for text in of_ada] == ["ada", "ada"]
+    assert "Who has no quota of their own may have 500 GiB" in node.log.read_text()
+
+
+def test_a_quota_for_a_name_that_nobody_has_is_said(tmp_path: Path) -> None:
+    with RunningNode(tmp_path, simulate="1x24GiB") as node, node.client() as root:
+        (said,) = warnings(root, "nobody-of-that-name", gpus=1)
+        assert said.startswith("Nobody is known by the name nobody-of-that-name:")
+        assert warnings(root, "nobody-of-that-name", gpus=1) == [], "it was said"
+        assert warnings(root, "daemon", gpus=1) == [], "the host knows such a user"
