@@ -582,7 +582,9 @@ def budget_line(quota: Document) -> str | None:
     used, hours = budget.get("spent"), budget.get("hours")
     if not isinstance(used, int | float) or not isinstance(hours, int | float):
         return None
-    said = f"{used:.1f} of {hours:g} GPU-hours of the last {duration(budget.get('window'))} used"
+    when = budget.get("when")
+    when = plain(when, 40) if when else f"of the last {duration(budget.get('window'))}"
+    said = f"{used:.1f} of {hours:g} GPU-hours {when} used"
     if budget.get("level") == "spent":
         return f"{said}: the budget is spent, and new requests wait."
     return f"{said}: nearly all." if budget.get("level") == "warned" else f"{said}."

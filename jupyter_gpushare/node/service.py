@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, Leas
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
+    PAGES,
     PROTOCOL,
     Call,
     CallId,
@@ -43,6 +44,8 @@ from ..protocol.messages import (
     HistoryParams,
     Method,
     Notice,
+    QuotaName,
+    QuotaParams,
     ReadingsParams,
     ReleaseParams,
     UsageParams,
@@ -56,6 +59,8 @@ from .readings import Readings, figures
 from .status import (
     NodeFacts,
     Place,
+    environment_quota,
+    group_quota,
     measured_by_lease,
     places,
     quota_document,
@@ -128,6 +133,8 @@ class _Guest:
     watching: bool = False
     # A status change could not be sent, because the client does not read.
     behind: bool = False
+    # The Hub's pages: they ask for whoever opens them, wherever that person works.
+    only_looks: bool = False
 
 
 class Service:
@@ -161,6 +168,8 @@ class Service:
         self._figures: object = None
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
+        #: The members of JupyterHub's groups that have a quota, and which groups those are.
+        self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -221,7 +230,8 @@ class Service:
             tuple(principal.groups),
             principal.all_servers,
         )
-        self._guests[conn.id] = _Guest(conn, who)
+        looks = call.params.client_name == PAGES
+        self._guests[conn.id] = _Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
@@ -435,43 +445,41 @@ class Service:
 
     def _quota_set(self, guest: _Guest, call: Call) -> None:
         """What the call does not name stays as it is: a new count must not lift a budget."""
-        quota, _ = self._manager.state.quotas.resolve(EnvironmentName(call.params.environment))
-        params = translate.complete_quota(call.params, quota)
+        params = translate.complete_quota(call.params, self._manager.state.quotas)
         self._command(guest, Call(call.id, call.method, params))
 
     def _quota_list(self, guest: _Guest, call: Call) -> None:
-        state = self._manager.state
+        state, config = self._with_members(), self._manager.config
         book = state.quotas
-        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
-        names |= {lease.environment for lease in state.leases.values()}
-        quotas = [self._quota_row(name) for name in sorted(names)]
-        default = book.default
+        seen = {*self._manager.state.quotas.groups_of, *state.accounts}
+        seen |= {lease.environment for lease in state.leases.values()}
+        names = {*book.users, *book.overrides, *book.groups_of, *seen}
+        quotas = [
+            {**environment_quota(state, name, config), "seen": name in seen}
+            for name in sorted(names)
+        ]
+        groups = sorted({*book.groups, *book.group_overrides})
         guest.conn.reply(
             call.id,
             {
                 "quotas": quotas,
-                "default": {
-                    "gpus": default.gpus,
-                    "memory": default.memory,
-                    "weight": default.weight,
-                    "gpu_hours": default.gpu_hours,
-                    "idle_timeout": default.idle_timeout,
-                    "burst_memory": (
-                        self._manager.config.burst_memory
-                        if default.burst_memory is None
-                        else default.burst_memory
-                    ),
-                },
+                "default": group_quota(state, None, config),
+                "groups": [group_quota(state, name, config) for name in groups],
             },
         )
 
-    def _quota_row(self, name: EnvironmentName) -> dict[str, Any]:
+    def _with_members(self) -> State:
+        """The state, with the groups of those whom only JupyterHub has told of yet."""
         state = self._manager.state
-        return {
-            "environment": name,
-            "groups": list(state.quotas.groups_of.get(name, ())),
-            **quota_document(state, name, self._manager.config),
-        }
+        book = state.quotas
+        told = {n: g for n, g in self.members().items() if n not in book.groups_of}
+        return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
+
+    def _quota_answer(self, whose: QuotaName) -> dict[str, Any]:
+        state, config = self._with_members(), self._manager.config
+        if whose.environment is None:
+            return group_quota(state, whose.group, config)
+        return environment_quota(state, EnvironmentName(whose.environment), config)
 
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,
@@ -496,7 +504,9 @@ class Service:
             self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
             if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
-                conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
+                params: QuotaParams | QuotaName = call.params
+                whose = params.whose if isinstance(params, QuotaParams) else params
+                conn.reply(call.id, self._quota_answer(whose))
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
@@ -753,7 +763,7 @@ class Service:
             manager.config,
             manager.readings.by_gpu,
             self._waits.document(facts.now),
-            (guest.who.environment for guest in self._guests.values()),
+            (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
         )
 
 
