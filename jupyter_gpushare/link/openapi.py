@@ -157,6 +157,7 @@ _IDLE = _or_null(
     description="seconds after which an idle kernel's GPUs are asked back; 0: never; "
     "null: the node's own time-out",
 )
+_OWN_BURST = _or_null("number", description="the quota's own burst_memory; null: it has none")
 _BURST: Json = {
     "type": "number",
     "description": "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, "
@@ -478,7 +479,7 @@ def _schemas() -> Json:
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("from_groups", "seen", "idle_timeout", "burst_memory"),
+            optional=("from_groups", "seen", "idle_timeout", "burst_memory", "own_burst_memory"),
         ),
         "Budget": _BUDGET,
         "Live": {
@@ -649,6 +650,7 @@ def _schemas() -> Json:
                 {
                     "environment": _TEXT,
                     "groups": {**_array(_TEXT), "description": "as identity told them"},
+                    "own_burst_memory": _OWN_BURST,
                     "seen": {**_FLAG, "description": "whether it was ever here"},
                     "source": _SOURCE,
                     "from_groups": _FROM_GROUPS,
@@ -658,7 +660,7 @@ def _schemas() -> Json:
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("from_groups", "seen", "idle_timeout", "burst_memory"),
+            optional=("from_groups", "seen", "idle_timeout", "burst_memory", "own_burst_memory"),
         ),
         "Quotas": _object(
             {
@@ -679,11 +681,12 @@ def _schemas() -> Json:
                     "when": _or_null("string", description="the same in words, as 'this month'"),
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
+                    "own_burst_memory": _OWN_BURST,
                 }
             ),
             optional=(
                 *("group", "members", "source", "per", "when"),
-                *("idle_timeout", "burst_memory"),
+                *("idle_timeout", "burst_memory", "own_burst_memory"),
             ),
         ),
     }

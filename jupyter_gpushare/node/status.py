@@ -252,6 +252,7 @@ def environment_quota(
         "environment": environment,
         "groups": list(state.quotas.groups_of.get(environment, ())),
         **quota_document(state, environment, config),
+        "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
     }
 
 
@@ -276,6 +277,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[s
         "when": None if quota.gpu_hours is None else budget_when(config.budget_window, quota.per),
         "idle_timeout": quota.idle_timeout,
         "burst_memory": burst,
+        "own_burst_memory": quota.burst_memory,
     }
 
 
