@@ -445,7 +445,7 @@ class Service:
 
     def _quota_set(self, guest: _Guest, call: Call) -> None:
         """What the call does not name stays as it is: a new count must not lift a budget."""
-        params = translate.complete_quota(call.params, self._manager.state.quotas)
+        params = translate.complete_quota(call.params, self._with_members().quotas)
         self._command(guest, Call(call.id, call.method, params))
 
     def _quota_list(self, guest: _Guest, call: Call) -> None:
