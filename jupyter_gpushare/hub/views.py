@@ -533,11 +533,12 @@ def _squatter(one: Json) -> str:
 class EnvironmentView:
     """A row of the administrators' table. ``held`` and ``busy`` are GPU-hours in words.
 
-    ``own`` is what the quota says besides: its time-out, and how far limits are lifted.
+    ``about`` are the groups, and that somebody was never here; ``own`` is what the quota says
+    besides: its time-out, and how far limits are lifted.
     """
 
     name: str
-    groups: str
+    about: str
     use: Bar
     memory: str
     weight: str
@@ -547,8 +548,6 @@ class EnvironmentView:
     leases: str
     held: str
     busy: str
-    overridden: bool
-    seen: bool
 
 
 def members(quotas: Json, usage: Json, status: Json) -> list[Member]:
@@ -575,7 +574,9 @@ def environment_view(one: Member) -> EnvironmentView:
     text = f"{quota['used_gpus']} of {quota['gpus']}"
     return EnvironmentView(
         name=one.name,
-        groups=", ".join(quota.get("groups") or ()),
+        about=", ".join(
+            [*(quota.get("groups") or ()), *([] if quota.get("seen", True) else ["was never here"])]
+        ),
         use=bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
         memory=words.memory_each(quota["memory"]),
         weight=f"{quota['weight']:g}",
@@ -587,13 +588,12 @@ def environment_view(one: Member) -> EnvironmentView:
         )
         if budget
         else None,
-        own=_own_text(quota),
+        # What groups and the default say is told beside them.
+        own="" if quota["source"] in ("group", "default") else _own_text(quota),
         source=words.source_word(quota["source"], quota.get("from_groups") or ()),
         leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
         held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
         busy=words.gpu_hours(one.usage["gpu_seconds_busy"]) if one.usage else "0",
-        overridden=quota["source"] == "override",
-        seen=quota.get("seen", True),
     )
 
 
@@ -619,7 +619,6 @@ class GroupView:
     budget: str
     own: str
     source: str
-    overridden: bool
 
 
 def group_views(quotas: Json) -> list[GroupView]:
@@ -629,7 +628,6 @@ def group_views(quotas: Json) -> list[GroupView]:
 
 def _group_view(one: Json) -> GroupView:
     group, hours, count = one.get("group"), one.get("gpu_hours"), one.get("members")
-    source = one.get("source", "configuration")
     return GroupView(
         group=group or "",
         title=group or "Everybody else",
@@ -639,8 +637,7 @@ def _group_view(one: Json) -> GroupView:
         weight=f"{one['weight']:g}",
         budget="" if hours is None else f"{hours:g} {one.get('when') or ''}".rstrip(),
         own=_own_text(one),
-        source=words.source_word(source),
-        overridden=source == "override",
+        source=words.source_word(one.get("source", "configuration")),
     )
 
 

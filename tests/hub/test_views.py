@@ -330,7 +330,7 @@ def test_environments_are_those_with_a_quota_or_a_use() -> None:
         status(leases=leases),
     )
     alice, old = map(views.environment_view, known)
-    assert (alice.name, alice.leases, alice.overridden) == ("alice", "1, 1 waiting", True)
+    assert (alice.name, alice.leases) == ("alice", "1, 1 waiting")
     assert (alice.held, alice.source) == ("0", "administrator")
     assert (old.name, old.use.text, old.memory) == ("old", "0 of 1", "the whole GPU")
     assert (old.held, old.busy, old.leases) == ("2.00", "0.01", "0")
@@ -343,8 +343,9 @@ def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
     more = {"source": "group", "from_groups": ["staff"], "groups": ["staff", "all"], "seen": False}
     own = {"idle_timeout": 600.0, "own_burst_memory": 0.9, "budget": {**budget, "level": "spent"}}
     row = views.environment_view(Member("a", quota(**more, **own), 0, 0, None))
-    assert (row.source, row.groups, row.seen) == ("group staff", "staff, all", False)
-    assert row.own == "idle GPUs taken after 10 min, limits lifted to 0.9 of a GPU"
+    assert (row.source, row.about, row.own) == ("group staff", "staff, all, was never here", "")
+    mine = views.environment_view(Member("a", quota(source="override", **own), 0, 0, None))
+    assert mine.own == "idle GPUs taken after 10 min, limits lifted to 0.9 of a GPU"
     assert row.budget is not None
     assert row.budget.text == "21.0 of 20 this month"
     assert row.budget.level is views.Level.OVER
