@@ -65,16 +65,22 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
+    from jupyter_gpushare.node.history import WORDS
     from jupyter_gpushare.policy.events import EVENTS
 
     rows = [
-        (f"`{name}`", "yes" if kind.DURABLE else "no", first_sentence(kind.__doc__))
+        (
+            f"`{name}`",
+            WORDS.get(name, ""),
+            "yes" if kind.DURABLE else "no",
+            first_sentence(kind.__doc__),
+        )
         for name, kind in EVENTS.items()
     ]
     return (
         "# Events\n\nThe policy's events. Durable ones are in the ledger before anybody is "
         "answered; the others are measured again after a restart.\n\n"
-        + table(("event", "durable", "meaning"), rows)
+        + table(("event", "on pages", "durable", "meaning"), rows)
         + "\nThe Jupyter server emits `https://events.jupyter.org/jupyter_gpushare/lease/v1` "
         "for its own environment's leases; the schema is in "
         "`jupyter_gpushare/server/events/`.\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ IMAGES = ROOT / "docs" / "images"
 CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.hub import RunningHub  # noqa: E402 - it is the tests'
+from support.hub import CLASS, RunningHub  # noqa: E402 - it is the tests'
 from support.node import GIB, NodeClient  # noqa: E402
 
 from jupyter_gpushare.protocol.messages import Method  # noqa: E402
@@ -43,13 +44,17 @@ def ask(client: NodeClient, path: str, **wish: object) -> int | str:
 
 
 def main() -> None:
-    """Three people with notebooks, one of whom waits; then take the pictures."""
+    """Three people with notebooks, one of whom waits, and a class; then take the pictures."""
     IMAGES.mkdir(exist_ok=True)
-    with RunningHub.make(pages=True) as hub:
+    # Nobody beats these tasks' hearts while a browser starts.
+    patient = ["--Policy.heartbeat_timeout=900", "--Policy.idle_timeout=1800"]
+    with RunningHub.make(pages=True, more=CLASS, node_arguments=patient) as hub:
         clients = {
             name: NodeClient(hub.socket, hub.person(name).token)
             for name in ("alice", "bob", "carol")
         }
+        clients["carol"].call(Method.QUOTA_SET, group="class", idle_timeout=600.0)
+        clients["carol"].call(Method.QUOTA_SET, environment="s03", gpu_hours=0.0)
         held = clients["alice"].wait(ask(clients["alice"], "course/week3.ipynb", memory=8 * GIB))
         clients["alice"].wait(ask(clients["alice"], "finetune.ipynb", memory=8 * GIB))
         clients["alice"].call(Method.ACTIVITY, lease=held["lease"], state="idle")
@@ -58,7 +63,9 @@ def main() -> None:
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             shoot(browser, hub, "alice", "", "hub-user.png")
-            shoot(browser, hub, "carol", "admin", "hub-admin.png")
+            shoot(browser, hub, "carol", "admin?rows=8", "hub-admin.png")
+            query = f"node={socket.gethostname()}&environment=s01&environment=s02&environment=s04"
+            shoot(browser, hub, "carol", f"admin/quota?{query}", "hub-quota.png")
             browser.close()
         for client in clients.values():
             client.close()

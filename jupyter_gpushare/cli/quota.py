@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from traitlets import Bool, Float, Integer, TraitError
+from traitlets import Bool, Float, Integer, TraitError, TraitType, Unicode
 
 from ..node.commandline import did_you_mean
+from ..protocol.periods import parse_period
 from ..protocol.sizes import format_burst, format_size, parse_burst
 from ..protocol.times import format_duration
 from .node import connect
@@ -19,6 +20,8 @@ from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
 DEFAULT: Final = "default"
 #: What makes a quota one of whole GPUs.
 NO_LIMIT: Final = "none"
+#: What makes a budget one of the rolling window.
+WINDOW: Final = "window"
 
 
 class QuotaMemory(SizeOrShare):
@@ -42,6 +45,25 @@ class OwnDuration(Duration):
         return DEFAULT if value == DEFAULT else super().validate(obj, value)
 
 
+class OwnPeriod(TraitType[Any, Any]):
+    """What a budget is for, or ``window``; ``None`` is not said."""
+
+    info_text = "week, month, the first day of a term such as 2026-10-01, or window"
+    default_value = None
+    allow_none = True
+
+    def from_string(self, s: str) -> str:
+        return s
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value in (None, WINDOW):
+            return value
+        try:
+            return parse_period(value)
+        except ValueError as error:
+            raise TraitError(f"--per: {error}") from error
+
+
 class OwnBurst(Size):
     """Up to what limits are lifted, or ``default``; ``None`` is not said."""
 
@@ -56,6 +78,31 @@ class OwnBurst(Size):
             raise TraitError(f"--burst-memory: {error}") from error
         # Traitlets validates what it validated once more: bytes are whole, shares are not.
         return int(burst) if burst > 1 else burst
+
+
+class Whose(Verb):
+    """A verb about one quota: an environment's, a group's, or the default one."""
+
+    arguments = "[ENVIRONMENT]"
+    group = Unicode(
+        None, allow_none=True, help="The group whose quota is meant, not an environment's."
+    ).tag(config=True)
+    everybody = Bool(False, help="Whether the default quota is meant.").tag(config=True)
+
+    def whose(self, arguments: list[str]) -> tuple[str, dict[str, Any]]:
+        """What to print, and the parameters that say it. Raises :class:`UsageError`."""
+        if len(arguments) + (self.group is not None) + self.everybody != 1:
+            verb = self.name.rpartition("-")[2]
+            more = " --gpus 2" if verb == "set" else ""
+            raise UsageError(
+                f"say whose quota: jupyter gpushare quota {verb} alice{more}, or --group students, "
+                "or --default"
+            )
+        if self.group is not None:
+            return f"group {self.group}", {"group": self.group}
+        if self.everybody:
+            return "(everybody else)", {"default": True}
+        return arguments[0], {"environment": arguments[0]}
 
 
 class QuotaListApp(Verb):
@@ -75,29 +122,33 @@ class QuotaListApp(Verb):
             self.print_json(answer)
             return 0
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
-        print(quota_table([("(everybody else)", answer["default"]), *rows]))
+        groups = [(f"group {one['group']}", one) for one in answer.get("groups", ())]
+        print(quota_table([("(everybody else)", answer["default"]), *groups, *rows]))
         warn(answer)
         return 0
 
 
-class QuotaSetApp(Verb):
-    """Set an environment's quota."""
+class QuotaSetApp(Whose):
+    """Set a quota."""
 
     name = "jupyter-gpushare-quota-set"
-    arguments = "ENVIRONMENT"
-    description = """Set what an environment may hold (administrators). It holds from now on: leases
-    that are over it stay, new ones are refused. What is left out stays as it is now."""
+    description = """Set what an environment, a group's members or everybody else may hold
+    (administrators). It holds from now on: leases that are over it stay, new ones are refused. What
+    is left out stays as it is now."""
     flags: ClassVar[Any] = {
         **Verb.flags,
         **JSON_FLAG,
         "no-budget": ({"QuotaSetApp": {"no_budget": True}}, "Do not limit its GPU-hours."),
+        "default": ({"QuotaSetApp": {"everybody": True}}, "The quota of who has no other."),
     }
     aliases: ClassVar[Any] = {
         **Verb.aliases,
         "gpus": "QuotaSetApp.gpus",
         "memory": "QuotaSetApp.memory",
         "weight": "QuotaSetApp.weight",
+        "group": "QuotaSetApp.group",
         "gpu-hours": "QuotaSetApp.gpu_hours",
+        "per": "QuotaSetApp.per",
         "idle-timeout": "QuotaSetApp.idle_timeout",
         "burst-memory": "QuotaSetApp.burst_memory",
     }
@@ -105,12 +156,16 @@ class QuotaSetApp(Verb):
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
     jupyter gpushare quota set carol --gpus 1 --gpu-hours 20
+    jupyter gpushare quota set --group students --gpu-hours 100 --per month
+    jupyter gpushare quota set --default --gpus 1 --gpu-hours 60 --per 2026-10-01
     jupyter gpushare quota set carol --gpus 1 --no-budget
     jupyter gpushare quota set dave --gpus 1 --idle-timeout 10m --burst-memory 0.9
     jupyter gpushare quota set dave --gpus 1 --idle-timeout default --burst-memory default
     """
 
-    gpus = Integer(None, allow_none=True, min=0, help="GPUs it may hold at once.").tag(config=True)
+    gpus = Integer(
+        None, allow_none=True, min=0, help="GPUs it may hold at once. Default: as now."
+    ).tag(config=True)
     memory = QuotaMemory(
         help="""Memory on each GPU, such as 8GiB, or 0.5: half of the node's smallest; none: the
         whole GPU. Default: as now.""",
@@ -122,7 +177,11 @@ class QuotaSetApp(Verb):
         None,
         allow_none=True,
         min=0.0,
-        help="""GPU-hours it may hold in the node manager's rolling window. Default: as now.""",
+        help="""GPU-hours it may hold in the time that --per says. Default: as now.""",
+    ).tag(config=True)
+    per = OwnPeriod(
+        help="""What the GPU-hours are for: week, month, or the first day of a term as 2026-10-01;
+        window: the node manager's rolling window. Default: as now.""",
     ).tag(config=True)
     idle_timeout = OwnDuration(
         help="""For how long a kernel may be idle before its GPUs are asked back, such as 10m; 0:
@@ -135,10 +194,7 @@ class QuotaSetApp(Verb):
     no_budget = Bool(False, help="Whether its GPU-hours are not limited any more.").tag(config=True)
 
     def run(self, arguments: list[str]) -> int:
-        if len(arguments) != 1:
-            raise UsageError("name one environment: jupyter gpushare quota set alice --gpus 2")
-        if self.gpus is None:
-            raise UsageError("say how many: --gpus N")
+        said, whose = self.whose(arguments)
         if self.no_budget and self.gpu_hours is not None:
             raise UsageError("either --gpu-hours or --no-budget, not both")
         from ..protocol.messages import Method
@@ -146,12 +202,17 @@ class QuotaSetApp(Verb):
         named: dict[str, Any] = {}
         if self.no_budget or self.gpu_hours is not None:
             named["gpu_hours"] = self.gpu_hours  # null is no budget; not named is what there is
-        if self.weight is not None:
-            named["weight"] = self.weight
+        for name in ("gpus", "weight"):
+            if getattr(self, name) is not None:
+                named[name] = getattr(self, name)
+        if self.per is not None:
+            named["per"] = None if self.per == WINDOW else self.per
         for name in ("idle_timeout", "burst_memory"):
             value = getattr(self, name)
             if value is not None:
                 named[name] = None if value == DEFAULT else value
+        if not named and self.memory is None:
+            raise UsageError("say what to set: --gpus N, --memory SIZE, --gpu-hours N, …")
         with connect() as node:
             if self.memory == NO_LIMIT:
                 named["memory"] = None
@@ -161,40 +222,38 @@ class QuotaSetApp(Verb):
                 named["memory"] = max(1, int(self.memory * smallest))
             elif self.memory is not None:
                 named["memory"] = self.memory
-            quota = node.call(
-                Method.QUOTA_SET,
-                environment=arguments[0],
-                gpus=self.gpus,
-                **named,
-            )
+            quota = node.call(Method.QUOTA_SET, **whose, **named)
         if self.json:
             self.print_json(quota)
         else:
-            print(quota_table([(arguments[0], quota)]))
+            print(quota_table([(said, quota)]))
         warn(quota)
         return 0
 
 
-class QuotaUnsetApp(Verb):
-    """Forget an environment's quota."""
+class QuotaUnsetApp(Whose):
+    """Forget a quota that was set."""
 
     name = "jupyter-gpushare-quota-unset"
-    arguments = "ENVIRONMENT"
-    description = """Forget the quota that was set for an environment; its group's or the default
-    one counts again (administrators)."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    description = """Forget the quota that was set for an environment, a group or everybody else:
+    the configured one counts again (administrators)."""
+    flags: ClassVar[Any] = {
+        **Verb.flags,
+        **JSON_FLAG,
+        "default": ({"QuotaUnsetApp": {"everybody": True}}, "The quota of who has no other."),
+    }
+    aliases: ClassVar[Any] = {**Verb.aliases, "group": "QuotaUnsetApp.group"}
 
     def run(self, arguments: list[str]) -> int:
-        if len(arguments) != 1:
-            raise UsageError("name one environment: jupyter gpushare quota unset alice")
+        said, whose = self.whose(arguments)
         from ..protocol.messages import Method
 
         with connect() as node:
-            quota = node.call(Method.QUOTA_UNSET, environment=arguments[0])
+            quota = node.call(Method.QUOTA_UNSET, **whose)
         if self.json:
             self.print_json(quota)
         else:
-            print(quota_table([(arguments[0], quota)]))
+            print(quota_table([(said, quota)]))
         return 0
 
 
@@ -207,8 +266,8 @@ class QuotaApp(QuotaListApp):
     them."""
     subcommands: ClassVar[Any] = {
         "list": (QuotaListApp, "List quotas and where they come from."),
-        "set": (QuotaSetApp, "Set an environment's quota."),
-        "unset": (QuotaUnsetApp, "Forget an environment's quota."),
+        "set": (QuotaSetApp, "Set a quota."),
+        "unset": (QuotaUnsetApp, "Forget a quota that was set."),
     }
 
     def run(self, arguments: list[str]) -> int:
@@ -242,11 +301,16 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
                 _hours(quota),
                 _idle(quota.get("idle_timeout")),
                 None if (to := quota.get("burst_memory")) is None else format_burst(to),
-                quota.get("source"),
+                _source(quota),
             )
             for name, quota in rows
         ],
     )
+
+
+def _source(quota: Mapping[str, Any]) -> str | None:
+    """``group students``: which one, where the node manager says it."""
+    return " ".join([*filter(None, [quota.get("source")]), *quota.get("from_groups", ())]) or None
 
 
 def _idle(seconds: float | None) -> str:
@@ -260,8 +324,10 @@ def _hours(quota: Mapping[str, Any]) -> str:
     from ..client.render import format_hours
 
     budget = quota.get("budget")
+    when = (budget or quota).get("when")
+    more = "" if when is None else f" {when}"
     if budget is not None:
-        said = f"{format_hours(budget['spent'])} of {budget['hours']:g}"
+        said = f"{format_hours(budget['spent'])} of {budget['hours']:g}{more}"
         return f"{said}, all spent" if budget["level"] == "spent" else said
     hours = quota.get("gpu_hours")
-    return "not limited" if hours is None else f"{hours:g}"
+    return "not limited" if hours is None else f"{hours:g}{more}"

@@ -251,13 +251,15 @@ def _spent(notice: Document) -> str:
 
 
 def budget_words(budget: Document) -> str:
-    """``0.08 of 0.05 in the last 7 d``: GPU-hours; empty for what makes no sense."""
+    """``0.08 of 0.05 in the last 7 days``: GPU-hours; empty for what makes no sense."""
     used, hours = budget.get("spent"), budget.get("hours")
     if not isinstance(used, int | float) or not isinstance(hours, int | float):
         return ""
     if not (0 <= used < _TOO_MUCH and 0 <= hours < _TOO_MUCH):
         return ""
-    return f"{format_hours(used)} of {hours:g} in the last {duration(budget.get('window'))}"
+    when = budget.get("when")
+    when = plain(when, 40) if when else f"in the last {duration(budget.get('window'))}"
+    return f"{format_hours(used)} of {hours:g} {when}"
 
 
 def _ahead(notice: Document) -> str:

@@ -3,51 +3,97 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
-from jupyter_gpushare.protocol.sizes import format_size, parse_size
+from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
+from jupyter_gpushare.protocol.sizes import format_burst, format_size, parse_burst, parse_size
+
+from . import words
 
 UNITS: Final = ("GiB", "MiB", "GB")
+#: What a budget is for, as the form offers it; ``term`` begins on the day of another field.
+PERIODS: Final = {
+    "": "in the rolling window",
+    WEEK: "each calendar week",
+    MONTH: "each calendar month",
+    "term": "in the term that begins on",
+}
+#: What the form can change, each with the fields that it is typed into.
+PARTS: Final = {
+    "gpus": ("gpus",),
+    "memory": ("memory", "unit"),
+    "weight": ("weight",),
+    "hours": ("hours", "per", "first"),
+    "idle": ("idle",),
+    "burst": ("burst",),
+}
+FIELDS: Final = tuple(name for names in PARTS.values() for name in names)
 _NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaForm:
-    """What stands in the fields, and beside which field stands which mistake."""
+    """What stands in the fields, and beside which field stands which mistake.
 
-    environment: str = ""
+    ``idle`` is in minutes; ``first`` is the first day of a term. Of several users only the
+    ``ticked`` parts are changed.
+    """
+
     gpus: str = ""
     memory: str = ""
     unit: str = "GiB"
     weight: str = "1"
     hours: str = ""
+    per: str = ""
+    first: str = ""
+    idle: str = ""
+    burst: str = ""
+    ticked: frozenset[str] = frozenset()
     mistakes: Mapping[str, str] = field(default_factory=dict)
 
+    def marked(self, where: str, mistake: str) -> QuotaForm:
+        """The same with one more mistake."""
+        return replace(self, mistakes={**self.mistakes, where: mistake})
 
-def filled(environment: str, quota: Mapping[str, Any]) -> QuotaForm:
+
+#: The form for several users: empty, for they need not have the same.
+MANY: Final = QuotaForm(weight="")
+
+
+def filled(quota: Mapping[str, Any]) -> QuotaForm:
     """The form with a quota that is there."""
     memory, unit = "", "GiB"
     if quota["memory"] is not None:
         memory, unit = _in_unit(quota["memory"])
     budget = quota.get("budget")
     hours = budget["hours"] if budget else quota.get("gpu_hours")
+    per = (budget or quota).get("per") or ""
+    is_term = per not in PERIODS
+    idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
     return QuotaForm(
-        environment,
-        str(quota["gpus"]),
-        memory,
-        unit,
-        f"{quota['weight']:g}",
-        "" if hours is None else _plain(hours),
+        gpus=str(quota["gpus"]),
+        memory=memory,
+        unit=unit,
+        weight=f"{quota['weight']:g}",
+        hours="" if hours is None else _plain(hours),
+        per="term" if is_term else per,
+        first=per if is_term else "",
+        idle="" if idle is None else _plain(idle / 60),
+        burst="" if burst is None else _burst_text(burst),
     )
 
 
 def _plain(number: float) -> str:
     """As short as reads back as the same number, without an exponent."""
     return f"{number:.12f}".rstrip("0").rstrip(".")
+
+
+def _burst_text(burst: float) -> str:
+    return _plain(burst) if burst <= 1 else "".join(_in_unit(int(burst)))
 
 
 def _in_unit(size: int) -> tuple[str, str]:
@@ -59,65 +105,188 @@ def _in_unit(size: int) -> tuple[str, str]:
     return str(max(1, round(size / 2**20))), "MiB"
 
 
-def read_quota(typed: Mapping[str, str]) -> tuple[QuotaForm, dict[str, Any]]:
+def read_quota(
+    typed: Mapping[str, str], ticked: Collection[str] | None = None
+) -> tuple[QuotaForm, dict[str, Any]]:
     """The form as it was typed, and the wish; the wish only counts without mistakes.
 
-    A field that is not there, and an empty weight, are not in the wish: they stay as they are.
+    A part whose field is not there or, of several users, is not ``ticked`` is not in the wish, nor
+    is an empty weight: they stay as they are.
     """
-    form = {name: typed.get(name, "").strip() for name in ("environment", "gpus", "memory")}
-    unit = typed.get("unit", "GiB")
-    weight = typed.get("weight", "").strip()
-    mistakes: dict[str, str] = {}
+    texts: dict[str, Any] = {name: typed.get(name, "").strip() for name in FIELDS}
+    form = QuotaForm(**texts, ticked=frozenset(ticked or ()))
+    form = replace(form, unit=form.unit or UNITS[0])
     wish: dict[str, Any] = {}
-    try:
-        wish["environment"] = wishes.checked_name(form["environment"])
-    except NodeProblem as problem:
-        mistakes["environment"] = problem.message
-    if re.fullmatch(r"\d{1,9}", form["gpus"], re.ASCII) and int(form["gpus"]) <= openapi.MOST_GPUS:
-        wish["gpus"] = int(form["gpus"])
-    else:
-        mistakes["gpus"] = f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all."
-    if "memory" in typed:
-        wish["memory"] = _memory(form["memory"], unit, mistakes) if form["memory"] else None
-    number = weight.replace(",", ".")
-    if _NUMBER.fullmatch(weight) and (openapi.LEAST_WEIGHT <= float(number) <= openapi.MOST_WEIGHT):
-        wish["weight"] = float(number)
-    elif weight:
-        mistakes["weight"] = "A number above 0, as 1 or 2.5."
-    hours = typed.get("hours", "").strip()
-    if _NUMBER.fullmatch(hours) and float(hours.replace(",", ".")) <= openapi.MOST_GPU_HOURS:
-        wish["gpu_hours"] = float(hours.replace(",", "."))
-    elif hours:
-        mistakes["hours"] = "A number from 0, as 20 or 2.5; empty is no budget."
-    elif "hours" in typed:
-        wish["gpu_hours"] = None
-    return QuotaForm(**form, unit=unit, weight=weight, hours=hours, mistakes=mistakes), wish
+    mistakes: dict[str, str] = {}
+    for part, read in _READERS.items():
+        if part not in typed or (ticked is not None and part not in ticked):
+            continue
+        try:
+            wish |= read(form)
+        except _Mistake as mistake:
+            mistakes[mistake.where or part] = str(mistake)
+    if ticked is not None and not wish and not mistakes:
+        mistakes["ticked"] = "Tick what is to be changed."
+    return replace(form, mistakes=mistakes), wish
 
 
-def _memory(text: str, unit: str, mistakes: dict[str, str]) -> int | None:
+def changed(wish: Mapping[str, Any], form: QuotaForm, now: QuotaForm) -> dict[str, Any]:
+    """Of a wish what was not so in the form ``now`` already."""
+    same = {
+        part
+        for part, names in PARTS.items()
+        if all(getattr(form, name) == getattr(now, name) for name in names)
+    }
+    kept = {wire for part in same for wire in _WIRE[part]}
+    return {name: value for name, value in wish.items() if name not in kept}
+
+
+class _Mistake(ValueError):
+    """What is wrong with a field (``where``, if not its part's first)."""
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def _gpus(form: QuotaForm) -> dict[str, Any]:
+    if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) and int(form.gpus) <= openapi.MOST_GPUS:
+        return {"gpus": int(form.gpus)}
+    raise _Mistake(f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all.")
+
+
+def _memory(form: QuotaForm) -> dict[str, Any]:
     """Bytes of ``8`` and a unit, or of ``8GiB`` whatever the unit."""
+    text = form.memory
+    if not text:
+        return {"memory": None}
     with_unit = re.search(r"[a-zA-Z]", text) is not None
     try:
-        if unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
+        if form.unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
             raise ValueError
-        size = parse_size(text if with_unit else text.replace(",", ".") + unit)
+        size = parse_size(text if with_unit else text.replace(",", ".") + form.unit)
         if not 1 <= size <= openapi.MOST_MEMORY:
             raise ValueError
     except ValueError:
-        mistakes["memory"] = "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
-        return None
-    return size
+        raise _Mistake(
+            "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
+        ) from None
+    return {"memory": size}
+
+
+def _number(text: str, least: float, most: float) -> float | None:
+    number = float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else None
+    return number if number is not None and least <= number <= most else None
+
+
+def _weight(form: QuotaForm) -> dict[str, Any]:
+    if not form.weight:
+        return {}
+    weight = _number(form.weight, openapi.LEAST_WEIGHT, openapi.MOST_WEIGHT)
+    if weight is None:
+        raise _Mistake("A number above 0, as 1 or 2.5.")
+    return {"weight": weight}
+
+
+def _hours(form: QuotaForm) -> dict[str, Any]:
+    if not form.hours:
+        return {"gpu_hours": None}
+    hours = _number(form.hours, 0.0, openapi.MOST_GPU_HOURS)
+    if hours is None:
+        raise _Mistake("A number from 0, as 20 or 2.5; empty is no budget.")
+    if form.per not in PERIODS:
+        raise _Mistake("One of the choices.", "per")
+    per: str | None = form.per or None
+    if per == "term":
+        try:
+            per = parse_period(form.first)
+        except ValueError:
+            raise _Mistake("The first day of the term, as 2026-10-01.", "first") from None
+    return {"gpu_hours": hours, "per": per}
+
+
+def _idle(form: QuotaForm) -> dict[str, Any]:
+    if not form.idle:
+        return {"idle_timeout": None}
+    minutes = _number(form.idle, 0.0, openapi.MOST_IDLE / 60)
+    if minutes is None:
+        raise _Mistake("Minutes from 0, which is never; empty is the node's own time-out.")
+    return {"idle_timeout": minutes * 60}
+
+
+def _burst(form: QuotaForm) -> dict[str, Any]:
+    if not form.burst:
+        return {"burst_memory": None}
+    try:
+        return {"burst_memory": parse_burst(form.burst.replace(",", "."))}
+    except ValueError:
+        raise _Mistake(
+            "A size as 60GiB, or a part of a GPU as 0.9; 0 is not at all; empty is the node's own."
+        ) from None
+
+
+_READERS: Final[dict[str, Callable[[QuotaForm], dict[str, Any]]]] = {
+    "gpus": _gpus,
+    "memory": _memory,
+    "weight": _weight,
+    "hours": _hours,
+    "idle": _idle,
+    "burst": _burst,
+}
+_WIRE: Final = {
+    "gpus": ("gpus",),
+    "memory": ("memory",),
+    "weight": ("weight",),
+    "hours": ("gpu_hours", "per"),
+    "idle": ("idle_timeout",),
+    "burst": ("burst_memory",),
+}
+
+
+def as_wish(quota: Mapping[str, Any]) -> dict[str, Any]:
+    """A quota as a wish that names all that it says."""
+    budget = quota.get("budget") or quota
+    hours = {"gpu_hours": budget.get("hours", budget.get("gpu_hours")), "per": budget.get("per")}
+    own = {
+        "idle_timeout": quota.get("idle_timeout"),
+        "burst_memory": quota.get("own_burst_memory"),
+    }
+    return {
+        **{name: quota[name] for name in ("gpus", "memory", "weight")},
+        **(hours if hours["gpu_hours"] is not None else {}),
+        **{name: value for name, value in own.items() if value is not None},
+    }
+
+
+def checked_names(names: list[str]) -> tuple[list[str], str]:
+    """The names, and what is wrong with one of them; empty where nothing is."""
+    try:
+        return [wishes.checked_name(name.strip()) for name in names], ""
+    except NodeProblem as problem:
+        return names, problem.message
 
 
 def wish_text(wish: Mapping[str, Any]) -> str:
     """A quota in a sentence's words; of what it does not name nothing is said."""
-    count = wish["gpus"]
-    parts = [f"{count} GPU{'' if count == 1 else 's'}"]
+    parts = []
+    if "gpus" in wish:
+        parts.append(words.gpus(wish["gpus"]))
     if "memory" in wish:
         memory = wish["memory"]
         parts.append("whole GPUs" if memory is None else f"{format_size(memory)} on each")
     if "weight" in wish:
         parts.append(f"weight {wish['weight']:g}")
     if wish.get("gpu_hours") is not None:
-        parts.append(f"{wish['gpu_hours']:g} GPU-hours")
+        parts.append(f"{wish['gpu_hours']:g} GPU-hours{words.per_text(wish.get('per'))}")
+    elif "gpu_hours" in wish:
+        parts.append("no GPU-hour budget")
+    if "idle_timeout" in wish:
+        parts.append(words.idle_text(wish["idle_timeout"]))
+    if "burst_memory" in wish:
+        burst = wish["burst_memory"]
+        parts.append("limits lifted as on the node" if burst is None else _lifted(burst))
     return ", ".join(parts)
+
+
+def _lifted(burst: float) -> str:
+    return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"

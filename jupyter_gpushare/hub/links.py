@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.protocol.messages import PAGES
 
-_CLIENT_NAME: Final = "jupyterhub-service"
 #: Seconds for a new link's first answer, and for one that was lost to come back.
 _FIRST_ANSWER: Final = 6.0
 _COME_BACK: Final = 1.0
@@ -108,7 +108,7 @@ class LinkPool:
             find=lambda: path,
             why=lambda: None,
             token=lambda: token,
-            name=_CLIENT_NAME,
+            name=PAGES,
             timeout=self._limits.timeout,
             log=self._log,
         )

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -26,17 +27,12 @@ from . import forms, views
 from .api import refusals
 from .csvfile import hours, to_csv
 from .handlers import Refusal, ServiceHandler, attachment, said_by, write_page
+from .listing import ONLY, ROWS, SORTS, WINDOWS, Listing, Page, listing, page_of
 from .words import duration
 
 DAYS: Final = 30
 EVENTS: Final = 200
-#: The windows of the administrators' table: its name in addresses, seconds, and in words.
-WINDOWS: Final = {
-    "1h": (3600, "last hour"),
-    "1d": (86400, "last 24 hours"),
-    "7d": (7 * 86400, "last 7 days"),
-    "30d": (30 * 86400, "last 30 days"),
-}
+_MOST_LEASES: Final = 100  # rows of everybody's leases
 _NOTE_COOKIE: Final = "gpushare-note"
 _LONGEST_NOTE: Final = 600
 _TITLES: Final = {
@@ -57,12 +53,20 @@ class Answered:
     problem: str = ""
 
 
+class Done(Enum):
+    """What became of a form; the value says how the page after it shows that."""
+
+    DONE = "success"
+    NOTHING = "info"
+    FAILED = "danger"
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """What a form has done, told on the page after it."""
 
     text: str
-    good: bool = True
+    done: Done = Done.DONE
 
 
 class PageHandler(ServiceHandler):
@@ -115,7 +119,7 @@ class PageHandler(ServiceHandler):
 
     def leave(self, path: str, note: Note, **query: str) -> None:
         """Redirect to a page of ours, which will show ``note``."""
-        text = json.dumps([note.text[:_LONGEST_NOTE], note.good])
+        text = json.dumps([note.text[:_LONGEST_NOTE], note.done.value])
         value = base64.urlsafe_b64encode(text.encode()).decode()
         self.set_signed_cookie(
             _NOTE_COOKIE,
@@ -133,8 +137,8 @@ class PageHandler(ServiceHandler):
         if value is None or self.get_argument("part", None) is not None:
             return None
         self.clear_cookie(_NOTE_COOKIE, path=self.site.prefix)
-        text, good = json.loads(base64.urlsafe_b64decode(value))
-        return Note(text, good)
+        text, done = json.loads(base64.urlsafe_b64decode(value))
+        return Note(text, Done(done))
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -182,14 +186,15 @@ class UserHandler(PageHandler):
         statuses = await self.every_node(Method.STATUS)
         nodes = [own_view(answer) for answer in statuses]
         admin = is_admin(statuses)
+        view: dict[str, Any] = {"nodes": nodes, "where": where_text(nodes)}
         if part == "live":
-            self.page("user_live.html", admin=admin, nodes=nodes)
+            self.page("user_live.html", admin=admin, **view)
             return
         if all(answer.document is None for answer in statuses):
             self.set_status(503)
-            self.page("user.html", admin=admin, nodes=nodes, days=None, servers=())
+            self.page("user.html", admin=admin, **view, days=None, servers=())
             return
-        self.page("user.html", admin=admin, nodes=nodes, **await self._days())
+        self.page("user.html", admin=admin, **view, **await self._days())
 
     async def _days(self) -> dict[str, Any]:
         offset = self.offset()
@@ -201,6 +206,7 @@ class UserHandler(PageHandler):
             "servers": views.server_days(told, names, zone),
             "utc_offset": f"{offset:g}",
             "count": DAYS,
+            "missing": [answer.node for answer in answers if answer.document is None],
         }
 
 
@@ -212,6 +218,7 @@ class OwnView:
     problem: str
     node_problem: str = ""
     simulated: bool = False
+    connected: bool = False
     quotas: Sequence[views.QuotaView] = ()
     leases: Sequence[views.LeaseView] = ()
     queue: views.QueueView | None = None
@@ -228,10 +235,25 @@ def own_view(answer: Answered) -> OwnView:
         problem="",
         node_problem=status["node"]["problem"] or "",
         simulated=status["node"]["simulated"],
+        connected=status["node"].get("connected", False),
         quotas=views.quota_views(status),
         leases=views.lease_views(status),
         queue=views.queue_view(status),
         gpus=views.gpu_views(status),
+    )
+
+
+def where_text(nodes: Sequence[OwnView]) -> str:
+    """Of several nodes, on which the viewer's notebooks get GPUs; empty of one."""
+    if len(nodes) < 2:
+        return ""
+    rule = "Each node has its own GPUs, quota and queue, and a notebook gets GPUs of its own node."
+    own = [node.name for node in nodes if node.connected]
+    if own:
+        return f"{rule} Servers or programs of yours run on {' and '.join(own)}."
+    return (
+        f"{rule} No server of yours talks to one of these nodes now, so this page does not know "
+        "which will be yours."
     )
 
 
@@ -248,40 +270,52 @@ def zone_name(offset: float) -> str:
     return str(timezone(timedelta(seconds=round(offset / 60) * 60))) if offset else "UTC"
 
 
-class ReleaseHandler(PageHandler):
+class LeaseFormHandler(PageHandler):
+    """Something is done to a lease of one's own."""
+
+    async def post(self) -> None:
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            name = wishes.checked_lease(self.typed("lease"))
+        try:
+            status = await self.ask(node, Method.STATUS)
+            lease = next((one for one in status["leases"] if one["id"] == name), None)
+            if lease is None or lease["phase"] == "ended":
+                note = Note("There was nothing to do: this lease has ended already.", Done.NOTHING)
+            else:
+                note = await self.act(node, lease)
+        except NodeProblem as problem:
+            note = Note(f"Nothing was changed: {problem.message}", Done.FAILED)
+        self.leave("", note)
+
+    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
+        """Do it. Raises :class:`NodeProblem`."""
+        raise NotImplementedError
+
+
+class ReleaseHandler(LeaseFormHandler):
     """Release a lease of one's own, or leave the queue."""
 
-    async def post(self) -> None:
-        with refusals():
-            node = self.node_named(self.typed("node") or None)
-            lease = wishes.checked_lease(self.typed("lease"))
-        try:
-            await self.ask(node, Method.RELEASE, lease=lease)
-            waited = self.typed("state") == "queued"
-            note = Note("You no longer wait for it." if waited else "The GPU is released.")
-        except NodeProblem as problem:
-            note = Note(f"Not released: {problem.message}", good=False)
-        self.leave("", note)
+    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
+        waited = self.typed("state") == "queued"
+        if waited and lease["phase"] != "queued":
+            text = "Not cancelled: the GPU was granted meanwhile. Release it if you do not need it."
+            return Note(text, Done.NOTHING)
+        await self.ask(node, Method.RELEASE, lease=lease["id"])
+        return Note("You no longer wait for it." if waited else "The GPU is released.")
 
 
-class KeepHandler(PageHandler):
+class KeepHandler(LeaseFormHandler):
     """Keep an idle lease of one's own for the usual time, or no longer (``seconds`` is 0)."""
 
-    async def post(self) -> None:
+    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
         with refusals():
-            node = self.node_named(self.typed("node") or None)
-            lease = wishes.checked_lease(self.typed("lease"))
             seconds = wishes.number("seconds", self.typed("seconds") or None, 0, openapi.MOST_PIN)
         more = {} if seconds is None else {"seconds": seconds}
-        try:
-            kept = (await self.ask(node, Method.PIN, lease=lease, **more)).get("seconds")
-            text = (
-                f"The GPU is kept for {duration(kept)}." if kept else "The GPU is kept no longer."
-            )
-            note = Note(text)
-        except NodeProblem as problem:
-            note = Note(f"Not kept: {problem.message}", good=False)
-        self.leave("", note)
+        if seconds == 0 and not lease["pinned_until"]:
+            return Note("There was nothing to do: the GPU was not kept.", Done.NOTHING)
+        kept = (await self.ask(node, Method.PIN, lease=lease["id"], **more)).get("seconds")
+        return Note(f"The GPU is kept for {duration(kept)}." if kept else "It is kept no longer.")
 
 
 class UsageCsvHandler(PageHandler):
@@ -338,24 +372,28 @@ class AdminHandler(AdminPage):
     """Every node, environment, lease, waiting request and event."""
 
     async def get(self) -> None:
-        window = self.get_argument("window", "1d")
-        if window not in WINDOWS:
-            raise Refusal(wishes.bad_request(f"'window' is one of {', '.join(WINDOWS)}."))
-        wanted = views.EventFilter(
-            *(self.get_argument(name, "") for name in ("environment", "kind", "text"))
-        )
+        with refusals():
+            wanted = listing(lambda name: self.get_argument(name, ""))
         answers = await self.statuses()
-        find = self.get_argument("find", "")
-        nodes = await asyncio.gather(*(self._node(answer, window, find) for answer in answers))
+        nodes = await asyncio.gather(*(self._node(answer, wanted) for answer in answers))
         part = self.get_argument("part", "")
-        view: dict[str, Any] = {"nodes": nodes, "window": window, "windows": WINDOWS, "find": find}
+        view: dict[str, Any] = {
+            "nodes": nodes,
+            "wanted": wanted,
+            "windows": WINDOWS,
+            "find": wanted.find,
+            "only": ONLY,
+            "sorts": SORTS,
+            "row_counts": ROWS,
+            "groups": sorted({group for node in nodes for group in node.known_groups}),
+        }
         if part == "live":
             self.page("admin_live.html", admin=True, **view)
             return
-        view |= await self._events(answers, wanted)
+        view |= await self._events(answers, views.EventFilter(**wanted.events))
         self.page("admin_events.html" if part == "events" else "admin.html", admin=True, **view)
 
-    async def _node(self, answer: Answered, window: str, find: str) -> AdminView:
+    async def _node(self, answer: Answered, wanted: Listing) -> AdminView:
         status = answer.document
         if status is None:
             return AdminView(answer.node, answer.problem)
@@ -364,11 +402,18 @@ class AdminHandler(AdminPage):
         try:
             quotas, usage = await asyncio.gather(
                 self.ask(answer.node, Method.QUOTA_LIST),
-                self.ask(answer.node, Method.USAGE, since=WINDOWS[window][0]),
+                self.ask(answer.node, Method.USAGE, since=WINDOWS[wanted.window][0]),
             )
         except NodeProblem as problem:
             return AdminView(answer.node, problem.message)
         node = status["node"]
+        members = views.members(quotas, usage, status)
+        of = {one.name: one.quota.get("groups") or () for one in members}
+        groups = views.group_views(quotas)
+        found = page_of(members, wanted)
+        leases = views.lease_views(
+            status, everybody=True, takes=lambda name: wanted.takes(name, of.get(name, ()))
+        )
         return AdminView(
             name=answer.node,
             problem="",
@@ -384,8 +429,12 @@ class AdminHandler(AdminPage):
                 if part
             ),
             gpus=views.gpu_views(status),
-            environments=views.environment_views(quotas, usage, status, find),
-            leases=views.lease_views(status, everybody=True, find=find),
+            groups=groups,
+            known_groups=frozenset({group.group for group in groups} - {""}).union(*of.values()),
+            page=found,
+            environments=[views.environment_view(one) for one in found.members],
+            leases=leases[:_MOST_LEASES],
+            more_leases=max(0, len(leases) - _MOST_LEASES),
             queue=views.queue_view(status),
         )
 
@@ -413,12 +462,14 @@ class AdminHandler(AdminPage):
             if answer.document is not None
             for gpu in answer.document["gpus"]
         }
-        kinds = sorted({event["kind"] for _node, event in every} | {wanted.kind} - {""})
+        kinds = {event["kind"]: event.get("what") or event["kind"] for _node, event in every}
+        if wanted.kind:
+            kinds.setdefault(wanted.kind, wanted.kind)
         return {
             "events": views.event_views(every, wanted, gpus),
             "events_of": len(every),
-            "kinds": kinds,
-            "wanted": wanted,
+            "kinds": sorted(kinds.items(), key=lambda kind: kind[1].casefold()),
+            "sought": wanted,
             "events_problem": "; ".join(answer.problem for answer in told if answer.problem),
         }
 
@@ -433,75 +484,201 @@ class AdminView:
     simulated: bool = False
     facts: str = ""
     gpus: Sequence[views.GpuView] = ()
+    groups: Sequence[views.GroupView] = ()
+    known_groups: frozenset[str] = frozenset()
+    page: Page | None = None
     environments: Sequence[views.EnvironmentView] = ()
     leases: Sequence[views.LeaseView] = ()
+    more_leases: int = 0
     queue: views.QueueView | None = None
 
 
+class Kind(Enum):
+    """Whose quotas a form is about; the value is in addresses."""
+
+    USERS = "users"
+    GROUP = "group"
+    DEFAULT = "default"
+
+    @property
+    def names(self) -> str:
+        """The argument of addresses, forms and calls that names who it is."""
+        return "group" if self is Kind.GROUP else "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose quotas: users' (none named yet: a new one), a group's (the same), or the default."""
+
+    kind: Kind
+    names: tuple[str, ...] = ()
+    is_new: bool = False
+
+    def params(self) -> list[dict[str, Any]]:
+        """The parameters of the calls, one for each."""
+        if self.kind is Kind.DEFAULT:
+            return [{"default": True}]
+        return [{self.kind.names: name} for name in self.names]
+
+    def text(self) -> str:
+        """As the subject of a sentence."""
+        if self.kind is Kind.DEFAULT:
+            return "The default quota"
+        if len(self.names) > 3:
+            return f"The quota of {len(self.names)} users"
+        of = "group " if self.kind is Kind.GROUP else ""
+        return f"The quota of {of}{', '.join(self.names)}"
+
+    def unchanged(self) -> str:
+        """That a form has done nothing."""
+        subject = self.text()
+        return f"Nothing was changed: {subject[:1].lower()}{subject[1:]} is that already."
+
+
 class QuotaFormHandler(AdminPage):
-    """Edit the quota of one environment, or give it the configured one again."""
+    """Edit the quota of users, of a group or of everybody else, or take that back."""
 
     async def get(self) -> None:
         with refusals():
             node = self.node_named(self.query("node"))
-            name = self.query("environment")
+            kind = self._kind(self.query("of"))
+            names = tuple(self.get_query_arguments(kind.names))
+            names = names if kind is not Kind.DEFAULT else ()
         await self.admin_status(node)
-        with refusals():
-            quotas = await self.ask(node, Method.QUOTA_LIST)
-        listed = {row["environment"]: row for row in quotas["quotas"]}
-        quota = listed.get(name or "", {**quotas["default"], "source": "default"})
-        self._form(node, forms.filled(name or "", quota), quota["source"], new=name is None)
+        whose = Whose(kind, names, is_new=kind is not Kind.DEFAULT and not names)
+        rows = await self._rows(node, whose)
+        self._form(node, whose, rows, forms.filled(rows[0]) if len(names) < 2 else forms.MANY)
 
     async def post(self) -> None:
         with refusals():
             node = self.node_named(self.typed("node") or None)
+            kind = self._kind(self.typed("of") or None)
         await self.admin_status(node)
-        if self.typed("action") == "unset":
-            await self._unset(node)
+        typed = [] if kind is Kind.DEFAULT else self.get_body_arguments(kind.names)
+        names, wrong = forms.checked_names(typed)
+        if not names and kind is not Kind.DEFAULT:
+            raise Refusal(wishes.bad_request("Nobody is named."))
+        whose = Whose(kind, tuple(names), is_new=self.typed("new") == "yes")
+        rows = await self._rows(node, whose)
+        if self.typed("action") == "unset" and not wrong:
+            await self._unset(node, whose, rows)
             return
-        names = ("environment", "gpus", "memory", "unit", "weight", "hours")
-        fields = {name: self.get_body_argument(name, None) for name in names}
-        typed = {name: text for name, text in fields.items() if text is not None}
-        form, wish = forms.read_quota(typed)
-        source, new = self.typed("source"), self.typed("new") == "yes"
+        many = len(names) > 1
+        fields = {name: self.get_body_argument(name, None) for name in forms.FIELDS}
+        given = {name: text for name, text in fields.items() if text is not None}
+        form, wish = forms.read_quota(given, self.get_body_arguments("change") if many else None)
+        if wrong:
+            form = form.marked(kind.names, wrong)
         if form.mistakes:
             self.set_status(400)
-            self._form(node, form, source, new=new)
+            self._form(node, whose, rows, form)
             return
-        try:
-            now = await self.ask(node, Method.QUOTA_SET, **wish)
-        except NodeProblem as problem:
-            self.set_status(wishes.HTTP_STATUS.get(problem.reason, 502))
-            self._form(node, form, source, new=new, refusal=problem.message)
+        if not many and not whose.is_new:
+            wish = forms.changed(wish, form, forms.filled(rows[0]))
+        if not wish:
+            self.leave("admin", Note(whose.unchanged(), Done.NOTHING))
             return
-        text = forms.wish_text({**now, **wish})
-        said = [f"The quota of {form.environment} is now {text}.", *now.get("warnings", ())]
-        self.leave("admin", Note(" ".join(said), good=len(said) == 1))
+        told = await self._tell(node, Method.QUOTA_SET, whose, **wish)
+        if not told.answers:
+            self.set_status(wishes.HTTP_STATUS.get(told.reason, 502))
+            self._form(node, whose, rows, form, refusal=told.problem)
+            return
+        # Of one the whole quota is said, of several what was set.
+        said = forms.wish_text(wish if many else forms.as_wish(told.answers[0]))
+        warnings = dict.fromkeys(w for one in told.answers for w in one.get("warnings") or ())
+        text = f"{whose.text()} is now {said}.{self._here(node)}"
+        self._done(text, [*warnings], told)
 
-    async def _unset(self, node: str) -> None:
+    async def _unset(self, node: str, whose: Whose, rows: Sequence[Mapping[str, Any]]) -> None:
+        if all(row.get("source") != "override" for row in rows):
+            self.leave("admin", Note(whose.unchanged(), Done.NOTHING))
+            return
+        told = await self._tell(node, Method.QUOTA_UNSET, whose)
+        self._done(f"{whose.text()} is the configured one again.{self._here(node)}", [], told)
+
+    def _done(self, text: str, more: Sequence[str], told: Told) -> None:
+        """Say what was done, and of whom it was not."""
+        if told.problem and not told.answers:
+            self.leave("admin", Note(f"Nothing was changed: {told.problem}", Done.FAILED))
+        elif told.problem:
+            text = f"Changed for {len(told.answers)}, not for {told.failed}: {told.problem}"
+            self.leave("admin", Note(text, Done.FAILED))
+        else:
+            self.leave("admin", Note(" ".join([text, *more])))
+
+    def _here(self, node: str) -> str:
+        """That other nodes have other quotas, where there are any."""
+        return f" This holds on {node} only." if len(self.site.pool.nodes) > 1 else ""
+
+    async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:
+        """Ask it for each, one after the other: who asks in a burst is told to wait."""
+        answers, failed, problem = [], 0, NodeProblem("unavailable", "")
+        for one in whose.params():
+            try:
+                async with self.link(node) as link:
+                    answers.append(await link.call(method, **one, **wish))
+            except NodeProblem as error:
+                failed, problem = failed + 1, error
+        return Told(answers, failed, problem.message, problem.reason)
+
+    async def _rows(self, node: str, whose: Whose) -> list[Mapping[str, Any]]:
+        """The quotas of now, of each who is named; the default one of who is not known."""
         with refusals():
-            name = wishes.checked_name(self.typed("environment"))
+            quotas = await self.ask(node, Method.QUOTA_LIST)
+        default = {**quotas["default"], "own_burst_memory": None}
+        if whose.kind is Kind.DEFAULT:
+            return [quotas["default"]]
+        if whose.kind is Kind.GROUP:
+            known = {row["group"]: row for row in quotas.get("groups", ())}
+        else:
+            known = {row["environment"]: row for row in quotas["quotas"]}
+        none = {**default, "source": "default"}
+        return [known.get(name, none) for name in whose.names] or [none]
+
+    @staticmethod
+    def _kind(text: str | None) -> Kind:
         try:
-            await self.ask(node, Method.QUOTA_UNSET, environment=name)
-            note = Note(f"{name} has the configured quota again.")
-        except NodeProblem as problem:
-            note = Note(f"Not changed: {problem.message}", good=False)
-        self.leave("admin", note)
+            return Kind(text or "users")
+        except ValueError:
+            known = ", ".join(kind.value for kind in Kind)
+            raise wishes.bad_request(f"'of' is one of {known}.") from None
 
     def _form(
-        self, node: str, form: forms.QuotaForm, source: str, *, new: bool, refusal: str = ""
+        self,
+        node: str,
+        whose: Whose,
+        rows: Sequence[Mapping[str, Any]],
+        form: forms.QuotaForm,
+        *,
+        refusal: str = "",
     ) -> None:
+        others = [name for name in self.site.pool.nodes if name != node]
         self.page(
             "quota.html",
             admin=True,
             node=node,
+            others=others,
+            whose=whose,
+            title=f"Add {'a group' if whose.kind is Kind.GROUP else 'a user'}"
+            if whose.is_new
+            else whose.text(),
+            many=len(whose.names) > 1,
             form=form,
             units=forms.UNITS,
-            overridden=source == "override",
-            source=source,
-            new=new,
+            periods=forms.PERIODS,
+            overridden=any(row.get("source") == "override" for row in rows),
             refusal=refusal,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of one call for each of several: the answers, how many failed, and why."""
+
+    answers: list[dict[str, Any]]
+    failed: int
+    problem: str
+    reason: str
 
 
 class RevokeFormHandler(AdminPage):
@@ -530,7 +707,8 @@ class RevokeFormHandler(AdminPage):
             await self.ask(node, Method.LEASE_REVOKE, lease=lease, reason=reason)
             note = Note("The lease is revoked; its owner is told why.")
         except NodeProblem as problem:
-            note = Note(f"Not revoked: {problem.message}", good=False)
+            ended = problem.reason == "unknown_lease"
+            note = Note(f"Not revoked: {problem.message}", Done.NOTHING if ended else Done.FAILED)
         self.leave("admin", note)
 
     async def _form(self, node: str, lease: str, reason: str, mistake: str) -> None:

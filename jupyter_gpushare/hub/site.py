@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+from markupsafe import Markup, escape
 
 from .links import LinkPool
 
@@ -20,6 +21,7 @@ _TEMPLATES: Final = HERE / "templates"
 # The Hub's own pages need these; ours run under a policy that allows no inline script, and work
 # without any.
 _INLINE_SCRIPT: Final = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>.*?</script>", re.DOTALL)
+_TYPED: Final = re.compile(r"`([^`]+)`")
 _NO_SCRIPT: Final = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 
 
@@ -86,9 +88,15 @@ def make_templates(more: Sequence[str], hub_templates: Sequence[str]) -> jinja2.
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["prose"] = prose
     templates.filters["iso"] = lambda unix: _utc(unix).isoformat(timespec="seconds")
     templates.filters["moment"] = lambda unix: f"{_utc(unix):%Y-%m-%d %H:%M} UTC"
     return templates
+
+
+def prose(text: object) -> Markup:
+    """A sentence for people, in which `what is typed` stands between backticks."""
+    return Markup(_TYPED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def _utc(unix: float) -> datetime:

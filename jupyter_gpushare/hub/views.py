@@ -10,14 +10,16 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from jupyter_gpushare.protocol import expecting, holding
+from jupyter_gpushare.protocol.sizes import format_burst
 
 from . import words
+from .listing import Member
 
 Json = Mapping[str, Any]
 
@@ -120,13 +122,12 @@ def _quota_view(
             bars.append(bar(f"Memory on GPU {gpu['index']}", text, memory, limit))
     budget = quota.get("budget")
     if budget:
-        span = words.duration(budget["window"])
-        text = budget_text(budget)
-        bars.append(bar(f"GPU-hours of the last {span}", text, budget["spent"], budget["hours"]))
+        label = f"GPU-hours {budget_when(budget)}"
+        bars.append(bar(label, budget_text(budget), budget["spent"], budget["hours"]))
     facts = (
         ("Memory on each GPU", words.memory_each(quota["memory"])),
         ("Weight", f"{quota['weight']:g}"),
-        ("Set by", words.source_word(quota["source"])),
+        ("Set by", words.source_word(quota["source"], quota.get("from_groups") or ())),
     )
     return QuotaView(tuple(bars), facts, _quota_advice(used, allowed, budget), server)
 
@@ -134,6 +135,11 @@ def _quota_view(
 def budget_text(budget: Json) -> str:
     """GPU-hours spent of those that may be."""
     return f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g}"
+
+
+def budget_when(budget: Json) -> str:
+    """What a budget is for: ``in the last 7 days``, ``this month``."""
+    return budget.get("when") or f"in the last {words.duration(budget['window'])}"
 
 
 def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
@@ -147,11 +153,15 @@ def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
             "You hold more GPUs than your quota allows: it was lowered meanwhile. Nothing is "
             "taken from you; new requests wait until you are within it."
         )
-    if budget and budget["level"] == "spent":
+    if budget and budget["level"] == "spent" and not budget.get("per"):
         return (
             "Your GPU-hours are spent. You get a GPU again when what you held long ago falls out "
             f"of the last {words.duration(budget['window'])}."
         )
+    if budget and budget["level"] == "spent":
+        when = {"week": "the next week begins", "month": "the next month begins"}
+        then = when.get(budget["per"], "the administrator begins the next term")
+        return f"Your GPU-hours are spent. You get a GPU again when {then}."
     if budget and budget["level"] == "warned":
         return "Most of your GPU-hours are spent: release what you do not need."
     return ""
@@ -184,18 +194,21 @@ class LeaseView:
     sharing: str = ""
     can_keep: bool = False
     is_kept: bool = False
+    may_be_taken_at: float | None = None
 
 
-def lease_views(status: Json, *, everybody: bool = False, find: str = "") -> list[LeaseView]:
+def lease_views(
+    status: Json, *, everybody: bool = False, takes: Callable[[str], bool] = lambda name: True
+) -> list[LeaseView]:
     """One's own leases, or all: those who wait first, then the oldest first.
 
-    With ``find`` in their environment's name.
+    ``takes`` says of an environment whether its leases are looked for.
     """
     leases = [
         lease
         for lease in status["leases"]
         if lease["state"] != "ended" and (lease["mine"] or everybody)
-        if find.casefold() in (lease["environment"] or "").casefold()
+        if takes(lease["environment"] or "")
     ]
     leases.sort(key=lambda lease: (lease["state"] != "queued", lease["requested"]))
     waiting = {row["lease"]: row for row in status["queue"] if row["lease"]}
@@ -264,6 +277,7 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         ),
         can_keep=_can_keep(lease, status["node"]),
         is_kept=_kept_for(lease, status["node"]["time"]) > 0,
+        may_be_taken_at=None if lease["warning"] else lease.get("may_be_taken_at"),
     )
 
 
@@ -557,55 +571,114 @@ def _squatter(one: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentView:
-    """A row of the administrators' table. ``held`` and ``busy`` are GPU-hours in words."""
+    """A row of the administrators' table. ``held`` and ``busy`` are GPU-hours in words.
+
+    ``about`` are the groups, and that somebody was never here; ``own`` is what the quota says
+    besides: its time-out, and how far limits are lifted.
+    """
 
     name: str
-    groups: str
+    about: str
     use: Bar
     memory: str
     weight: str
-    budget: str
+    budget: Bar | None
+    own: str
     source: str
     leases: str
     held: str
     busy: str
-    overridden: bool
-    is_spent: bool = False
 
 
-def environment_views(
-    quotas: Json, usage: Json, status: Json, find: str = ""
-) -> list[EnvironmentView]:
-    """Every environment that the node manager knows, by name; with ``find`` in it."""
+def members(quotas: Json, usage: Json, status: Json) -> list[Member]:
+    """Everybody whom the node manager knows."""
     used = {row["environment"]: row for row in usage["rows"]}
     listed = {row["environment"]: row for row in quotas["quotas"]}
     default = {**quotas["default"], "source": "default", "used_gpus": 0}
     states = Counter((lease["environment"], lease["phase"]) for lease in status["leases"])
-    rows = []
-    for name in sorted(listed.keys() | used.keys()):
-        if find.casefold() not in name.casefold():
-            continue
-        quota, spent = listed.get(name, default), used.get(name)
-        waiting = states[name, "queued"]
-        held = states[name, "held"] + states[name, "parked"]
-        text = f"{quota['used_gpus']} of {quota['gpus']}"
-        rows.append(
-            EnvironmentView(
-                name=name,
-                groups=", ".join(quota.get("groups") or ()),
-                use=bar(f"GPUs of {name}", text, quota["used_gpus"], quota["gpus"]),
-                memory=words.memory_each(quota["memory"]),
-                weight=f"{quota['weight']:g}",
-                budget=budget_text(quota["budget"]) if quota.get("budget") else "",
-                source=words.source_word(quota["source"]),
-                leases=f"{held}, {waiting} waiting" if waiting else str(held),
-                held=words.gpu_hours(spent["gpu_seconds_held"]) if spent else "0",
-                busy=words.gpu_hours(spent["gpu_seconds_busy"]) if spent else "0",
-                overridden=quota["source"] == "override",
-                is_spent=(quota.get("budget") or {}).get("level") == "spent",
-            )
+    return [
+        Member(
+            name=name,
+            quota=listed.get(name, default),
+            held=states[name, "held"] + states[name, "parked"],
+            waiting=states[name, "queued"],
+            usage=used.get(name),
         )
-    return rows
+        for name in sorted(listed.keys() | used.keys())
+    ]
+
+
+def environment_view(one: Member) -> EnvironmentView:
+    """Somebody's row."""
+    quota, budget = one.quota, one.quota.get("budget")
+    text = f"{quota['used_gpus']} of {quota['gpus']}"
+    return EnvironmentView(
+        name=one.name,
+        about=", ".join(
+            [*(quota.get("groups") or ()), *([] if quota.get("seen", True) else ["was never here"])]
+        ),
+        use=bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
+        memory=words.memory_each(quota["memory"]),
+        weight=f"{quota['weight']:g}",
+        budget=bar(
+            f"GPU-hours of {one.name} {budget_when(budget)}",
+            f"{budget_text(budget)} {budget_when(budget)}",
+            budget["spent"],
+            budget["hours"],
+        )
+        if budget
+        else None,
+        # What groups and the default say is told beside them.
+        own="" if quota["source"] in ("group", "default") else _own_text(quota),
+        source=words.source_word(quota["source"], quota.get("from_groups") or ()),
+        leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
+        held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
+        busy=words.gpu_hours(one.usage["gpu_seconds_busy"]) if one.usage else "0",
+    )
+
+
+def _own_text(quota: Json) -> str:
+    """What a quota says of idle GPUs and lifted limits; empty where it leaves them to the node."""
+    idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
+    parts = [] if idle is None else [words.idle_text(idle)]
+    if burst is not None:
+        parts.append(f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The quota of a group, or the default one (``group`` is empty)."""
+
+    group: str
+    title: str
+    members: str
+    gpus: str
+    memory: str
+    weight: str
+    budget: str
+    own: str
+    source: str
+
+
+def group_views(quotas: Json) -> list[GroupView]:
+    """The default quota, then those of groups; the default alone of an older node manager."""
+    return [_group_view(one) for one in (quotas["default"], *quotas.get("groups", ()))]
+
+
+def _group_view(one: Json) -> GroupView:
+    group, hours, count = one.get("group"), one.get("gpu_hours"), one.get("members")
+    return GroupView(
+        group=group or "",
+        title=group or "Everybody else",
+        members="" if count is None else words.counted(count, "member"),
+        gpus=str(one["gpus"]),
+        memory=words.memory_each(one["memory"]),
+        weight=f"{one['weight']:g}",
+        budget="" if hours is None else f"{hours:g} {one.get('when') or ''}".rstrip(),
+        own=_own_text(one),
+        source=words.source_word(one.get("source", "configuration")),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,6 +686,7 @@ class EventView:
     at: float
     node: str
     kind: str
+    what: str
     environment: str
     text: str
 
@@ -636,6 +710,7 @@ def event_views(
             event["at"],
             node,
             event["kind"],
+            event.get("what") or event["kind"],
             event["environment"] or "",
             _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"]),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from jupyter_gpushare.protocol.periods import MONTH, WEEK
 from jupyter_gpushare.protocol.sizes import format_size
 from jupyter_gpushare.protocol.times import format_duration
 
@@ -70,6 +72,7 @@ SOURCES: Final = {
     "group": "group",
     "user": "configuration",
     "override": "administrator",
+    "configuration": "configuration",
 }
 
 
@@ -87,9 +90,24 @@ def rung_text(rung: str | None, memory: int | None) -> str:
     return RUNGS.get(rung or "", "").format(size(memory or 0))
 
 
-def source_word(source: str) -> str:
-    """Who set a quota."""
-    return SOURCES.get(source, source)
+def source_word(source: str, groups: Sequence[str] = ()) -> str:
+    """Who set a quota; of groups which."""
+    word = SOURCES.get(source, source)
+    return f"{word}{'s' if len(groups) > 1 else ''} {', '.join(groups)}" if groups else word
+
+
+def per_text(per: str | None) -> str:
+    """What a budget is for, after its hours: `` a month``; nothing for the rolling window."""
+    if per is None:
+        return ""
+    return f" a {per}" if per in (WEEK, MONTH) else f" since {per}"
+
+
+def idle_text(seconds: float | None) -> str:
+    """When an idle kernel's GPU may be taken."""
+    if seconds is None:
+        return "idle GPUs as on the node"
+    return f"idle GPUs taken after {duration(seconds)}" if seconds else "idle GPUs never taken"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

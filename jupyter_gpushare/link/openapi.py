@@ -34,6 +34,7 @@ NAME_PATTERN = (
     r"^[^\s\x00-\x1f\x7f-\x9f]"
     r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
 )
+PERIOD_PATTERN = r"^(week|month|\d{4}-\d{2}-\d{2})$"
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 
 
@@ -120,16 +121,23 @@ _WHY_ENDED = (
 _MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
 
 
+_PER = _or_null(
+    "string",
+    pattern=PERIOD_PATTERN,
+    description="'week', 'month', or the first day of a term; null: the rolling window",
+)
 _HOURS = _or_null("number", minimum=0, description="GPU-hours; null: they are not limited")
 _BUDGET: Json = {
-    "description": "GPU-hours held in the rolling window; null: they are not limited",
+    "description": "GPU-hours held in a period; null: they are not limited",
     "anyOf": [
         {
             "type": "object",
             "properties": {
                 "hours": {"type": "number", "description": "GPU-hours that may be held"},
                 "spent": {"type": "number", "description": "GPU-hours held, as measured last"},
-                "window": _SECONDS,
+                "window": {**_SECONDS, "description": "the rolling window, seconds"},
+                "per": _PER,
+                "when": {"type": "string", "description": "the period in words: 'this month'"},
                 "level": {"enum": ["ok", "warned", "spent"]},
             },
             "required": ["hours", "spent", "window", "level"],
@@ -139,12 +147,17 @@ _BUDGET: Json = {
 }
 
 
+_FROM_GROUPS: Json = {
+    **_array({"type": "string"}),
+    "description": "the groups whose quotas make it up, where its source is 'group'",
+}
 _IDLE = _or_null(
     "number",
     minimum=0,
     description="seconds after which an idle kernel's GPUs are asked back; 0: never; "
     "null: the node's own time-out",
 )
+_OWN_BURST = _or_null("number", description="the quota's own burst_memory; null: it has none")
 _BURST: Json = {
     "type": "number",
     "description": "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, "
@@ -419,7 +432,13 @@ def _schemas() -> Json:
                         {"type": "null"},
                     ],
                 },
-            }
+                "may_be_taken_at": _or_null(
+                    "number",
+                    description="until when an idle one keeps its GPUs whoever waits: Unix time, "
+                    "seconds; null: for ever, or not yours to know",
+                ),
+            },
+            optional=("may_be_taken_at",),
         ),
         "Waiting": _object(
             {
@@ -480,8 +499,12 @@ def _schemas() -> Json:
                             "number",
                             description="when JupyterHub, which is away, told its groups' quotas",
                         ),
+                        "connected": {
+                            **_FLAG,
+                            "description": "whether a server or task of one's own talks to it now",
+                        },
                     },
-                    optional=("quotas_as_of",),
+                    optional=("quotas_as_of", "connected"),
                 ),
                 "environment": _TEXT,
                 "admin": _FLAG,
@@ -507,13 +530,14 @@ def _schemas() -> Json:
             _quota(
                 {
                     "source": _SOURCE,
+                    "from_groups": _FROM_GROUPS,
                     "used_gpus": _COUNT,
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("idle_timeout", "burst_memory"),
+            optional=("from_groups", "seen", "idle_timeout", "burst_memory", "own_burst_memory"),
         ),
         "Budget": _BUDGET,
         "Live": {
@@ -591,6 +615,7 @@ def _schemas() -> Json:
                         {
                             "at": _UNIX,
                             "kind": _TEXT,
+                            "what": {**_TEXT, "description": "the kind in words"},
                             "environment": _or_null("string"),
                             "lease": _or_null("string"),
                             "text": _TEXT,
@@ -602,7 +627,8 @@ def _schemas() -> Json:
                                     "is revoked; null: there are none, or no lease ended"
                                 ),
                             ),
-                        }
+                        },
+                        optional=("what",),
                     )
                 )
             }
@@ -652,8 +678,9 @@ def _schemas() -> Json:
                     "number",
                     minimum=0,
                     maximum=MOST_GPU_HOURS,
-                    description="In the node manager's rolling window; null is no budget.",
+                    description="For the period 'per'; null is no budget.",
                 ),
+                "per": _PER,
                 "idle_timeout": _or_null(
                     "number",
                     minimum=0,
@@ -681,7 +708,10 @@ def _schemas() -> Json:
                 {
                     "environment": _TEXT,
                     "groups": {**_array(_TEXT), "description": "as identity told them"},
+                    "own_burst_memory": _OWN_BURST,
+                    "seen": {**_FLAG, "description": "whether it was ever here"},
                     "source": _SOURCE,
+                    "from_groups": _FROM_GROUPS,
                     "used_gpus": _COUNT,
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
@@ -689,18 +719,39 @@ def _schemas() -> Json:
                     "warnings": _WARNINGS,
                 }
             ),
-            optional=("idle_timeout", "burst_memory", "warnings"),
+            optional=(
+                *("from_groups", "seen", "warnings"),
+                *("idle_timeout", "burst_memory", "own_burst_memory"),
+            ),
         ),
         "Quotas": _object(
             {
                 "quotas": _array(_ref("Quota")),
+                "default": _ref("GroupQuota"),
+                "groups": _array(_ref("GroupQuota")),
                 "warnings": _WARNINGS,
-                "default": _object(
-                    _quota({"gpu_hours": _HOURS, "idle_timeout": _IDLE, "burst_memory": _BURST}),
-                    optional=("idle_timeout", "burst_memory"),
-                ),
             },
-            optional=("warnings",),
+            optional=("groups", "warnings"),
+        ),
+        "GroupQuota": _object(
+            _quota(
+                {
+                    "group": _or_null("string", description="null: the default quota"),
+                    "members": _or_null("integer", description="that are known; null: not asked"),
+                    "source": {"enum": ["configuration", "override"]},
+                    "gpu_hours": _HOURS,
+                    "per": _PER,
+                    "when": _or_null("string", description="the same in words, as 'this month'"),
+                    "idle_timeout": _IDLE,
+                    "burst_memory": _BURST,
+                    "own_burst_memory": _OWN_BURST,
+                    "warnings": _WARNINGS,
+                }
+            ),
+            optional=(
+                *("group", "members", "source", "per", "when", "warnings"),
+                *("idle_timeout", "burst_memory", "own_burst_memory"),
+            ),
         ),
     }
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from jupyter_gpushare.protocol.periods import parse_period
 from jupyter_gpushare.protocol.sizes import parse_burst, parse_size
 
 from . import openapi
@@ -128,7 +129,7 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
     return float(seconds)
 
 
-QUOTA_KEYS: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout", "burst_memory")
+QUOTA_KEYS: Final = ("gpus", "memory", "weight", "gpu_hours", "per", "idle_timeout", "burst_memory")
 
 
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,6 +141,7 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
         "memory": _memory,
         "weight": _weight,
         "gpu_hours": _hours,
+        "per": _per,
         "idle_timeout": _idle,
         "burst_memory": _burst,
     }
@@ -172,6 +174,13 @@ def _weight(given: Any) -> float:
 def _hours(given: Any) -> float | None:
     what = "'gpu_hours' must be a number from 0, or null for no budget"
     return _number_or_null(given, openapi.MOST_GPU_HOURS, what)
+
+
+def _per(given: Any) -> str | None:
+    try:
+        return None if given is None else parse_period(given)
+    except ValueError as error:
+        raise bad_request(f"'per': {error}") from error
 
 
 def _idle(given: Any) -> float | None:

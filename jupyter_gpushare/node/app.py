@@ -733,6 +733,7 @@ class NodeManagerApp(JupyterApp):
             if self.hub:
                 groups = self._hub_quotas(manager, in_force, ledger_path)
                 service.quotas_as_of = groups.when_away
+                service.members = groups.members
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))

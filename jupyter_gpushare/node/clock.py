@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import date, datetime
+from datetime import time as midnight
 from pathlib import Path
 from typing import Protocol
+
+from ..policy.model import Period
+from ..protocol.periods import first_day, next_first_day
 
 
 class Clock(Protocol):
@@ -31,3 +36,17 @@ class SystemClock:
 
     def boot_id(self) -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def bounds(period: Period, wall: float) -> tuple[float, float | None]:
+    """When the period that ``wall`` is in began, and when the next one does, where that is known.
+
+    Unix seconds; days begin at midnight in this host's time zone.
+    """
+    today = datetime.fromtimestamp(wall).astimezone().date()
+    coming = next_first_day(period, today)
+    return _begin(first_day(period, today)), None if coming is None else _begin(coming)
+
+
+def _begin(day: date) -> float:
+    return datetime.combine(day, midnight()).astimezone().timestamp()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..policy.explain import gpus, hours, size
+from ..policy.model import MONTH, WEEK
 from .ledger import Record
 
 
@@ -16,6 +17,7 @@ def entry(record: Record) -> dict[str, Any]:
     return {
         "at": record.wall,
         "kind": record.kind,
+        "what": WORDS.get(record.kind, record.kind),
         "environment": record.environment,
         "lease": record.lease,
         "text": describe(record.data) if describe else record.kind,
@@ -40,11 +42,19 @@ def _granted(data: Mapping[str, Any]) -> str:
 
 def _quota(data: Mapping[str, Any]) -> str:
     quota = data["quota"]
-    return (
-        f"quota set to {gpus(quota['gpus'])}, {size(quota['memory'])} on each, "
-        f"weight {quota['weight']:g}, by {data['by']}"
-        + ("" if quota.get("gpu_hours") is None else f", {hours(quota['gpu_hours'])} GPU-hours")
-    )
+    memory = "whole GPUs" if quota["memory"] is None else f"{size(quota['memory'])} on each"
+    parts = [gpus(quota["gpus"]), memory, f"weight {quota['weight']:g}"]
+    if quota.get("gpu_hours") is not None:
+        per = quota.get("per")
+        when = "" if per is None else f" per {per}" if per in (WEEK, MONTH) else f" since {per}"
+        parts.append(f"{hours(quota['gpu_hours'])} GPU-hours{when}")
+    return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
+
+
+def _whose(data: Mapping[str, Any]) -> str:
+    if "group" not in data:
+        return "quota"
+    return "default quota" if data["group"] is None else f"quota of group {data['group']}"
 
 
 def _budget(data: Mapping[str, Any]) -> str:
@@ -74,6 +84,49 @@ _STAGES: Final = {
     "last": "the administrator's action is due",
 }
 
+#: What each kind of event is called where people choose among them.
+WORDS: Final = {
+    "BootSeen": "node manager started",
+    "GpuFound": "GPU found",
+    "GpuRemoved": "GPU gone",
+    "GpuLost": "GPU lost",
+    "GpuRestored": "GPU works again",
+    "QuotaOverridden": "quota set",
+    "QuotaOverrideRemoved": "configured quota again",
+    "GroupQuotaOverridden": "quota of a group set",
+    "GroupQuotaOverrideRemoved": "configured quota of a group again",
+    "GroupsChanged": "groups",
+    "RequestRefused": "request refused",
+    "LeaseQueued": "asked for a GPU",
+    "LeaseGranted": "got a GPU",
+    "MemberJoined": "process joined",
+    "MemberLeft": "process ended",
+    "ActivityChanged": "computes or is idle",
+    "LeasePinned": "kept a GPU while idle",
+    "LeaseKept": "could not give the GPU back",
+    "LeaseParked": "parked",
+    "LeaseRestored": "has its memory again",
+    "ResidueFound": "left memory on a GPU",
+    "ResumeQueued": "asked for the GPU again",
+    "ResumeCancelled": "stopped waiting, stays parked",
+    "LeaseEnded": "lease ended",
+    "ClaimMoved": "memory on a GPU",
+    "ReservationResized": "reservation changed",
+    "LimitTold": "memory limit",
+    "LimitConfirmed": "memory limit in force",
+    "GpuShared": "used by turns",
+    "TurnsJoined": "takes turns",
+    "TurnGiven": "turn given",
+    "TurnOverran": "turn overran",
+    "ProcessFlagged": "memory that is not allowed",
+    "OverLimitStaged": "over its limit",
+    "FlagActed": "acted against a process",
+    "FlagCleared": "within bounds again",
+    "BudgetChanged": "GPU-hour budget",
+    "GrantingChanged": "granting stopped or goes on",
+    "BooksRestored": "ledger shortened",
+}
+
 _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "BootSeen": lambda d: "the node manager started",
     "GpuFound": lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}",
@@ -81,7 +134,9 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "GpuLost": lambda d: f"{d['gpu']} takes no leases: {d['problem']}",
     "GpuRestored": lambda d: f"{d['gpu']} works again",
     "QuotaOverridden": _quota,
-    "QuotaOverrideRemoved": lambda d: f"quota override removed by {d['by']}",
+    "QuotaOverrideRemoved": lambda d: f"has the configured quota again, by {d['by']}",
+    "GroupQuotaOverridden": _quota,
+    "GroupQuotaOverrideRemoved": lambda d: f"{_whose(d)} is the configured one again, by {d['by']}",
     "GroupsChanged": lambda d: "groups: " + (", ".join(d["groups"]) or "none"),
     "RequestRefused": lambda d: f"{_asked(d)}, refused: {d['message']}",
     "LeaseQueued": _asked,

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from ..policy.model import EnvironmentName
 from .hubapi import HubApi, HubUnreachable
 from .lastquotas import LastAnswer, LastQuotas
 from .quota_config import NodeSize, parse_quota
@@ -51,6 +52,20 @@ def group_quotas(
     return good, wrong
 
 
+def members_of(groups: Any) -> dict[EnvironmentName, tuple[str, ...]]:
+    """The users of groups that have a quota, and which groups those are."""
+    members: dict[EnvironmentName, tuple[str, ...]] = {}
+    for group in groups if isinstance(groups, list) else []:
+        users = group.get("users") if isinstance(group, Mapping) else None
+        if not isinstance(users, list) or PROPERTY not in (group.get("properties") or {}):
+            continue
+        for user in users:
+            if isinstance(user, str):
+                name = EnvironmentName(user)
+                members[name] = (*members.get(name, ()), str(group.get("name")))
+    return members
+
+
 class HubQuotas:
     """Looks at the Hub's groups every ``refresh`` seconds; ``apply`` gets them when they changed.
 
@@ -79,6 +94,7 @@ class HubQuotas:
         self._wall = wall
         self._log = log
         self._known: dict[str, Any] = {}
+        self._members: Mapping[EnvironmentName, tuple[str, ...]] = {}
         self._answered: float | None = None
         self._told: dict[str, str] = {}
         self._is_away = False
@@ -91,6 +107,10 @@ class HubQuotas:
         ``None`` as well where it never did: then there are none of its.
         """
         return self._answered if self._is_away else None
+
+    def members(self) -> Mapping[EnvironmentName, tuple[str, ...]]:
+        """Who the Hub says is in groups that have a quota; nobody while it was not asked yet."""
+        return self._members
 
     def hurry(self, then: Callable[[], object] = lambda: None) -> None:
         """Look now; ``then`` is called after that look, whatever came of it."""
@@ -150,6 +170,7 @@ class HubQuotas:
             if self._told.get(name) != why:
                 self._log.error("%s It is ignored.", why)
         self._told = wrong
+        self._members = members_of(groups)
         self._answered = self._wall()
         await asyncio.to_thread(self._last.keep, LastAnswer(quotas, self._answered))
         return quotas

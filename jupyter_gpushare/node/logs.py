@@ -126,14 +126,21 @@ def _asked(event: Any) -> Fields:
     }
 
 
-def _quota(event: ev.QuotaOverridden) -> Fields:
+def _whose_quota(event: Any) -> Fields:
+    if isinstance(event, ev.QuotaOverridden):
+        return {"environment": event.environment}
+    return {"group": event.group or "(default)"}
+
+
+def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
     quota = event.quota
     return {
-        "environment": event.environment,
+        **_whose_quota(event),
         "gpus": quota.gpus,
         "memory": quota.memory,
         "weight": quota.weight,
         "gpu_hours": quota.gpu_hours,
+        "per": quota.per,
         "idle_timeout": quota.idle_timeout,
         "burst_memory": quota.burst_memory,
         "by": event.by,
@@ -165,6 +172,12 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         _INFO,
         "quota.unset",
         lambda e: {"environment": e.environment, "by": e.by},
+    ),
+    ev.GroupQuotaOverridden: (_INFO, "quota.set", _quota),
+    ev.GroupQuotaOverrideRemoved: (
+        _INFO,
+        "quota.unset",
+        lambda e: {**_whose_quota(e), "by": e.by},
     ),
     ev.RequestRefused: (
         _INFO,

@@ -26,7 +26,7 @@ from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
 from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
-from .clock import Clock
+from .clock import Clock, bounds
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, UsageRow
@@ -469,18 +469,30 @@ class Manager:
                 await self._measure_budgets()
 
     async def _measure_budgets(self) -> None:
-        """Read what every environment held in the window; the newest lease counts until now."""
+        """Read what every environment held in its period; the newest lease counts until now."""
         at, wall, window = self.clock.boot(), self.clock.wall(), self.config.budget_window
-        state, since = self.state, wall - window
+        state = self.state
         free_at: list[tuple[EnvironmentName, float]] = []
 
         def read() -> list[UsageRow]:
-            rows = self.ledger.usage(since, wall, None)
-            for name, seconds in _overdrawn(state, rows):
-                wait = self.ledger.usage_leaves(since, wall, name, seconds)
-                if wait is not None:
-                    free_at.append((name, at + wait))
-            return rows
+            found: list[UsageRow] = []
+            for per in state.quotas.periods or {None}:
+                since, ends = (wall - window, None) if per is None else bounds(per, wall)
+                whose = [
+                    row
+                    for row in self.ledger.usage(since, wall, None)
+                    if state.quotas.resolve(EnvironmentName(row.environment))[0].per == per
+                ]
+                for name, seconds in _overdrawn(state, whose):
+                    wait = (
+                        self.ledger.usage_leaves(since, wall, name, seconds)
+                        if per is None
+                        else ends and ends - wall
+                    )
+                    if wait is not None:
+                        free_at.append((name, at + wait))
+                found += whose
+            return found
 
         try:
             rows = await self.in_ledger(read)

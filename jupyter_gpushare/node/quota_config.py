@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..policy import commands as cmd
-from ..policy.model import Bytes, EnvironmentName, Gpu, Quota
+from ..policy.model import Bytes, EnvironmentName, Gpu, Period, Quota
+from ..protocol.periods import parse_period
 from ..protocol.sizes import parse_burst, parse_share, parse_size
 
-_KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "idle_timeout", "burst_memory")
+_KNOWN: Final = ("gpus", "memory", "weight", "gpu_hours", "per", "idle_timeout", "burst_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,27 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
         size = None if memory is None else Bytes(_memory(memory, node))
     except ValueError as error:
         raise ValueError(f"{where}: memory: {error}") from error
+    hours = _number(where, given, "gpu_hours", 0.0)
     return Quota(
         gpus=gpus,
         memory=size,
         weight=_number(where, given, "weight", 1e-6) or 1.0,
-        gpu_hours=_number(where, given, "gpu_hours", 0.0),
+        gpu_hours=hours,
         idle_timeout=_number(where, given, "idle_timeout", 0.0),
         burst_memory=_burst(where, given.get("burst_memory")),
+        per=_per(where, given.get("per"), hours),
     )
+
+
+def _per(where: str, given: Any, hours: float | None) -> Period | None:
+    if given is None:
+        return None
+    if hours is None:
+        raise ValueError(f"{where}: per says what gpu_hours are for, and there are none.")
+    try:
+        return Period(parse_period(given))
+    except ValueError as error:
+        raise ValueError(f"{where}: per: {error}") from error
 
 
 def _burst(where: str, given: Any) -> float | None:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..policy import commands as cmd
 from ..policy import core, explain
@@ -38,6 +38,7 @@ from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
+    PAGES,
     PROTOCOL,
     Call,
     CallId,
@@ -45,6 +46,7 @@ from ..protocol.messages import (
     HistoryParams,
     Method,
     Notice,
+    QuotaName,
     ReadingsParams,
     ReleaseParams,
     UsageParams,
@@ -58,6 +60,8 @@ from .readings import Readings, figures
 from .status import (
     NodeFacts,
     Place,
+    environment_quota,
+    group_quota,
     measured_by_lease,
     places,
     quota_document,
@@ -82,6 +86,11 @@ UNSEEN = (
 )
 #: Records read at the start for the waits of the last hour; a busier hour is told in part.
 _RECALLED = 20_000
+
+
+#: Whose quota is doubted, where it is nobody's in particular.
+_NOBODYS: Final = "Who has no quota of their own"
+_MEMBER: Final = "A member of the group {}"
 
 
 class Principal(Protocol):
@@ -135,6 +144,8 @@ class _Guest:
     watching: bool = False
     # A status change could not be sent, because the client does not read.
     behind: bool = False
+    # The Hub's pages: they ask for whoever opens them, wherever that person works.
+    only_looks: bool = False
 
 
 class Service:
@@ -170,6 +181,8 @@ class Service:
         self.quotas_as_of: Callable[[], float | None] = lambda: None
         #: Whether identity knows somebody of that name; ``None``: it cannot tell.
         self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
+        #: The members of JupyterHub's groups that have a quota, and which groups those are.
+        self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -230,7 +243,8 @@ class Service:
             tuple(principal.groups),
             principal.all_servers,
         )
-        self._guests[conn.id] = _Guest(conn, who)
+        looks = call.params.client_name == PAGES
+        self._guests[conn.id] = _Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
@@ -453,72 +467,86 @@ class Service:
         self._spawn(self._set_quota(guest, call))
 
     async def _set_quota(self, guest: _Guest, call: Call) -> None:
-        name = EnvironmentName(call.params.environment)
-        # Asked before it is set: who has a quota is known afterwards.
-        is_known = name in self._seen_names() or await self.knows(name)
-        quota, _ = self._manager.state.quotas.resolve(name)
-        call = Call(call.id, call.method, translate.complete_quota(call.params, quota))
-        answer = partial(self._quota_answer, guest, call, is_known is not False)
-        self._command(guest, call, answer=answer)
+        whose, is_known = call.params.whose, True
+        if whose.environment is not None:
+            name = EnvironmentName(whose.environment)
+            # Asked before it is set: who has a quota is known afterwards.
+            is_known = name in self._known_names() or await self.knows(name) is not False
+        params = translate.complete_quota(call.params, self._with_members().quotas)
+        call = Call(call.id, call.method, params)
+        self._command(guest, call, answer=partial(self._quota_is_set, guest, call, is_known))
 
-    def _quota_answer(
+    def _quota_is_set(
         self, guest: _Guest, call: Call, is_known: bool, decision: core.Decision
     ) -> None:
         """The quota in force, and what of it an administrator may not have meant."""
         if not isinstance(decision, core.Done):
             self._answer(guest, call, decision)
             return
-        name, state = EnvironmentName(call.params.environment), self._manager.state
-        quota, _source = state.quotas.resolve(name)
-        warnings = explain.doubt_texts(name, quota, _capacities(state), is_known=is_known)
-        guest.conn.reply(call.id, {**self._quota_row(name), "warnings": warnings})
+        state, whose = self._manager.state, call.params.whose
+        book = state.quotas
+        if whose.environment is not None:
+            name = EnvironmentName(whose.environment)
+            who, quota = str(name), book.resolve(name)[0]
+        else:
+            who = _MEMBER.format(whose.group) if whose.group is not None else _NOBODYS
+            quota = (whose.group is not None and book.of_group(whose.group)) or book.of_default
+        warnings = explain.doubt_texts(who, quota, _capacities(state), is_known=is_known)
+        guest.conn.reply(call.id, {**self._quota_answer(whose), "warnings": warnings})
 
     def quota_warnings(self) -> list[str]:
         """What of all quotas in force an administrator may not have meant."""
         state, book = self._manager.state, self._manager.state.quotas
+        groups = {name: book.of_group(name) for name in (*book.groups, *book.group_overrides)}
         everybody = [
-            ("Who has no quota of their own", book.default),
-            *((f"A member of the group {name}", book.groups[name]) for name in sorted(book.groups)),
+            (_NOBODYS, book.of_default),
+            *((_MEMBER.format(name), quota) for name, quota in sorted(groups.items()) if quota),
             *sorted({**book.users, **book.overrides}.items()),
         ]
         sizes = _capacities(state)
         return [text for who, quota in everybody for text in explain.doubt_texts(who, quota, sizes)]
 
     def _seen_names(self) -> set[EnvironmentName]:
-        """Everybody who is configured, has a quota, or was here since the ledger began."""
-        state, book = self._manager.state, self._manager.state.quotas
-        names = {*book.users, *book.overrides, *book.groups_of, *state.accounts}
-        return names | {lease.environment for lease in state.leases.values()}
+        """Everybody who was here since the ledger began."""
+        state = self._manager.state
+        seen = {*state.quotas.groups_of, *state.accounts}
+        return seen | {lease.environment for lease in state.leases.values()}
+
+    def _known_names(self) -> set[EnvironmentName]:
+        """The same, and everybody who is configured, has a quota, or is of a group with one."""
+        book = self._with_members().quotas
+        return self._seen_names() | {*book.users, *book.overrides, *book.groups_of}
 
     def _quota_list(self, guest: _Guest, call: Call) -> None:
-        default = self._manager.state.quotas.default
+        state, config = self._with_members(), self._manager.config
+        book, seen = state.quotas, self._seen_names()
+        quotas = [
+            {**environment_quota(state, name, config), "seen": name in seen}
+            for name in sorted(self._known_names())
+        ]
+        groups = sorted({*book.groups, *book.group_overrides})
         guest.conn.reply(
             call.id,
             {
-                "quotas": [self._quota_row(name) for name in sorted(self._seen_names())],
+                "quotas": quotas,
                 "warnings": self.quota_warnings(),
-                "default": {
-                    "gpus": default.gpus,
-                    "memory": default.memory,
-                    "weight": default.weight,
-                    "gpu_hours": default.gpu_hours,
-                    "idle_timeout": default.idle_timeout,
-                    "burst_memory": (
-                        self._manager.config.burst_memory
-                        if default.burst_memory is None
-                        else default.burst_memory
-                    ),
-                },
+                "default": group_quota(state, None, config),
+                "groups": [group_quota(state, name, config) for name in groups],
             },
         )
 
-    def _quota_row(self, name: EnvironmentName) -> dict[str, Any]:
+    def _with_members(self) -> State:
+        """The state, with the groups of those whom only JupyterHub has told of yet."""
         state = self._manager.state
-        return {
-            "environment": name,
-            "groups": list(state.quotas.groups_of.get(name, ())),
-            **quota_document(state, name, self._manager.config),
-        }
+        book = state.quotas
+        told = {n: g for n, g in self.members().items() if n not in book.groups_of}
+        return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
+
+    def _quota_answer(self, whose: QuotaName) -> dict[str, Any]:
+        state, config = self._with_members(), self._manager.config
+        if whose.environment is None:
+            return group_quota(state, whose.group, config)
+        return environment_quota(state, EnvironmentName(whose.environment), config)
 
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,
@@ -543,7 +571,7 @@ class Service:
             self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
             if call.method is Method.QUOTA_UNSET:
-                conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
+                conn.reply(call.id, self._quota_answer(call.params))
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
@@ -813,7 +841,7 @@ class Service:
             manager.config,
             manager.readings.by_gpu,
             self._waits.document(facts.now),
-            (guest.who.environment for guest in self._guests.values()),
+            (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
             self._waits.waited(facts.now),
         )
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from ..policy import core, elastic, outlook, watchdog
+from ..policy import core, elastic, outlook, parking, watchdog
 from ..policy.config import PolicyConfig
+from ..policy.explain import budget_when
 from ..policy.model import (
     Activity,
     BudgetLevel,
@@ -27,6 +28,7 @@ from ..policy.model import (
     ProcessId,
     Quota,
 )
+from ..policy.quotas import QuotaSource
 from ..policy.state import Lease, State
 from . import outlook_status, sharing_status
 
@@ -143,6 +145,7 @@ def status_document(
     """
     offset = facts.now - facts.boot
     largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
+    connected = tuple(connected)
     waiting = places(state)
     measured = measured_by_lease(state, readings)
     leases = sorted(state.leases.values(), key=lambda lease: lease.order)
@@ -153,6 +156,8 @@ def status_document(
             "simulated": facts.simulated,
             "problem": state.problem or facts.problem,
             "quotas_as_of": facts.quotas_as_of,
+            # Whether a server or a task of the viewer's talks to this node now.
+            "connected": any(viewer.is_mine(name) for name in connected),
             "time": facts.now,
             "started": facts.started,
             "max_tasks_per_gpu": config.max_tasks_per_gpu,
@@ -186,6 +191,7 @@ def status_document(
                 if viewer.admin or viewer.is_mine(lease.environment)
                 else None,
                 **_parking(lease, viewer, offset, config),
+                "may_be_taken_at": _may_be_taken(state, lease, viewer, offset, config),
                 **sharing_status.of_lease(state, lease, offset, config),
             }
             for lease in leases
@@ -238,10 +244,50 @@ def quota_document(
         "memory": quota.memory,
         "weight": quota.weight,
         "source": source.value,
+        "from_groups": list(state.quotas.giving(environment))
+        if source is QuotaSource.GROUP
+        else [],
         "used_gpus": used,
         "idle_timeout": quota.idle_timeout,
         "burst_memory": elastic.burst_memory(state, config, environment),
         "budget": _budget(state, environment, quota, config),
+    }
+
+
+def environment_quota(
+    state: State, environment: EnvironmentName, config: PolicyConfig
+) -> dict[str, Any]:
+    """A row of an administrator's list."""
+    return {
+        "environment": environment,
+        "groups": list(state.quotas.groups_of.get(environment, ())),
+        **quota_document(state, environment, config),
+        "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
+    }
+
+
+def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[str, Any]:
+    """The quota of a group, or the default one (``group`` is ``None``), and who set it."""
+    book = state.quotas
+    if group is None:
+        quota, overridden = book.of_default, book.default_override is not None
+    else:
+        quota, overridden = book.of_group(group) or book.of_default, group in book.group_overrides
+    members = sum(group in groups for groups in book.groups_of.values())
+    burst = config.burst_memory if quota.burst_memory is None else quota.burst_memory
+    return {
+        "group": group,
+        "members": None if group is None else members,
+        "source": "override" if overridden else "configuration",
+        "gpus": quota.gpus,
+        "memory": quota.memory,
+        "weight": quota.weight,
+        "gpu_hours": quota.gpu_hours,
+        "per": quota.per,
+        "when": None if quota.gpu_hours is None else budget_when(config.budget_window, quota.per),
+        "idle_timeout": quota.idle_timeout,
+        "burst_memory": burst,
+        "own_burst_memory": quota.burst_memory,
     }
 
 
@@ -255,6 +301,8 @@ def _budget(
         "hours": quota.gpu_hours,
         "spent": budget.spent,
         "window": config.budget_window,
+        "per": quota.per,
+        "when": budget_when(config.budget_window, quota.per),
         "level": budget.level.value,
     }
 
@@ -402,6 +450,17 @@ def _lease(
         "kept": lease.kept if known else None,
         "live_limits": lease.live_limits,
     }
+
+
+def _may_be_taken(
+    state: State, lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig
+) -> float | None:
+    """From when an idle lease's GPUs may be asked back (Unix seconds); ``None``: they may not."""
+    known = viewer.is_mine(lease.environment) or viewer.admin
+    if not known or lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
+        return None
+    at = parking.idle_until(state, lease, config)
+    return None if at is None else at + offset
 
 
 def _over_limit(

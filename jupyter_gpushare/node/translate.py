@@ -27,6 +27,7 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     Movable,
+    Period,
     PriorityClass,
     ProcessId,
     Quota,
@@ -37,6 +38,7 @@ from ..policy.model import (
     TaskKind,
 )
 from ..policy.outlook import Outlook
+from ..policy.quotas import QuotaBook
 from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
@@ -93,25 +95,42 @@ def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) ->
 
 
 def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
-    memory = _named(params.memory, None)
+    memory, per = _named(params.memory, None), _named(params.per, None)
     quota = Quota(
-        params.gpus,
+        _named(params.gpus, 0),
         None if memory is None else Bytes(memory),
         _named(params.weight, 1.0),
         _named(params.gpu_hours, None),
         _named(params.idle_timeout, None),
         _named(params.burst_memory, None),
+        None if per is None else Period(per),
     )
-    return cmd.SetQuota(at, EnvironmentName(params.environment), quota, who.environment)
+    if params.whose.environment is None:
+        return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment)
+    return cmd.SetQuota(at, EnvironmentName(params.whose.environment), quota, who.environment)
 
 
-def complete_quota(params: msg.QuotaParams, now: Quota) -> msg.QuotaParams:
+def _quota_unset(at: float, who: Caller, whose: msg.QuotaName, _: LeaseId) -> cmd.Command:
+    if whose.environment is None:
+        return cmd.UnsetGroupQuota(at, whose.group, who.environment)
+    return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
+
+
+def complete_quota(params: msg.QuotaParams, book: QuotaBook) -> msg.QuotaParams:
     """``params`` with what they leave out taken from the quota in force."""
+    whose = params.whose
+    if whose.environment is not None:
+        now, _source = book.resolve(EnvironmentName(whose.environment))
+    else:
+        now = (whose.group and book.of_group(whose.group)) or book.of_default
+    hours = _named(params.gpu_hours, now.gpu_hours)
     return replace(
         params,
+        gpus=_named(params.gpus, now.gpus),
         memory=_named(params.memory, now.memory),
         weight=_named(params.weight, now.weight),
-        gpu_hours=_named(params.gpu_hours, now.gpu_hours),
+        gpu_hours=hours,
+        per=None if hours is None else _named(params.per, now.per),
         idle_timeout=_named(params.idle_timeout, now.idle_timeout),
         burst_memory=_named(params.burst_memory, now.burst_memory),
     )
@@ -193,9 +212,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         at, who.environment, p.kernel_id, p.pid
     ),
     msg.Method.QUOTA_SET: _quota_set,
-    msg.Method.QUOTA_UNSET: lambda at, who, p, _: cmd.UnsetQuota(
-        at, EnvironmentName(p.environment), who.environment
-    ),
+    msg.Method.QUOTA_UNSET: _quota_unset,
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment
     ),
@@ -348,7 +365,9 @@ def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:
         "hours": effect.budget,
         "spent": effect.spent,
         "window": window,
-        "message": budget_notice_text(effect.level, effect.spent, effect.budget, window),
+        "message": budget_notice_text(
+            effect.level, effect.spent, effect.budget, window, effect.per
+        ),
     }
 
 

@@ -147,7 +147,10 @@ def _budgets(state: State) -> None:
     names = {state.leases[name].environment for name in state.queue.waiting}
     for environment in {*names, *state.budgets}:
         budget = state.budget(environment)
-        hours = state.quotas.resolve(environment)[0].gpu_hours
+        quota, _source = state.quotas.resolve(environment)
+        hours = quota.gpu_hours
+        if environment in state.budgets and budget.per != quota.per:
+            continue  # it is measured anew for the other period
         spent = hours is not None and budget.spent >= hours
         _require(
             (budget.level is BudgetLevel.SPENT) == spent,

@@ -265,6 +265,23 @@ class UnsetQuota(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class SetGroupQuota(Command):
+    """An admin's override of a group's quota, or (``group`` is ``None``) of the default one."""
+
+    group: str | None
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetGroupQuota(Command):
+    """The same, taken back."""
+
+    group: str | None
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
 class Observe(Command):
     """What the inventory measured, begun ``at``; ``ended``: when it had its figures.
 
@@ -277,7 +294,7 @@ class Observe(Command):
 
 @dataclass(frozen=True, slots=True)
 class MeasureBudgets(Command):
-    """What each environment held in the budget's window, in GPU-hours; who is not named: nothing.
+    """What each environment held in its budget's window, in GPU-hours; who is not named: nothing.
 
     A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
     ``free_at`` is the boot time at which there is budget again, where that was looked up.
@@ -335,6 +352,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         EndKernel,
         SetQuota,
         UnsetQuota,
+        SetGroupQuota,
+        UnsetGroupQuota,
         Observe,
         MeasureBudgets,
         SetGranting,

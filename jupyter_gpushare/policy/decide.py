@@ -282,10 +282,11 @@ def why_waiting(
 def _spent_text(
     state: State, environment: EnvironmentName, config: PolicyConfig, at: float | None
 ) -> str:
-    hours = state.quotas.resolve(environment)[0].gpu_hours or 0.0
+    quota, _source = state.quotas.resolve(environment)
     budget = state.budget(environment)
     wait = None if at is None or budget.free_at is None else max(0.0, budget.free_at - at)
-    return explain.budget_spent_text(budget.spent, hours, config.budget_window, wait)
+    window, hours = config.budget_window, quota.gpu_hours or 0.0
+    return explain.budget_spent_text(budget.spent, hours, window, wait, quota.per)
 
 
 def _held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | None) -> str:
@@ -765,6 +766,8 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.EndKernel: _end_kernel,
     cmd.SetQuota: quota_commands.set_quota,
     cmd.UnsetQuota: quota_commands.unset_quota,
+    cmd.SetGroupQuota: quota_commands.set_group_quota,
+    cmd.UnsetGroupQuota: quota_commands.unset_group_quota,
     cmd.Observe: _observe,
     cmd.MeasureBudgets: quota_commands.measure_budgets,
     cmd.SetGranting: _set_granting,

@@ -17,6 +17,7 @@ from .model import (
     LeaseId,
     OverLimitStage,
     ParkReason,
+    Period,
     ProcessId,
 )
 from .sharing import TurnEnd
@@ -72,6 +73,7 @@ class TellBudget:
     level: BudgetLevel
     spent: float
     budget: float
+    per: Period | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,18 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield Signal(lease.task.process, config.stalled_action)
         case ev.BudgetChanged():
             if event.level is not BudgetLevel.OK and event.budget is not None:
-                yield TellBudget(event.environment, event.level, event.spent, event.budget)
-        case ev.QuotasConfigured() | ev.QuotaOverridden():
+                quota, _source = state.quotas.resolve(event.environment)
+                yield TellBudget(
+                    event.environment, event.level, event.spent, event.budget, quota.per
+                )
+        case (
+            ev.QuotasConfigured()
+            | ev.QuotaOverridden()
+            | ev.QuotaOverrideRemoved()
+            | ev.GroupQuotaOverridden()
+            | ev.GroupQuotaOverrideRemoved()
+            | ev.GroupsChanged()
+        ):
             if state.quotas.has_budgets:
                 yield LookAtBudgets()
         case ev.FlagActed():

@@ -123,6 +123,23 @@ class QuotaOverrideRemoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupQuotaOverridden(Event):
+    """An admin set the quota of a group, or (``group`` is ``None``) the default one."""
+
+    group: str | None
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuotaOverrideRemoved(Event):
+    """An admin took the override of a group, or of the default, back."""
+
+    group: str | None
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsChanged(Event):
     """Identity said which groups an environment is in."""
 
@@ -597,6 +614,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         QuotasConfigured,
         QuotaOverridden,
         QuotaOverrideRemoved,
+        GroupQuotaOverridden,
+        GroupQuotaOverrideRemoved,
         GroupsChanged,
         RequestRefused,
         LeaseQueued,

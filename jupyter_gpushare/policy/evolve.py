@@ -23,6 +23,7 @@ from .model import (
     LeaseId,
     LeasePhase,
     Parked,
+    Period,
     PriorityClass,
     Rung,
 )
@@ -129,6 +130,24 @@ def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
     return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
 
 
+def _group_overridden(state: State, event: ev.GroupQuotaOverridden) -> State:
+    if event.group is None:
+        quotas = replace(state.quotas, default_override=event.quota)
+    else:
+        overrides = state.quotas.group_overrides.set(event.group, event.quota)
+        quotas = replace(state.quotas, group_overrides=overrides)
+    return _rekey(replace(state, quotas=quotas), event.at)
+
+
+def _group_override_removed(state: State, event: ev.GroupQuotaOverrideRemoved) -> State:
+    if event.group is None:
+        quotas = replace(state.quotas, default_override=None)
+    else:
+        overrides = drop(state.quotas.group_overrides, event.group)
+        quotas = replace(state.quotas, group_overrides=overrides)
+    return _rekey(replace(state, quotas=quotas), event.at)
+
+
 def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
     groups_of = state.quotas.groups_of.set(event.environment, event.groups)
     return _rekey(replace(state, quotas=replace(state.quotas, groups_of=groups_of)), event.at)
@@ -143,18 +162,26 @@ def _in_line(state: State, name: LeaseId) -> State:
     return replace(state, queue=state.queue.let_in(name, state.grants))
 
 
+def _per(state: State, environment: EnvironmentName) -> Period | None:
+    return state.quotas.resolve(environment)[0].per
+
+
 def _budgets_measured(state: State, event: ev.BudgetsMeasured) -> State:
     free_at = dict(event.free_at)
-    budgets = {name: Budget(spent, free_at=free_at.get(name)) for name, spent in event.spent}
+    budgets = {
+        name: Budget(spent, free_at=free_at.get(name), per=_per(state, name))
+        for name, spent in event.spent
+    }
     for name, known in state.budgets.items():
         if name in budgets or known.level is not BudgetLevel.OK:
-            budgets[name] = replace(budgets.get(name, Budget()), level=known.level)
+            now = budgets.get(name, Budget(per=_per(state, name)))
+            budgets[name] = replace(now, level=known.level)
     return replace(state, budgets=Map(budgets))
 
 
 def _budget_changed(state: State, event: ev.BudgetChanged) -> State:
     known = state.budget(event.environment)
-    budget = Budget(event.spent, event.level, known.free_at)
+    budget = Budget(event.spent, event.level, known.free_at, _per(state, event.environment))
     state = replace(state, budgets=state.budgets.set(event.environment, budget))
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         if item.environment == event.environment:
@@ -627,6 +654,8 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.QuotasConfigured: _quotas_configured,
     ev.QuotaOverridden: _quota_overridden,
     ev.QuotaOverrideRemoved: _override_removed,
+    ev.GroupQuotaOverridden: _group_overridden,
+    ev.GroupQuotaOverrideRemoved: _group_override_removed,
     ev.GroupsChanged: _groups_changed,
     ev.RequestRefused: _nothing,
     ev.LeaseQueued: _lease_queued,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .config import PolicyConfig
-from .model import BudgetLevel, HolderAction, ParkReason, Quota, RefusalReason
+from .model import MONTH, WEEK, BudgetLevel, HolderAction, ParkReason, Period, Quota, RefusalReason
 from .placement import NoRoom, Refused, Shortage
 from .quotas import Doubt, doubts
 
@@ -198,21 +198,37 @@ def span(seconds: float) -> str:
     return f"{seconds:g} seconds"
 
 
-def _budget(spent: float, budget: float, window: float) -> str:
-    return f"{hours(spent)} of {hours(budget)} GPU-hours in the last {span(window)}"
+def budget_when(window: float, per: Period | None) -> str:
+    """What a budget is for: ``in the last 7 days``, ``this month``, ``since 2026-10-01``."""
+    if per is None:
+        return f"in the last {span(window)}"
+    return f"this {per}" if per in (WEEK, MONTH) else f"since {per}"
 
 
-def budget_spent_text(spent: float, budget: float, window: float, wait: float | None = None) -> str:
+def _budget(spent: float, budget: float, window: float, per: Period | None) -> str:
+    return f"{hours(spent)} of {hours(budget)} GPU-hours {budget_when(window, per)}"
+
+
+def budget_spent_text(
+    spent: float,
+    budget: float,
+    window: float,
+    wait: float | None = None,
+    per: Period | None = None,
+) -> str:
     """Why a request waits whose environment has spent its GPU-hours.
 
     ``wait`` (seconds) is how long until some are left, if nothing more is held.
     """
     when = "" if wait is None else f"in about {_about(wait)}, "
-    return (
-        f"Your GPU-hour budget is spent: {_budget(spent, budget, window)}. A GPU is given again "
-        f"{when}when the older of them are out of that window, or the administrator raises the "
-        "budget."
-    )
+    if per is None:
+        what = "the older of them are out of that window, or the administrator raises the budget"
+    elif per in (WEEK, MONTH):
+        what = f"the next {per} begins, or the administrator raises the budget"
+    else:
+        what = "the administrator begins the next term or raises the budget"
+    used = _budget(spent, budget, window, per)
+    return f"Your GPU-hour budget is spent: {used}. A GPU is given again {when}when {what}."
 
 
 def _about(seconds: float) -> str:
@@ -222,16 +238,18 @@ def _about(seconds: float) -> str:
     return f"{max(1, round(seconds))} seconds"
 
 
-def budget_notice_text(level: BudgetLevel, spent: float, budget: float, window: float) -> str:
+def budget_notice_text(
+    level: BudgetLevel, spent: float, budget: float, window: float, per: Period | None = None
+) -> str:
     """What people are told when their budget is nearly, or all, spent."""
     if level is BudgetLevel.SPENT:
         return (
-            f"{budget_spent_text(spent, budget, window)} What computes goes on; an idle GPU is "
-            "taken back."
+            f"{budget_spent_text(spent, budget, window, per=per)} What computes goes on; an idle "
+            "GPU is taken back."
         )
     return (
-        f"You have used {_budget(spent, budget, window)}. When they are spent new requests wait: "
-        "release GPUs that you do not need."
+        f"You have used {_budget(spent, budget, window, per)}. When they are spent new requests "
+        "wait: release GPUs that you do not need."
     )
 
 

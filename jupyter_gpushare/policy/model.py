@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 GpuUuid = NewType("GpuUuid", str)
 LeaseId = NewType("LeaseId", str)
 EnvironmentName = NewType("EnvironmentName", str)
 Bytes = NewType("Bytes", int)
+#: What a budget is for: a calendar ``week`` or ``month``, or a term's first day: ``2026-10-01``.
+Period = NewType("Period", str)
+WEEK: Final = Period("week")
+MONTH: Final = Period("month")
 
 
 class LeasePhase(Enum):
@@ -223,8 +227,8 @@ class Quota:
     """The most an environment may hold.
 
     ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
-    GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held
-    in the rolling window (``None``: no budget). ``idle_timeout`` (seconds; 0 = never)
+    GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held in the
+    period ``per`` (``None``: in the rolling window). ``idle_timeout`` (seconds; 0 = never)
     goes before the node's own; ``None`` leaves it to that. So does ``burst_memory``, up to
     which a limit is lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not.
     """
@@ -235,6 +239,7 @@ class Quota:
     gpu_hours: float | None = None
     idle_timeout: float | None = None
     burst_memory: float | None = None
+    per: Period | None = None
 
 
 @dataclass(frozen=True, slots=True)

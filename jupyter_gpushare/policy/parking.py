@@ -88,14 +88,9 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
     return min((seconds for seconds in found if seconds), default=0.0)
 
 
-def idle_since(state: State, lease: Lease) -> float:
-    """Boot time since which an idle lease was not seen to do anything."""
-    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
-
-
-def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
-    """Boot time from which this lease may be asked back; ``None``: it may not."""
-    can = (
+def can_be_asked(state: State, lease: Lease) -> bool:
+    """Whether this lease could be asked back, were it idle for long enough."""
+    return (
         lease.can_give
         and lease.task.kind is TaskKind.KERNEL
         and not lease.stalled
@@ -105,7 +100,25 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
         # Children that share the lease may use the GPUs without our knowing.
         and len(lease.members) == 1
     )
-    seconds = timeout(state, lease, config) if can else 0.0
+
+
+def idle_since(state: State, lease: Lease) -> float:
+    """Boot time since which nothing of this lease was seen to compute."""
+    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
+
+
+def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
+    """Boot time until which this idle lease keeps its GPUs whoever waits; ``None``: for ever."""
+    seconds = timeout(state, lease, config) if can_be_asked(state, lease) else 0.0
+    if not seconds:
+        return None
+    kept = idle_since(state, lease) + max(seconds, config.min_idle)
+    return max(kept, lease.pinned_until or 0.0)
+
+
+def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
+    """Boot time from which this lease may be asked back; ``None``: it may not."""
+    seconds = timeout(state, lease, config) if can_be_asked(state, lease) else 0.0
     if not seconds:
         return None
     seconds = max(seconds, config.min_idle)

@@ -29,6 +29,9 @@ def weigh(draft: Draft, environments: Iterable[EnvironmentName]) -> None:
     for environment in sorted(set(environments)):
         quota, _source = draft.state.quotas.resolve(environment)
         known = draft.state.budget(environment)
+        measured = environment in draft.state.budgets
+        if measured and known.per != quota.per and quota.gpu_hours is not None:
+            continue  # that was of another period: it is measured anew at once
         level = level_of(known.spent, quota, draft.config)
         if level is not known.level:
             draft.emit(ev.BudgetChanged(draft.at, environment, level, known.spent, quota.gpu_hours))
@@ -74,6 +77,29 @@ def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     weigh(draft, (command.environment,))
     serve(draft)
     return Done()
+
+
+def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
+    """Override a group's quota, or the default one."""
+    draft.emit(ev.GroupQuotaOverridden(draft.at, command.group, command.quota, command.by))
+    weigh_all(draft)
+    serve(draft)
+    return Done()
+
+
+def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
+    """Take such an override back."""
+    book = draft.state.quotas
+    if command.group is None:
+        known = book.default_override is not None
+    else:
+        known = command.group in book.group_overrides
+    if not known:
+        return Done()
+    draft.emit(ev.GroupQuotaOverrideRemoved(draft.at, command.group, command.by))
+    weigh_all(draft)
+    serve(draft)
+    return Done(count=1)
 
 
 def unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:

@@ -1,4 +1,7 @@
-"""Which quota holds: default < best of the groups < user < admin's override."""
+"""Which quota holds: default < best of the groups < user < admin's override for the user.
+
+The default and each group's quota are those that an admin set, where one did, else the configured.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from enum import Enum
 
 from immutables import Map
 
-from .model import EnvironmentName, Quota
+from .model import EnvironmentName, Period, Quota
 
 
 class QuotaSource(Enum):
@@ -29,20 +32,44 @@ class QuotaBook:
     users: Map[EnvironmentName, Quota] = Map()
     overrides: Map[EnvironmentName, Quota] = Map()
     groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
+    default_override: Quota | None = None
+    group_overrides: Map[str, Quota] = Map()
     # Before the configuration was read nobody can be granted or refused anything.
     is_configured: bool = False
 
     @property
     def has_budgets(self) -> bool:
         """Whether any quota limits GPU-hours."""
-        every = (*self.groups.values(), *self.users.values(), *self.overrides.values())
-        return any(quota.gpu_hours is not None for quota in (self.default, *every))
+        return any(quota.gpu_hours is not None for quota in self._every())
 
     @property
     def has_bursts(self) -> bool:
         """Whether any quota lets limits be lifted (:mod:`.elastic`)."""
-        every = (*self.groups.values(), *self.users.values(), *self.overrides.values())
-        return any(quota.burst_memory for quota in (self.default, *every))
+        return any(quota.burst_memory for quota in self._every())
+
+    def _every(self) -> Iterator[Quota]:
+        yield self.of_default
+        yield from (*self.users.values(), *self.overrides.values())
+        for name in {*self.groups, *self.group_overrides}:
+            yield self.group_overrides.get(name) or self.groups[name]
+
+    @property
+    def periods(self) -> set[Period | None]:
+        """The periods that budgets are for; ``None`` is the rolling window."""
+        return {quota.per for quota in self._every() if quota.gpu_hours is not None}
+
+    @property
+    def of_default(self) -> Quota:
+        """The quota of who has no other."""
+        return self.default_override or self.default
+
+    def of_group(self, group: str) -> Quota | None:
+        """A group's quota; ``None`` where it has none."""
+        return self.group_overrides.get(group) or self.groups.get(group)
+
+    def giving(self, environment: EnvironmentName) -> tuple[str, ...]:
+        """Those of its groups that have a quota."""
+        return tuple(g for g in self.groups_of.get(environment, ()) if self.of_group(g))
 
     def resolve(self, environment: EnvironmentName) -> tuple[Quota, QuotaSource]:
         """The quota in force and where it came from."""
@@ -50,10 +77,11 @@ class QuotaBook:
             return self.overrides[environment], QuotaSource.OVERRIDE
         if environment in self.users:
             return self.users[environment], QuotaSource.USER
-        named = [self.groups[g] for g in self.groups_of.get(environment, ()) if g in self.groups]
-        if named:
-            return best(named), QuotaSource.GROUP
-        return self.default, QuotaSource.DEFAULT
+        named = [self.of_group(group) for group in self.groups_of.get(environment, ())]
+        quotas = [quota for quota in named if quota is not None]
+        if quotas:
+            return best(quotas), QuotaSource.GROUP
+        return self.of_default, QuotaSource.DEFAULT
 
 
 class Doubt(Enum):
@@ -79,16 +107,19 @@ def best(quotas: Iterable[Quota]) -> Quota:
     if not several:
         raise ValueError("best() needs at least one quota")
     sizes = [quota.memory for quota in several]
-    hours = [quota.gpu_hours for quota in several]
+    budgets = [(q.gpu_hours, q.per or "", q.per) for q in several if q.gpu_hours is not None]
+    # One without a budget is not limited. Else the most hours, and the period they are for.
+    hours, _, per = max(budgets) if len(budgets) == len(several) else (None, "", None)
     idle = [quota.idle_timeout for quota in several]
     bursts = [quota.burst_memory for quota in several if quota.burst_memory is not None]
     return Quota(
         gpus=max(quota.gpus for quota in several),
         memory=None if None in sizes else max(size for size in sizes if size is not None),
         weight=max(quota.weight for quota in several),
-        gpu_hours=None if None in hours else max(h for h in hours if h is not None),
+        gpu_hours=hours,
         # 0 is never, the most generous.
         idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
         # A group that says nothing of it neither allows nor forbids; a size goes before a share.
         burst_memory=max(bursts, default=None),
+        per=per,
     )

@@ -13,6 +13,7 @@ from .model import (
     BudgetLevel,
     ClaimPhase,
     EndReason,
+    EnvironmentName,
     LeasePhase,
     Parked,
     Rung,
@@ -36,6 +37,12 @@ def _summary(state: State) -> Iterator[ev.Event]:
             yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
     for environment, quota in sorted(state.quotas.overrides.items()):
         yield ev.QuotaOverridden(at, environment, quota, environment)
+    if state.quotas.default_override is not None:
+        yield ev.GroupQuotaOverridden(
+            at, None, state.quotas.default_override, EnvironmentName("default")
+        )
+    for group, quota in sorted(state.quotas.group_overrides.items()):
+        yield ev.GroupQuotaOverridden(at, group, quota, EnvironmentName(group))
     for environment, groups in sorted(state.quotas.groups_of.items()):
         yield ev.GroupsChanged(at, environment, groups)
     for lease in sorted(state.leases.values(), key=lambda lease: lease.order):

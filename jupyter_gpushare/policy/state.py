@@ -26,6 +26,7 @@ from .model import (
     OverLimitStage,
     Parked,
     ParkReason,
+    Period,
     ProcessId,
     Request,
     Rung,
@@ -176,7 +177,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """GPU-hours that an environment held in the window, as measured last, and its level.
+    """GPU-hours that an environment held in its period, as measured last, and its level.
 
     ``free_at`` is the boot time at which some are left again, if nothing more is held;
     ``None``: unknown.
@@ -185,6 +186,7 @@ class Budget:
     spent: float = 0.0
     level: BudgetLevel = BudgetLevel.OK
     free_at: float | None = None
+    per: Period | None = None
 
 
 @dataclass(frozen=True, slots=True)

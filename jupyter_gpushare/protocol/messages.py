@@ -21,8 +21,11 @@ from .errors import (
     RemoteProtocolError,
 )
 from .framing import decode
+from .periods import parse_period
 
 PROTOCOL: Final = 1
+#: By this name of a client the pages of JupyterHub's service are known.
+PAGES: Final = "jupyterhub-service"
 _MOST_GPUS: Final = 1024
 NAME, PATH, IDENTIFIER, TEXT, TOKEN = 256, 4096, 128, 1024, 8192
 
@@ -279,6 +282,14 @@ class TaskEndedParams:
     pid: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaName:
+    """Whose quota: an environment's, a group's, or, without either, the default one."""
+
+    environment: str | None = None
+    group: str | None = None
+
+
 class LeftOut(Enum):
     """A field that was not named, where ``None`` says something else."""
 
@@ -290,23 +301,18 @@ class QuotaParams:
     """An admin's override. What is left out stays as it is.
 
     ``memory`` in bytes, ``idle_timeout`` in seconds, ``burst_memory`` up to 1 a share of a GPU,
-    else bytes. ``None``: whole GPUs, no budget, and the node's own time-out and limit.
+    else bytes; ``per`` as :mod:`.periods` says. ``None``: whole GPUs, no budget, the rolling
+    window, and the node's own time-out and limit.
     """
 
-    environment: str
-    gpus: int
+    whose: QuotaName
+    gpus: int | LeftOut = LeftOut.KEEP
     memory: int | LeftOut | None = LeftOut.KEEP
     weight: float | LeftOut = LeftOut.KEEP
     gpu_hours: float | LeftOut | None = LeftOut.KEEP
     idle_timeout: float | LeftOut | None = LeftOut.KEEP
     burst_memory: float | LeftOut | None = LeftOut.KEEP
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaName:
-    """Whose override to take back."""
-
-    environment: str
+    per: str | LeftOut | None = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +405,9 @@ class _Reader:
     def _bad(self, name: str, want: str) -> _Bad:
         return _Bad(f"{self._where}: `{name}` must be {want}.")
 
+    def bad_whose(self) -> _Bad:
+        return _Bad(f"{self._where}: say whose by one of `environment`, `group`, `default`: true.")
+
     def names(self, name: str) -> bool:
         """Whether the member is there, null or not."""
         return name in self._data
@@ -436,6 +445,13 @@ class _Reader:
         self, name: str, least: float, most: float
     ) -> float | LeftOut | None:
         return self.number_or_none(name, least, most) if self.names(name) else LeftOut.KEEP
+
+    def period_or_none(self, name: str) -> str | None:
+        value = self._data.get(name)
+        try:
+            return None if value is None else parse_period(value)
+        except ValueError as error:
+            raise _Bad(f"{self._where}: `{name}`: {error}") from error
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._data.get(name, default)
@@ -610,18 +626,26 @@ def _task_ended(read: _Reader) -> TaskEndedParams:
 
 def _quota(read: _Reader) -> QuotaParams:
     return QuotaParams(
-        environment=read.text("environment", NAME),
-        gpus=read.whole("gpus", 0, 1_000_000),
+        whose=_quota_name(read),
+        gpus=read.whole("gpus", 0, 1_000_000) if read.names("gpus") else LeftOut.KEEP,
         memory=read.whole_or_none("memory", 1) if read.names("memory") else LeftOut.KEEP,
         weight=read.number("weight", 1.0, 1e-6, 1e6) if read.names("weight") else LeftOut.KEEP,
         gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, 1e9),
         idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, 1e9),
         burst_memory=read.number_or_none_if_named("burst_memory", 0.0, 2.0**53),
+        per=read.period_or_none("per") if read.names("per") else LeftOut.KEEP,
     )
 
 
 def _quota_name(read: _Reader) -> QuotaName:
-    return QuotaName(read.text("environment", NAME))
+    named = [name for name in ("environment", "group") if read.names(name)]
+    if read.flag("default", False):
+        named.append("default")
+    if len(named) != 1:
+        raise read.bad_whose()
+    if named == ["default"]:
+        return QuotaName()
+    return QuotaName(**{named[0]: read.text(named[0], NAME)})
 
 
 def _revoke(read: _Reader) -> RevokeParams:
@@ -630,7 +654,7 @@ def _revoke(read: _Reader) -> RevokeParams:
 
 #: Parameters of which null is not the same as leaving them out.
 NULL_SAYS: Final = {
-    Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "idle_timeout", "burst_memory"})
+    Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "per", "idle_timeout", "burst_memory"})
 }
 
 _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from support.hub import Person, RunningHub
+from support.hub import CLASS, Person, RunningHub
 from support.jupyter import Kernel, wait_for
 from support.node import NodeClient, Puppet
 
@@ -71,9 +71,13 @@ class Stage:
             for lease in client.call(Method.STATUS)["leases"]:
                 with suppress(RemoteError):  # it ended by itself
                     client.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the test is over")
-            for quota in client.call(Method.QUOTA_LIST)["quotas"]:
+            quotas = client.call(Method.QUOTA_LIST)
+            for quota in quotas["quotas"]:
                 if quota["source"] == "override":
                     client.call(Method.QUOTA_UNSET, environment=quota["environment"])
+            for quota in quotas["groups"]:
+                client.call(Method.QUOTA_UNSET, group=quota["group"])
+            client.call(Method.QUOTA_UNSET, default=True)
             # What they held is free only when it is measured so.
             wait_for(lambda: not client.call(Method.STATUS)["leases"], what="all GPUs to be free")
 
@@ -90,7 +94,7 @@ class Stage:
 def main() -> None:
     """Serve until the input ends."""
     # Simulated work would fill the pages with other numbers at each run.
-    with RunningHub.make(pages=True, external=True) as hub:
+    with RunningHub.make(pages=True, external=True, more=CLASS) as hub:
         stage = Stage(hub)
         print(json.dumps({"url": hub.url}), flush=True)
         for line in sys.stdin:

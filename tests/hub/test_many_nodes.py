@@ -46,11 +46,17 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub) -> None:
         contextlib.closing(alice.browser()) as hers,
         contextlib.closing(hub.person("carol").browser()) as carols,
     ):
+        # Whoever looks is no server of theirs; bob has none.
+        with contextlib.closing(hub.person("bob").browser()) as bobs:
+            assert "does not know which will be yours" in bobs.get(PREFIX).text
         lease = client.request(name="here.ipynb", gpus=1, memory=GIB)["lease"]
         page = hers.get(PREFIX)
         assert page.status_code == 200
         for text in ("here.ipynb", "GPUs of left", "The node manager of right cannot be asked"):
             assert text in page.text
+        assert "Servers or programs of yours run on left." in page.text
+        assert page.text.count("your server\u2019s node") == 1
+        assert "right did not answer: its hours are not in these figures." in page.text
         admins = carols.get(f"{PREFIX}admin")
         assert admins.status_code == 200
         for text in (
@@ -58,7 +64,9 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub) -> None:
             '<th scope="col">Node</th>',
         ):
             assert text in admins.text
-        assert carols.get(f"{PREFIX}admin/quota?node=left&environment=bob").status_code == 200
+        form = carols.get(f"{PREFIX}admin/quota?node=left&environment=bob")
+        assert form.status_code == 200
+        assert "This holds on left only: right has quotas of its own." in form.text
         away = carols.get(f"{PREFIX}admin/quota?node=right&environment=bob")
         assert away.status_code == 503
         assert carols.get(f"{PREFIX}admin/quota?node=middle").status_code == 404

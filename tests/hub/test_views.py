@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.hub import forms, views, words
 from jupyter_gpushare.hub.csvfile import to_csv
+from jupyter_gpushare.hub.listing import Member
 from jupyter_gpushare.protocol.sizes import parse_size
 
 GIB = 2**30
@@ -214,7 +215,7 @@ def test_what_is_wrong_with_a_quota_is_said(given_quota: Any, said: str) -> None
 def test_a_budget_has_a_bar(level: str, said: str) -> None:
     budget = {"hours": 10.0, "spent": 4.0, "window": 7 * 86400.0, "level": level}
     view = views.quota_view(status(quota=quota(budget=budget)))
-    assert (view.bars[-1].label, view.bars[-1].text) == ("GPU-hours of the last 7 d", "4.00 of 10")
+    assert (view.bars[-1].label, view.bars[-1].text) == ("GPU-hours in the last 7 d", "4.00 of 10")
     assert said in view.advice
 
 
@@ -365,7 +366,7 @@ def test_environments_are_those_with_a_quota_or_a_use() -> None:
         lease(id="l2", state="queued", phase="queued"),
         lease(id="l3", state="ended", phase="ended"),
     ]
-    rows = views.environment_views(
+    known = views.members(
         {
             "quotas": [{"environment": "alice", **quota(source="override")}],
             "default": {"gpus": 1, "memory": None, "weight": 1.0},
@@ -373,22 +374,37 @@ def test_environments_are_those_with_a_quota_or_a_use() -> None:
         {"rows": [used]},
         status(leases=leases),
     )
-    alice, old = rows
-    assert (alice.name, alice.leases, alice.overridden) == ("alice", "1, 1 waiting", True)
+    alice, old = map(views.environment_view, known)
+    assert (alice.name, alice.leases) == ("alice", "1, 1 waiting")
     assert (alice.held, alice.source) == ("0", "administrator")
     assert (old.name, old.use.text, old.memory) == ("old", "0 of 1", "the whole GPU")
     assert (old.held, old.busy, old.leases) == ("2.00", "0.01", "0")
+    assert not alice.own
+    assert alice.budget is None
 
 
-def test_administrators_find_a_user() -> None:
-    quotas = {
-        "quotas": [{"environment": name, **quota()} for name in ("alice", "bob")],
-        "default": {"gpus": 1, "memory": None, "weight": 1.0},
-    }
+def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
+    budget = {"hours": 20.0, "spent": 21.0, "window": 3600.0, "per": "month", "when": "this month"}
+    more = {"source": "group", "from_groups": ["staff"], "groups": ["staff", "all"], "seen": False}
+    own = {"idle_timeout": 600.0, "own_burst_memory": 0.9, "budget": {**budget, "level": "spent"}}
+    row = views.environment_view(Member("a", quota(**more, **own), 0, 0, None))
+    assert (row.source, row.about, row.own) == ("group staff", "staff, all, was never here", "")
+    mine = views.environment_view(Member("a", quota(source="override", **own), 0, 0, None))
+    assert mine.own == "idle GPUs taken after 10 min, limits lifted to 0.9 of a GPU"
+    assert row.budget is not None
+    assert row.budget.text == "21.0 of 20 this month"
+    assert row.budget.level is views.Level.OVER
+    both = views.environment_view(
+        Member("a", quota(**{**more, "from_groups": ["a", "b"]}), 0, 0, None)
+    )
+    assert both.source == "groups a, b"
+    # Of an older node manager, which says less.
+    assert views.environment_view(Member("a", quota(source="group"), 0, 0, None)).source == "group"
+
+
+def test_leases_of_those_who_are_looked_for() -> None:
     known = status(leases=[lease(), lease(id="b", environment="bob", mine=False)])
-    rows = views.environment_views(quotas, {"rows": []}, known, "AL")
-    assert [row.name for row in rows] == ["alice"]
-    (shown,) = views.lease_views(known, everybody=True, find="bo")
+    (shown,) = views.lease_views(known, everybody=True, takes=lambda name: name == "bob")
     assert shown.lease == "b"
 
 
@@ -469,14 +485,14 @@ def test_lengths_of_time(seconds: float, text: str) -> None:
 
 
 def typed(**fields: str) -> dict[str, str]:
-    usual = {"environment": "alice", "gpus": "1", "memory": "8", "unit": "GiB", "weight": "2"}
+    usual = {"gpus": "1", "memory": "8", "unit": "GiB", "weight": "2"}
     return {**usual, **fields}
 
 
 def test_a_form_becomes_a_wish() -> None:
     form, wish = forms.read_quota(typed())
     assert not form.mistakes
-    assert wish == {"environment": "alice", "gpus": 1, "memory": 8 * GIB, "weight": 2.0}
+    assert wish == {"gpus": 1, "memory": 8 * GIB, "weight": 2.0}
     assert forms.wish_text(wish) == "1 GPU, 8 GiB on each, weight 2"
 
 
@@ -500,10 +516,11 @@ def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> Non
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        *(("environment", text) for text in ("", "a\x00b", "x" * 257)),
         *(("gpus", text) for text in ("", "-1", "1.5", "4097", "٣", "1e3", "all", "9" * 5000)),
         *(("memory", text) for text in ("0", "-1", "much", "8XB", "1e9", "nan", "9" * 30)),
         *(("weight", text) for text in ("0", "-1", "x", "inf", "1e3", "99999999")),
+        *(("idle", text) for text in ("soon", "-1", "10m")),
+        *(("burst", text) for text in ("much", "-0.5", "1.5")),
         ("unit", "bytes"),
     ],
 )
@@ -519,17 +536,15 @@ def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: 
     st.one_of(st.none(), st.integers(1, 2**33).map((2**20).__mul__)),
 )
 def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -> None:
-    shown = forms.filled("alice", {"gpus": gpus, "memory": memory, "weight": 1.5})
-    fields = {
-        name: getattr(shown, name) for name in ("environment", "gpus", "memory", "unit", "weight")
-    }
-    form, wish = forms.read_quota(fields)
+    shown = forms.filled({"gpus": gpus, "memory": memory, "weight": 1.5})
+    form, wish = forms.read_quota({name: getattr(shown, name) for name in forms.FIELDS})
     assert not form.mistakes
     assert (wish["gpus"], wish["memory"], wish["weight"]) == (gpus, memory, 1.5)
+    assert forms.changed(wish, form, shown) == {}, "saved without a change"
 
 
 def test_sizes_in_gb_are_shown_in_gb() -> None:
-    shown = forms.filled("a", {"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
+    shown = forms.filled({"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
     assert (shown.memory, shown.unit) == ("16", "GB")
 
 
@@ -550,30 +565,83 @@ def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[s
 
 @pytest.mark.parametrize(("typed", "hours"), [("20", 20.0), ("2,5", 2.5), ("0", 0.0), ("", None)])
 def test_a_budget_is_set_or_lifted(typed: str, hours: float | None) -> None:
-    form, wish = forms.read_quota({"environment": "a", "gpus": "1", "hours": typed})
+    form, wish = forms.read_quota({"gpus": "1", "hours": typed})
     assert not form.mistakes
     assert wish["gpu_hours"] == hours
-    assert ("GPU-hours" in forms.wish_text(wish)) == bool(typed)
+    assert (
+        forms.wish_text(wish)
+        == f"1 GPU, {f'{hours:g} GPU-hours' if typed else 'no GPU-hour budget'}"
+    )
 
 
 def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
-    _, wish = forms.read_quota({"environment": "a", "gpus": "1"})
+    _, wish = forms.read_quota({"gpus": "1"})
     assert "gpu_hours" not in wish
-    assert wish == {"environment": "a", "gpus": 1}, "nor anything else that it lacks"
-    _, wish = forms.read_quota({"environment": "a", "gpus": "1", "weight": "", "memory": ""})
-    assert wish == {"environment": "a", "gpus": 1, "memory": None}, "no memory is the whole GPU"
+    assert wish == {"gpus": 1}, "nor anything else that it lacks"
+    _, wish = forms.read_quota({"gpus": "1", "weight": "", "memory": ""})
+    assert wish == {"gpus": 1, "memory": None}, "no memory is the whole GPU"
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "1e3", "99999999999"])
 def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
-    form, _ = forms.read_quota({"environment": "a", "gpus": "1", "hours": typed})
+    form, _ = forms.read_quota({"gpus": "1", "hours": typed})
     assert form.mistakes.keys() == {"hours"}
     assert form.hours == typed
 
 
 def test_a_budget_that_is_there_is_shown() -> None:
     quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
-    assert forms.filled("a", quota).hours == "20"
+    assert forms.filled(quota).hours == "20"
     default = {"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 1234567.5}
-    assert forms.filled("", default).hours == "1234567.5"
-    assert forms.filled("", {**default, "gpu_hours": None}).hours == ""
+    assert forms.filled(default).hours == "1234567.5"
+    assert forms.filled({**default, "gpu_hours": None}).hours == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "wish", "said"),
+    [
+        ({"per": ""}, None, ""),
+        ({"per": "month"}, "month", " a month"),
+        ({"per": "term", "first": "2026-10-01"}, "2026-10-01", " since 2026-10-01"),
+    ],
+)
+def test_what_a_budget_is_for(fields: dict[str, str], wish: str | None, said: str) -> None:
+    form, told = forms.read_quota({"hours": "20", **fields})
+    assert told == {"gpu_hours": 20.0, "per": wish}
+    assert forms.wish_text(told) == f"20 GPU-hours{said}"
+    shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 20.0, "per": wish})
+    assert (shown.per, shown.first) == (form.per, form.first)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"), [({"per": "year"}, "per"), ({"per": "term", "first": "soon"}, "first")]
+)
+def test_a_period_that_makes_no_sense(fields: dict[str, str], where: str) -> None:
+    assert forms.read_quota({"hours": "20", **fields})[0].mistakes.keys() == {where}
+
+
+def test_idle_time_and_lifted_limits() -> None:
+    fields = {"idle": "7,5", "burst": "60GiB"}
+    _form, wish = forms.read_quota(fields)
+    assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB}
+    assert forms.wish_text(wish) == "idle GPUs taken after 7 min, limits lifted to 60 GiB"
+    own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB}
+    shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
+    assert (shown.idle, shown.burst) == ("7.5", "60GiB")
+    empty = forms.read_quota({"idle": "", "burst": ""})[1]
+    assert empty == {"idle_timeout": None, "burst_memory": None}
+
+
+def test_of_several_only_what_is_ticked_is_changed() -> None:
+    fields = {"gpus": "2", "memory": "", "hours": "20", "per": "month", "idle": "nonsense"}
+    form, wish = forms.read_quota(fields, ["hours"])
+    assert wish == {"gpu_hours": 20.0, "per": "month"}
+    assert not form.mistakes
+    assert form.ticked == {"hours"}
+    assert forms.read_quota(fields, [])[0].mistakes.keys() == {"ticked"}
+
+
+def test_a_name_that_is_none() -> None:
+    assert forms.checked_names([" alice ", "bob"]) == (["alice", "bob"], "")
+    for wrong in ("", "a\x00b", "x" * 257):
+        assert forms.checked_names(["bob", wrong])[1]

@@ -23,8 +23,11 @@ OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
 
 def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
-    more = {"gpu_hours": None, "idle_timeout": None, "burst_memory": 0.0}
-    assert answer["default"] == {**DEFAULT, **more}
+    more = {"gpu_hours": None, "per": None, "when": None}
+    more |= {"idle_timeout": None, "burst_memory": 0.0, "source": "configuration"}
+    assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
+    (team,) = answer["groups"]
+    assert team == {**TEAM, **more, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
     return {row.pop("environment"): row for row in answer["quotas"]}
@@ -54,6 +57,8 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "memory": None,
                 "weight": 1.0,
                 "source": "user",
+                "from_groups": [],
+                "seen": False,
                 "used_gpus": 0,
                 "budget": None,
                 "idle_timeout": None,
@@ -63,6 +68,8 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             assert rows["member"] == {
                 **TEAM_OF_ONE,
                 "source": "group",
+                "from_groups": ["team"],
+                "seen": True,
                 "used_gpus": 0,
                 "budget": None,
                 "idle_timeout": None,
@@ -78,6 +85,8 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 **DEFAULT,
                 "groups": [],
                 "source": "default",
+                "from_groups": [],
+                "seen": True,
                 "used_gpus": 1,
                 "budget": None,
                 "idle_timeout": None,
@@ -86,6 +95,8 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             assert rows["member"] == {
                 **TEAM_OF_ONE,
                 "source": "group",
+                "from_groups": ["team"],
+                "seen": True,
                 "used_gpus": 2,
                 "budget": None,
                 "idle_timeout": None,
@@ -95,6 +106,8 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 **OVERRIDE,
                 "groups": [],
                 "source": "override",
+                "from_groups": [],
+                "seen": False,
                 "used_gpus": 0,
                 "budget": None,
                 "idle_timeout": None,
@@ -102,9 +115,9 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)
-            assert {**status["quota"], "groups": []} == rows["holder"]
+            assert {**status["quota"], "groups": [], "seen": True} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
-            assert {**of_member, "groups": TEAM_OF_ONE["groups"]} == rows["member"]
+            assert {**of_member, "groups": TEAM_OF_ONE["groups"], "seen": True} == rows["member"]
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
         with node.client("root-token") as root:

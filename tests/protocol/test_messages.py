@@ -160,7 +160,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.QUOTA_LIST: ({}, NoParams()),
     Method.QUOTA_SET: (
         {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "burst_memory": 0.5},
-        QuotaParams("e", 1, None, 2.0, LeftOut.KEEP, LeftOut.KEEP, 0.5),
+        QuotaParams(QuotaName("e"), 1, None, 2.0, LeftOut.KEEP, LeftOut.KEEP, 0.5),
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
     Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
@@ -195,6 +195,19 @@ def test_null_says_something_else_than_left_out(name: str) -> None:
     for named, value in (({}, LeftOut.KEEP), ({name: None}, None), ({name: 7}, 7.0)):
         call = parse_call(line_of(Method.QUOTA_SET, {**usual, **named}))
         assert getattr(call.params, name) == value
+
+
+def test_a_quota_is_an_environments_a_groups_or_the_default_one() -> None:
+    for said, whose in (
+        ({"environment": "e"}, QuotaName("e")),
+        ({"group": "g"}, QuotaName(group="g")),
+        ({"default": True}, QuotaName()),
+    ):
+        set_ = parse_call(line_of(Method.QUOTA_SET, {**said, "per": "month"}))
+        assert set_.params == QuotaParams(whose, per="month")
+        assert parse_call(line_of(Method.QUOTA_UNSET, said)).params == whose
+    for wrong in ({}, {"default": False}, {"environment": "e", "default": True}):
+        refusal(line_of(Method.QUOTA_UNSET, wrong))
 
 
 def test_a_weight_that_is_left_out_is_not_one() -> None:
@@ -253,7 +266,7 @@ def test_odd_params_of_every_method_are_read_or_refused(
 def texts(params: object) -> list[str]:
     """All texts in params that were read."""
     values = [getattr(params, name) for name in type(params).__slots__]  # type: ignore[attr-defined]
-    inner = [v for v in values if isinstance(v, TaskParams)]
+    inner = [v for v in values if isinstance(v, TaskParams | QuotaName)]
     return [v for v in values if isinstance(v, str)] + [t for v in inner for t in texts(v)]
 
 
@@ -411,6 +424,11 @@ def test_params_may_be_left_out() -> None:
         (Method.QUOTA_SET, {"gpu_hours": "many"}),
         (Method.QUOTA_SET, {"idle_timeout": 1e999}),
         (Method.QUOTA_SET, {"burst_memory": -0.5}),
+        (Method.QUOTA_SET, {"per": "year"}),
+        (Method.QUOTA_SET, {"per": "2026-02-30"}),
+        (Method.QUOTA_SET, {"group": "both"}),
+        (Method.QUOTA_SET, {"default": True}),
+        (Method.QUOTA_SET, {"environment": None}),
         (Method.RELEASE, {"lease": "l", "request_id": "r"}),
         (Method.RELEASE, {"lease": None, "request_id": None}),
         (Method.USAGE, {"since": -1}),

@@ -13,6 +13,10 @@ const LOGGED_OUT = 1008;
 
 /** The sections' text as the server wrote it, by id: what is the same is left alone. */
 const written = new Map();
+/** When each part was fetched last. */
+const looked = new Map();
+// Days begin at midnight where the reader is.
+const offset = -60 * new Date().getTimezoneOffset();
 let socket = null;
 let failures = 0;
 let again = 0;
@@ -34,12 +38,14 @@ function localise(part) {
   }
 }
 
-/** Whether somebody types in it just now. */
+/** Whether somebody types in it just now; a tick is kept anyway. */
 function isEdited(part) {
   const active = document.activeElement;
   return (
     part.contains(active) &&
-    active.matches('input:not([type=hidden]), select, textarea')
+    active.matches(
+      'input:not([type=hidden], [type=checkbox]), select, textarea'
+    )
   );
 }
 
@@ -49,12 +55,26 @@ function remember(part) {
   }
 }
 
-/** Put newer content into an element; what is open stays open, focus and scrolling stay. */
+/** Show the boxes that tick all others of a form: without a script they could not. */
+function offerAll(part) {
+  for (const all of part.querySelectorAll('input[data-all]')) {
+    const boxes = [
+      ...part.querySelectorAll(`input[form="${all.dataset.all}"]`)
+    ];
+    all.hidden = false;
+    all.checked = boxes.length > 0 && boxes.every(box => box.checked);
+  }
+}
+
+/** Put newer content into an element; what is open or ticked stays so, as focus and scrolling do. */
 function replace(old, newer) {
   const focused = old.contains(document.activeElement)
     ? document.activeElement.id || old.id
     : null;
   const open = [...old.querySelectorAll('details[open][id]')].map(d => d.id);
+  const ticked = [...old.querySelectorAll('input[form]:checked')].map(
+    box => box.id
+  );
   const scrolled = [...old.querySelectorAll('.gs-scroll')].map(box => [
     box.scrollLeft,
     box.scrollTop
@@ -64,6 +84,13 @@ function replace(old, newer) {
   for (const id of open) {
     document.getElementById(id)?.setAttribute('open', '');
   }
+  for (const id of ticked) {
+    const box = document.getElementById(id);
+    if (box) {
+      box.checked = true;
+    }
+  }
+  offerAll(old);
   old.querySelectorAll('.gs-scroll').forEach((box, place) => {
     [box.scrollLeft, box.scrollTop] = scrolled[place] ?? [0, 0];
   });
@@ -96,12 +123,12 @@ function update(part, text) {
 }
 
 /** Fetch one part; false where the server does not give it. */
-async function look(part, more = {}) {
+async function look(part) {
   const address = new URL(location.href);
   address.hash = '';
   address.searchParams.set('part', part.dataset.part);
-  for (const [name, value] of Object.entries(more)) {
-    address.searchParams.set(name, value);
+  if ('local' in part.dataset && offset !== 0) {
+    address.searchParams.set('utc_offset', offset);
   }
   const answer = await fetch(address, {
     headers: { 'X-XSRFToken': root.dataset.xsrf },
@@ -130,6 +157,11 @@ function refresh() {
     let good = true;
     try {
       for (const part of document.querySelectorAll('[data-live]')) {
+        const last = looked.get(part) ?? 0;
+        if ('slow' in part.dataset && fetched - last < AT_LEAST_EVERY) {
+          continue;
+        }
+        looked.set(part, fetched);
         good = (await look(part)) && good;
       }
     } catch {
@@ -222,10 +254,20 @@ if (document.querySelector('[data-live]')) {
   }, AT_LEAST_EVERY / 4);
   connect();
 }
-// Days begin at midnight where the reader is.
-const offset = -60 * new Date().getTimezoneOffset();
 for (const part of document.querySelectorAll('[data-local]')) {
+  looked.set(part, Date.now());
   if (offset !== 0) {
-    look(part, { utc_offset: offset }).catch(() => {});
+    look(part).catch(() => {});
   }
 }
+offerAll(document);
+document.addEventListener('change', event => {
+  const { all } = event.target.dataset;
+  if (all) {
+    for (const box of document.querySelectorAll(`input[form="${all}"]`)) {
+      box.checked = event.target.checked;
+    }
+  } else if (event.target.matches('input[form]')) {
+    offerAll(document);
+  }
+});

@@ -218,15 +218,19 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description GPU-hours held in the rolling window; null: they are not limited */
+        /** @description GPU-hours held in a period; null: they are not limited */
         Budget: {
             /** @description GPU-hours that may be held */
             hours: number;
             /** @enum {unknown} */
             level: "ok" | "warned" | "spent";
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
             /** @description GPU-hours held, as measured last */
             spent: number;
-            /** @description seconds */
+            /** @description the period in words: 'this month' */
+            when?: string;
+            /** @description the rolling window, seconds */
             window: number;
         } | null;
         DailyUsage: {
@@ -288,10 +292,34 @@ export interface components {
             utilisation: number | null;
             uuid: string;
         };
+        GroupQuota: {
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            burst_memory?: number;
+            /** @description GPU-hours; null: they are not limited */
+            gpu_hours: number | null;
+            gpus: number;
+            /** @description null: the default quota */
+            group?: string | null;
+            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            idle_timeout?: number | null;
+            /** @description that are known; null: not asked */
+            members?: number | null;
+            /** @description bytes on each GPU; null: whole GPUs */
+            memory: number | null;
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
+            /** @enum {unknown} */
+            source?: "configuration" | "override";
+            weight: number;
+            /** @description the same in words, as 'this month' */
+            when?: string | null;
+        };
         HeldQuota: {
             budget: components["schemas"]["Budget"];
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
+            /** @description the groups whose quotas make it up, where its source is 'group' */
+            from_groups?: string[];
             gpus: number;
             /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
             idle_timeout?: number | null;
@@ -314,6 +342,8 @@ export interface components {
                 /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) or rebooted; there may be more words later. null: it has not ended. */
                 reason: string | null;
                 text: string;
+                /** @description the kind in words */
+                what?: string;
             }[];
         };
         Lease: {
@@ -359,6 +389,8 @@ export interface components {
             kind: "kernel" | "process";
             /** @description whether its frameworks' memory limits can change while it runs; null: not tried yet */
             live_limits: boolean | null;
+            /** @description until when an idle one keeps its GPUs whoever waits: Unix time, seconds; null: for ever, or not yours to know */
+            may_be_taken_at?: number | null;
             mine: boolean;
             name: string | null;
             /** @description it uses more of a GPU than it may, and what is done about it when; null: it does not, or not yours to know */
@@ -453,6 +485,8 @@ export interface components {
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             environment: string;
+            /** @description the groups whose quotas make it up, where its source is 'group' */
+            from_groups?: string[];
             gpus: number;
             /** @description as identity told them */
             groups: string[];
@@ -460,6 +494,8 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description whether it was ever here */
+            seen?: boolean;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
@@ -470,28 +506,20 @@ export interface components {
         QuotaWish: {
             /** @description Up to what limits are lifted on a nearly empty GPU: bytes, text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the node's own. */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
-            /** @description In the node manager's rolling window; null is no budget. */
+            /** @description For the period 'per'; null is no budget. */
             gpu_hours?: number | null;
             gpus: number;
             /** @description Seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out. */
             idle_timeout?: number | null;
             /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
             weight?: number;
         };
         Quotas: {
-            default: {
-                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
-                burst_memory?: number;
-                /** @description GPU-hours; null: they are not limited */
-                gpu_hours: number | null;
-                gpus: number;
-                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
-                idle_timeout?: number | null;
-                /** @description bytes on each GPU; null: whole GPUs */
-                memory: number | null;
-                weight: number;
-            };
+            default: components["schemas"]["GroupQuota"];
+            groups?: components["schemas"]["GroupQuota"][];
             quotas: components["schemas"]["Quota"][];
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
             warnings?: string[];
@@ -515,6 +543,8 @@ export interface components {
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
             node: {
+                /** @description whether a server or task of one's own talks to it now */
+                connected?: boolean;
                 /** @description seconds */
                 heartbeat_timeout: number;
                 /** @description the usual time of a pin */

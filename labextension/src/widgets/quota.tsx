@@ -62,12 +62,21 @@ export function QuotaView(): JSX.Element {
       {budget && quota.budget && (
         <Row
           label={trans.__('GPU-hours')}
-          text={trans.__(
-            '%1 of %2 in the last %3',
-            budget.used.toFixed(1),
-            quota.budget.hours,
-            formatDuration(quota.budget.window, trans)
-          )}
+          text={
+            quota.budget.per
+              ? trans.__(
+                  '%1 of %2 %3',
+                  budget.used.toFixed(1),
+                  quota.budget.hours,
+                  quota.budget.when
+                )
+              : trans.__(
+                  '%1 of %2 in the last %3',
+                  budget.used.toFixed(1),
+                  quota.budget.hours,
+                  formatDuration(quota.budget.window, trans)
+                )
+          }
           use={budget}
           advice={budgetAdvice(quota.budget.level, trans)}
         />

@@ -86,7 +86,7 @@ test('an administrator sees everybody, sets a quota and revokes a lease', async 
   const page = await gpusOf('carol');
   const complaints = complaintsOf(page);
   await page.getByRole('link', { name: 'Administration' }).click();
-  const users = page.getByLabel(/^Environments of/);
+  const users = page.getByLabel(/^Users of/);
   await expect(
     users.getByRole('row').filter({ hasText: 'alice' })
   ).toContainText('1 of 1');
@@ -161,7 +161,13 @@ test('it can be read on a phone and in the dark', async ({
   });
   const page = await gpusOf('carol');
   await page.setViewportSize({ width: 390, height: 844 });
-  for (const place of ['', 'admin', 'admin/quota']) {
+  for (const place of [
+    '',
+    'admin',
+    'admin/quota',
+    'admin/quota?of=default',
+    'admin/quota?environment=s01&environment=s02'
+  ]) {
     await page.goto(`/services/gpushare/${place}`);
     await expect(page.locator('main')).toBeVisible();
     await expectFits(page);
@@ -177,4 +183,103 @@ test('it can be read on a phone and in the dark', async ({
   await page.setViewportSize({ width: 1280, height: 800 });
   await expectAccessible(page, 'main');
   await shoot(page, 'hub-admin-dark');
+});
+
+test('a class of 54 is sorted, filtered and paged, and stays so while things change', async ({
+  gpusOf,
+  hub,
+  shoot
+}) => {
+  const page = await gpusOf('carol');
+  const complaints = complaintsOf(page);
+  await page.goto('/services/gpushare/admin');
+  const users = page.getByLabel(/^Users of/);
+  const rows = users.locator('tbody tr');
+  await expect(rows).toHaveCount(25);
+  await expect(users).toContainText('1–25 of 54');
+  await page.getByRole('link', { name: 'Next' }).click();
+  await expect(users).toContainText('26–50 of 54');
+  await expect(rows.first()).toContainText('s23');
+
+  await page.getByLabel('Group', { exact: true }).selectOption('class');
+  await page.getByLabel('Sort by').selectOption('leases');
+  await page.getByRole('button', { name: 'Show' }).click();
+  await expect(users).toContainText('51 of 54');
+  await page.getByRole('link', { name: 'Next' }).click();
+  await expect(rows.first()).toContainText('s26');
+  expect(complaints).toEqual([]);
+  await expectAccessible(page, 'main');
+
+  // Somebody types, and has ticked two, when a lease comes: the page is what it was, but new.
+  await page.getByLabel('Tick s30').check();
+  await page.getByLabel('Tick s31').check();
+  await page.getByLabel('Find a user').fill('half a na');
+  await hub.do({ do: 'ask', who: 's40', name: 'homework', until_held: true });
+  await expect(rows.first()).toContainText('s25');
+  await expect(users).toContainText('26–50 of 51');
+  await expect(page.getByLabel('Tick s30')).toBeChecked();
+  await expect(page.getByLabel('Tick s31')).toBeChecked();
+  await expect(page.getByLabel('Find a user')).toHaveValue('half a na');
+  await expect(page.getByLabel('Find a user')).toBeFocused();
+  await expect(page.getByLabel('Sort by')).toHaveValue('leases');
+
+  await users.getByRole('button', { name: 'Edit the ticked' }).click();
+  await expect(
+    page.getByRole('heading', { name: 'The quota of s30, s31' })
+  ).toBeVisible();
+  await expectAccessible(page, 'main');
+  await page.getByLabel('Change: GPU-hours').check();
+  await page.getByLabel('GPU-hours', { exact: true }).fill('30');
+  await page.getByLabel('What the GPU-hours are for').selectOption('week');
+  await shoot(page, 'hub-quota-several');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await expect(page.getByRole('status').first()).toContainText(
+    'The quota of s30, s31 is now 30 GPU-hours a week.'
+  );
+  await page.goto('/services/gpushare/admin?only=set');
+  await expect(rows).toHaveCount(2);
+  await expect(rows.first()).toContainText('0 of 30 this week');
+  await users.getByLabel('Tick all on this page').check();
+  await expect(page.getByLabel('Tick s31')).toBeChecked();
+});
+
+test('a quota of a group is edited, and given back', async ({ gpusOf }) => {
+  const hers = await gpusOf('s05');
+  await expect(hers.getByLabel('My quota')).toContainText('group class');
+  await expect(hers.getByLabel('My quota')).toContainText(
+    'GPU-hours this month'
+  );
+  const page = await gpusOf('carol');
+  await page.goto('/services/gpushare/admin');
+  const groups = page.getByLabel(/^Quotas of groups/);
+  await groups.getByRole('link', { name: 'Edit the quota of class' }).click();
+  await page.getByLabel('GPUs', { exact: true }).fill('2');
+  await page.getByRole('button', { name: 'Save' }).click();
+  const row = groups.getByRole('row').filter({ hasText: 'class' });
+  await expect(row).toContainText('administrator');
+  await expect(hers.getByLabel('My quota')).toContainText('0 of 2');
+  await row.getByRole('link').click();
+  await page.getByRole('button', { name: /^Back to/ }).click();
+  await expect(row).toContainText('configuration');
+  await expect(hers.getByLabel('My quota')).toContainText('0 of 1');
+});
+
+test('hours by day come while the page is open, as in the file', async ({
+  gpusOf,
+  hub
+}) => {
+  const page = await gpusOf('s07');
+  await page.clock.install();
+  await page.reload();
+  const days = page.getByLabel('My GPU-hours', { exact: true });
+  await expect(days).toContainText('0 GPU-hours held in 30 days');
+  await hub.do({ do: 'ask', who: 's07', name: 'homework', until_held: true });
+  await expect(page.getByLabel('My leases')).toContainText('homework');
+  // Twenty seconds later at the most, without a reload.
+  await page.clock.fastForward(25_000);
+  await expect(days).toContainText('< 0.01 GPU-hours held in 30 days');
+  const file = await page.request.get('/services/gpushare/usage.csv?days=1');
+  expect(
+    Number((await file.text()).split('\r\n')[1].split(',')[3])
+  ).toBeLessThan(0.01);
 });

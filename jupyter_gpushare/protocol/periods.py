@@ -1,0 +1,49 @@
+"""The times that a budget of GPU-hours is for, besides the rolling window, as they are written.
+
+``week`` begins on Monday, ``month`` on the 1st; a day such as ``2026-10-01`` begins a term, which
+goes on until an administrator names the next one. Whose midnight it is the node manager knows.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+from typing import Any, Final
+
+WEEK: Final = "week"
+MONTH: Final = "month"
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def parse_period(given: Any) -> str:
+    """The period as somebody wrote it. Raises :class:`ValueError` with a sentence."""
+    if given in (WEEK, MONTH):
+        return str(given)
+    try:
+        if isinstance(given, date):  # YAML reads a day without quotes as one
+            given = f"{given:%Y-%m-%d}"
+        if isinstance(given, str) and _DAY.fullmatch(given):
+            date.fromisoformat(given)
+            return given
+    except ValueError:
+        pass
+    raise ValueError(
+        f'it must be "week", "month", or the first day of a term such as "2026-10-01", '
+        f"not {given!r:.40}."
+    )
+
+
+def first_day(period: str, today: date) -> date:
+    """The day on which the period that ``today`` is in began; a term's may be still to come."""
+    if period == WEEK:
+        return today - timedelta(days=today.weekday())
+    return today.replace(day=1) if period == MONTH else date.fromisoformat(period)
+
+
+def next_first_day(period: str, today: date) -> date | None:
+    """The day on which the next one begins; ``None``: nobody knows, it is a term."""
+    if period == WEEK:
+        return first_day(period, today) + timedelta(days=7)
+    if period != MONTH:
+        return None
+    return (first_day(period, today) + timedelta(days=32)).replace(day=1)

@@ -1,0 +1,259 @@
+"""The administrator's page for a class of 54: a real Hub, its groups, browsers without scripts."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import httpx
+import pytest
+from support.hub import CLASS, RunningHub, Spawning, why_not
+from support.node import GIB, NodeClient
+
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
+    ),
+]
+ADMIN = "/services/gpushare/admin"
+FORM = f"{ADMIN}/quota"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[RunningHub]:
+    with RunningHub.make(pages=True, more=CLASS, quotas={"default": {"gpus": 0}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def carol(hub: RunningHub) -> Iterator[httpx.Client]:
+    with closing(hub.person("carol").browser()) as browser:
+        assert browser.get(ADMIN).status_code == 200
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def root(hub: RunningHub) -> Iterator[NodeClient]:
+    with NodeClient(hub.socket, hub.person("carol").token) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def as_configured(root: NodeClient) -> Iterator[None]:
+    yield
+    quotas = root.call(Method.QUOTA_LIST)
+    for row in quotas["quotas"]:
+        if row["source"] == "override":
+            root.call(Method.QUOTA_UNSET, environment=row["environment"])
+    for row in quotas["groups"]:
+        root.call(Method.QUOTA_UNSET, group=row["group"])
+    root.call(Method.QUOTA_UNSET, default=True)
+
+
+def users(page: httpx.Response) -> list[str]:
+    """Whom the table shows, in its order."""
+    assert page.status_code == 200, page.text
+    return re.findall(r'name="environment" value="([^"]+)" id="tick', page.text)
+
+
+def following(page: httpx.Response) -> str:
+    """Where *Next* leads."""
+    found = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def fields(page: httpx.Response) -> list[tuple[str, str]]:
+    """What a browser would post of the form, had nobody touched it."""
+    form = page.text[page.text.index('<form method="post"') :]
+    found = re.findall(r'<input[^>]* name="(\w+)"[^>]* value="([^"]*)"', form)
+    boxes = re.findall(r'<input[^>]*type="checkbox" name="(\w+)" value="(\w+)"', form)
+    for select in re.finditer(r'<select[^>]* name="(\w+)"[^>]*>(.*?)</select>', form, re.S):
+        chosen = re.search(r"<option(?: value=\"([^\"]*)\")?[^>]*selected>([^<]*)<", select[2])
+        if chosen is not None:
+            found.append((select[1], chosen[2] if chosen[1] is None else chosen[1]))
+    plain = [(name, html.unescape(value)) for name, value in found if (name, value) not in boxes]
+    return [*plain, ("action", "set")]
+
+
+def save(carol: httpx.Client, page: httpx.Response, **typed: Any) -> httpx.Response:
+    """Post the form of ``page`` with some fields typed anew; a list is several values."""
+    data: dict[str, Any] = {}
+    for name, value in fields(page):
+        if name not in typed:
+            data.setdefault(name, []).append(value)
+    return carol.post(FORM, data={**data, **typed})
+
+
+def note(page: httpx.Response) -> tuple[str, str]:
+    """How a page tells what was done, and its words."""
+    found = re.search(r'<div class="alert alert-(\w+)" role="\w+">(.*?)</div>', page.text, re.S)
+    assert found is not None, page.text
+    return found[1], html.unescape(found[2])
+
+
+def row(root: NodeClient, name: str) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = root.call(Method.QUOTA_LIST)["quotas"]
+    return next(one for one in rows if one["environment"] == name)
+
+
+def test_all_54_are_there_before_they_ever_came(carol: httpx.Client, root: NodeClient) -> None:
+    first = carol.get(ADMIN)
+    assert users(first) == ["alice", "bob", "carol", *(f"s{n:02}" for n in range(1, 23))]
+    assert "1\u201325 of 54" in first.text
+    second = carol.get(following(first))
+    third = carol.get(following(second))
+    assert len({*users(first), *users(second), *users(third)}) == 54
+    assert 'rel="next"' not in third.text
+    assert users(carol.get(f"{ADMIN}?page=99")) == users(third)
+    nobody = carol.get(f"{ADMIN}?only=never&group=class&rows=100")
+    assert len(users(nobody)) == 51
+    assert "was never here" in nobody.text
+    assert "group class" in nobody.text, "set by which"
+    assert row(root, "s07")["memory"] == 4 * GIB
+    assert users(carol.get(f"{ADMIN}?find=S1&rows=100")) == [f"s{n}" for n in range(10, 20)]
+    assert users(carol.get(f"{ADMIN}?find=nobody")) == []
+
+
+def test_who_holds_and_waits_is_found_and_sorted(hub: RunningHub, carol: httpx.Client) -> None:
+    with ExitStack() as stack:
+        clients = {
+            name: stack.enter_context(NodeClient(hub.socket, hub.person(name).token))
+            for name in ("s30", "s40", "carol")
+        }
+        clients["carol"].request(gpus=2, memory=24 * GIB)
+        clients["s40"].ask()
+        clients["s40"].wait_notice(Notice.QUEUED)
+        assert users(carol.get(f"{ADMIN}?only=waiting")) == ["s40"]
+        assert users(carol.get(f"{ADMIN}?only=holding")) == ["carol"]
+        assert users(carol.get(f"{ADMIN}?sort=leases"))[:2] == ["s40", "carol"]
+        assert users(carol.get(f"{ADMIN}?sort=gpus"))[0] == "carol"
+        of_class = carol.get(f"{ADMIN}?group=class")
+        leases = of_class.text[of_class.text.index('id="leases-1"') :]
+        assert ">s40<" in leases
+        assert ">carol<" not in leases[: leases.index("</section>")]
+
+
+def test_several_are_edited_at_once_and_only_what_is_ticked(
+    carol: httpx.Client, root: NodeClient
+) -> None:
+    three = "environment=s01&environment=s02&environment=alice"
+    page = carol.get(f"{FORM}?node={node_name(carol)}&{three}")
+    assert "The quota of s01, s02, alice" in page.text
+    nothing = save(carol, page, gpus="3")
+    assert nothing.status_code == 400
+    assert "Tick what is to be changed." in nothing.text
+    done = save(carol, page, gpus="2", idle="10", memory="nonsense", change=["gpus", "idle"])
+    assert note(done) == (
+        "success",
+        "The quota of s01, s02, alice is now 2 GPUs, idle GPUs taken after 10 min.",
+    )
+    for name, memory in (("s01", 4), ("s02", 4), ("alice", 8)):
+        now = row(root, name)
+        assert (now["gpus"], now["idle_timeout"]) == (2, 600.0)
+        assert now["memory"] == memory * GIB, "as each of them had it"
+    assert row(root, "s03")["gpus"] == 1
+    assert users(carol.get(f"{ADMIN}?only=set")) == ["alice", "s01", "s02"]
+    many = "&".join(f"environment=s{n:02}" for n in range(1, 52))
+    page = carol.get(f"{FORM}?node={node_name(carol)}&{many}")
+    done = save(carol, page, hours="5", per="week", change=["hours"])
+    assert note(done) == ("success", "The quota of 51 users is now 5 GPU-hours a week.")
+    assert row(root, "s51")["budget"]["when"] == "this week"
+    back = carol.get(f"{FORM}?node={node_name(carol)}&{many}")
+    assert note(save(carol, back, action="unset"))[0] == "success"
+    assert users(carol.get(f"{ADMIN}?only=set")) == ["alice"]
+    assert row(root, "s51")["budget"]["when"] == "this month"
+
+
+def node_name(carol: httpx.Client) -> str:
+    found = re.search(r'name="node" value="([^"]+)"', carol.get(ADMIN).text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_groups_and_the_default_quota_on_the_page(carol: httpx.Client, root: NodeClient) -> None:
+    page = carol.get(ADMIN)
+    groups = page.text[page.text.index('id="groups-1"') : page.text.index('id="users-1"')]
+    for name in ("Everybody else", "class", "students", "staff", "51 members", "20 this month"):
+        assert name in groups
+    form = carol.get(f"{FORM}?node={node_name(carol)}&of=group&group=class")
+    term = save(carol, form, hours="60", per="term", first="2026-10-01", burst="0.9")
+    assert note(term) == (
+        "success",
+        "The quota of group class is now 1 GPU, 4 GiB on each, weight 1, 60 GPU-hours since "
+        "2026-10-01, limits lifted to 0.9 of a GPU.",
+    )
+    now = row(root, "s09")
+    assert (now["budget"]["hours"], now["budget"]["per"]) == (60.0, "2026-10-01")
+    assert (now["burst_memory"], now["source"], now["from_groups"]) == (0.9, "group", ["class"])
+    again = carol.get(f"{FORM}?node={node_name(carol)}&of=group&group=class")
+    assert "Back to the configured quota" in again.text
+    assert note(save(carol, again, action="unset"))[1] == (
+        "The quota of group class is the configured one again."
+    )
+    assert row(root, "s09")["budget"]["hours"] == 20.0
+    default = carol.get(f"{FORM}?node={node_name(carol)}&of=default")
+    assert note(save(carol, default, gpus="1"))[1].startswith("The default quota is now 1 GPU")
+    new = carol.get(f"{FORM}?node={node_name(carol)}&of=group")
+    added = save(carol, new, group="guests", gpus="2")
+    assert note(added)[1].startswith("The quota of group guests is now 2 GPUs")
+    assert "guests" in {one["group"] for one in root.call(Method.QUOTA_LIST)["groups"]}
+
+
+def test_what_was_not_changed_is_not_said_to_be(carol: httpx.Client, root: NodeClient) -> None:
+    form = carol.get(f"{FORM}?node={node_name(carol)}&environment=s05")
+    assert note(save(carol, form)) == (
+        "info",
+        "Nothing was changed: the quota of s05 is that already.",
+    )
+    assert row(root, "s05")["source"] == "group", "nor is it an administrator's now"
+    assert note(save(carol, form, weight="2"))[0] == "success"
+    assert row(root, "s05")["budget"]["per"] == "month", "what was not typed anew stays"
+    for _ in range(2):
+        last = note(save(carol, form, action="unset"))
+    assert last == ("info", "Nothing was changed: the quota of s05 is that already.")
+
+
+def test_a_lease_that_has_ended_is_not_released_again(hub: RunningHub) -> None:
+    bob = hub.person("bob")
+    with NodeClient(hub.socket, bob.token) as client, closing(bob.browser()) as browser:
+        lease = client.request()["lease"]
+        page = browser.get("/services/gpushare/")
+        node = re.search(r'name="node" value="([^"]+)"', page.text)
+        xsrf = re.search(r'name="_xsrf" value="([^"]+)"', page.text)
+        assert node is not None
+        assert xsrf is not None
+        wish = {"node": node[1], "lease": lease, "state": "active", "_xsrf": xsrf[1]}
+        for expected in (
+            ("success", "The GPU is released."),
+            ("info", "There was nothing to do: this lease has ended already."),
+        ):
+            assert note(browser.post("/services/gpushare/release", data=wish)) == expected
+        kept = client.request()["lease"]
+        answer = browser.post(
+            "/services/gpushare/keep", data={**wish, "lease": kept, "seconds": "0"}
+        )
+        assert note(answer) == ("info", "There was nothing to do: the GPU was not kept.")
+        waiting = browser.post(
+            "/services/gpushare/release", data={**wish, "lease": kept, "state": "queued"}
+        )
+        assert note(waiting)[0] == "info"
+        assert "granted meanwhile" in note(waiting)[1]
+        client.call(Method.RELEASE, lease=kept)
+
+
+def test_events_have_words(carol: httpx.Client, root: NodeClient) -> None:
+    root.call(Method.QUOTA_SET, group="class", gpus=2)
+    page = carol.get(f"{ADMIN}?kind=GroupQuotaOverridden&sort=hours")
+    assert ">quota of a group set</option>" in page.text
+    assert "quota of group class set to 2 GPUs" in page.text
+    words = re.sub(r"<[^>]*>", "", page.text)
+    for jargon in ("BootSeen", "ClaimMoved", "GroupQuotaOverridden", "Environment"):
+        assert jargon not in words
+    assert 'name="sort" value="hours"' in page.text, "a filter of events keeps the table's order"

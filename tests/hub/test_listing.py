@@ -1,0 +1,118 @@
+"""Which users the administrators' table shows, in which order, on which page."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.hub.listing import (
+    ROWS,
+    Listing,
+    Member,
+    Only,
+    Sort,
+    listing,
+    page_of,
+)
+from jupyter_gpushare.link.errors import NodeProblem
+
+
+def member(name: str, *, held: int = 0, waiting: int = 0, used: int = 0, **quota: Any) -> Member:
+    usual = {"gpus": 1, "memory": None, "used_gpus": used, "source": "default", "budget": None}
+    seconds = quota.pop("seconds", 0.0)
+    usage = {"gpu_seconds_held": seconds, "gpu_seconds_busy": 0.0}
+    return Member(name, {**usual, **quota}, held, waiting, usage)
+
+
+def budget(spent: float, hours: float) -> dict[str, Any]:
+    return {"hours": hours, "spent": spent, "window": 1.0, "level": "ok"}
+
+
+CLASS = [
+    member("Anna", groups=["students"], seconds=30.0, memory=4),
+    member("ben", groups=["students"], waiting=2, source="override", memory=8),
+    member("cem", groups=["staff"], held=1, used=1, seconds=90.0, budget=budget(3, 4)),
+    member("dora", groups=["staff"], used=2, held=2, budget=budget(0.08, 0.05), seen=True),
+    member("emil", budget=budget(0, 0), seen=False),
+]
+
+
+def names(**wanted: Any) -> list[str]:
+    return [one.name for one in page_of(CLASS, Listing(**wanted)).members]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, ["Anna", "ben", "cem", "dora", "emil"]),
+        ({"find": "E"}, ["ben", "cem", "emil"]),
+        ({"group": "staff"}, ["cem", "dora"]),
+        ({"group": "staff", "find": "o"}, ["dora"]),
+        ({"only": Only.HOLDING}, ["cem", "dora"]),
+        ({"only": Only.WAITING}, ["ben"]),
+        ({"only": Only.OVER}, ["dora", "emil"]),
+        ({"only": Only.SET}, ["ben"]),
+        ({"only": Only.NEVER}, ["emil"]),
+        ({"sort": Sort.GPUS}, ["dora", "cem", "Anna", "ben", "emil"]),
+        ({"sort": Sort.MEMORY}, ["cem", "dora", "emil", "ben", "Anna"]),
+        ({"sort": Sort.LEASES}, ["ben", "dora", "cem", "Anna", "emil"]),
+        ({"sort": Sort.HOURS}, ["cem", "Anna", "ben", "dora", "emil"]),
+        ({"sort": Sort.BUDGET}, ["emil", "dora", "cem", "Anna", "ben"]),
+    ],
+)
+def test_who_is_shown_in_which_order(wanted: dict[str, Any], found: list[str]) -> None:
+    assert names(**wanted) == found
+
+
+@given(st.integers(0, 120), st.sampled_from(ROWS), st.integers(1, 9))
+def test_the_pages_hold_everybody_once(count: int, rows: int, beyond: int) -> None:
+    many = [member(f"u{n:03}") for n in range(count)]
+    first = page_of(many, Listing(rows=rows))
+    seen = [
+        one.name
+        for number in range(1, first.pages + 1)
+        for one in page_of(many, Listing(rows=rows, page=number)).members
+    ]
+    assert seen == [one.name for one in many]
+    last = page_of(many, Listing(rows=rows, page=first.pages + beyond))
+    assert last.number == first.pages, "behind the last page is the last one"
+    assert (last.found, last.known) == (count, count)
+
+
+def test_an_address_says_what_the_page_shows_and_keeps_the_rest() -> None:
+    now = Listing(
+        window="7d",
+        find="a&b",
+        group="staff",
+        only=Only.OVER,
+        sort=Sort.HOURS,
+        page=3,
+        rows=50,
+        events={"kind": "LeaseEnded", "text": ""},
+    )
+    told = {name: values[0] for name, values in parse_qs(now.address(page=3)).items()}
+    assert listing(lambda name: told.get(name, "")) == Listing(
+        window="7d",
+        find="a&b",
+        group="staff",
+        only=Only.OVER,
+        sort=Sort.HOURS,
+        page=3,
+        rows=50,
+        events={"environment": "", "kind": "LeaseEnded", "text": ""},
+    )
+    assert "page" not in now.address(sort=Sort.NAME), "another order begins at its begin"
+    assert Listing().address() == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"only": "x"}, {"sort": "x"}, {"page": "0"}, {"page": "x"}, {"rows": "101"}, {"window": "x"}],
+)
+def test_nonsense_in_an_address_is_told(wrong: dict[str, str]) -> None:
+    with pytest.raises(NodeProblem):
+        listing(lambda name: wrong.get(name, ""))
