@@ -80,6 +80,8 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "GpuRemoved": lambda d: f"{d['gpu']} is no longer in the node",
     "GpuLost": lambda d: f"{d['gpu']} takes no leases: {d['problem']}",
     "GpuRestored": lambda d: f"{d['gpu']} works again",
+    "GpuTakenOut": lambda d: f"{d['gpu']} is taken out of service by {d['by']}: {d['reason']}",
+    "GpuPutBack": lambda d: f"{d['gpu']} is put back into service by {d['by']}",
     "QuotaOverridden": _quota,
     "QuotaOverrideRemoved": lambda d: f"quota override removed by {d['by']}",
     "GroupsChanged": lambda d: "groups: " + (", ".join(d["groups"]) or "none"),

@@ -162,6 +162,14 @@ class NodeMetrics(Collector):
         for uuid, books in state.gpus.items():
             health.add_metric([uuid], float(books.problem is None))
         yield health
+        serves = GaugeMetricFamily(
+            f"{PREFIX}_gpu_in_service",
+            "0 if an administrator took it out of service",
+            labels=["gpu"],
+        )
+        for uuid in state.gpus:
+            serves.add_metric([uuid], float(uuid not in state.out))
+        yield serves
         leases = GaugeMetricFamily(f"{PREFIX}_leases", "Leases by state", labels=["state"])
         tally = Tally(display_state(state, lease) for lease in state.leases.values())
         for word in DisplayState:

@@ -28,11 +28,23 @@ from ..policy.effects import (
 from ..policy.events import (
     BudgetChanged,
     BudgetsMeasured,
+    GpuLost,
+    GpuPutBack,
+    GpuRestored,
+    GpuTakenOut,
     GrantingChanged,
     LeaseQueued,
     ResumeQueued,
 )
-from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.model import (
+    Allocation,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+)
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
@@ -57,6 +69,7 @@ from .status import (
     NodeFacts,
     Place,
     measured_by_lease,
+    out_of_service,
     places,
     quota_document,
     status_document,
@@ -65,7 +78,17 @@ from .translate import Caller
 from .waits import Waits
 
 #: What changes where requests stand, or why, though nobody is told of an effect.
-_MOVES_QUEUE = (LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged)
+_MOVES_QUEUE = (
+    LeaseQueued,
+    ResumeQueued,
+    GrantingChanged,
+    BudgetsMeasured,
+    BudgetChanged,
+    GpuLost,
+    GpuRestored,
+    GpuTakenOut,
+    GpuPutBack,
+)
 QUEUE_INTERVAL = 1.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
@@ -497,6 +520,11 @@ class Service:
         elif isinstance(decision, core.Done):
             if call.method in (Method.QUOTA_SET, Method.QUOTA_UNSET):
                 conn.reply(call.id, self._quota_row(EnvironmentName(call.params.environment)))
+            elif call.method in (Method.GPU_DRAIN, Method.GPU_RESUME):
+                gpu = call.params.gpu
+                out = out_of_service(state, GpuUuid(gpu), guest.who.viewer)
+                changed = decision.count > 0
+                conn.reply(call.id, {"gpu": gpu, "out_of_service": out, "changed": changed})
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
@@ -660,7 +688,7 @@ class Service:
         lease = state.leases.get(effect.lease)
         if lease is None:
             return
-        notice = translate.park_warning(effect)
+        notice = translate.park_warning(effect, state, lease)
         for guest in tuple(self._guests.values()):
             concerned = effect.lease in guest.leases or guest.watching
             if concerned and guest.who.viewer.is_mine(lease.environment):
