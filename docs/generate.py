@@ -198,7 +198,7 @@ def metrics() -> str:
         open_connections = 0
 
     registry = CollectorRegistry()
-    NodeMetrics(Quiet(), Shut(), registry)  # type: ignore[arg-type]
+    NodeMetrics(Quiet(), Shut(), registry, 1)  # type: ignore[arg-type]
     rows = sorted(
         (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type,
          family.documentation)
@@ -206,8 +206,9 @@ def metrics() -> str:
     )  # fmt: skip
     return (
         "# Metrics\n\nOf a standalone node manager with `--metrics-port`. Names of people are in "
-        "no label. The Jupyter server adds ours to its own `/metrics`.\n\n"
-        + table(("metric", "type", "meaning"), rows)
+        "no label, but for `jupyter_gpushare_environment_…`, which are there only where "
+        "`c.NodeManagerApp.metrics_environments` says for how many. The Jupyter server adds ours "
+        "to its own `/metrics`.\n\n" + table(("metric", "type", "meaning"), rows)
     )
 
 

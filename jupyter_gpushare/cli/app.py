@@ -24,6 +24,7 @@ class GpuShareApp(Verb):
             ("leases", "cli.leases.LeasesApp", "Leases: who holds which GPU."),
             ("release", "cli.release.ReleaseApp", "Give a lease back."),
             ("quota", "cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
+            ("gpu", "cli.gpu.GpuApp", "GPUs: list, drain, resume (administrators)."),
             ("usage", "cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
             ("run", "cli.run.RunApp", "Run any command under a lease."),
             ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),

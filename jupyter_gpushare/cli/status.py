@@ -88,11 +88,22 @@ def gpu_table(gpus: list[dict[str, Any]]) -> str:
                 None if gpu["used"] is None else format_size(gpu["used"]),
                 None if gpu["utilisation"] is None else f"{gpu['utilisation']:.0%}",
                 gpu["tasks"],
-                gpu["health"] if gpu["problem"] is None else f"{gpu['health']}: {gpu['problem']}",
+                health(gpu),
             )
             for gpu in gpus
         ],
     )
+
+
+def health(gpu: dict[str, Any]) -> str:
+    """Whether a GPU works, and serves."""
+    said = str(gpu["health"] if gpu["problem"] is None else f"{gpu['health']}: {gpu['problem']}")
+    out = gpu.get("out_of_service")
+    if out is None:
+        return said
+    left = {0: "empty", 1: "1 lease there"}.get(out["leases"], f"{out['leases']} leases there")
+    service = f"out of service ({left}): {out['reason']}"
+    return service if said == "ok" else f"{said}; {service}"
 
 
 def squatters(gpus: list[dict[str, Any]]) -> list[str]:

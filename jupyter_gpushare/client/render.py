@@ -57,6 +57,7 @@ STATES: Final = {
 """How a lease's derived state is shown: icon and words, so that colour is never needed."""
 
 _HEALTH: Final = {"ok": _State("✓", "ok", _GOOD), "lost": _State("✕", "lost", _BAD)}
+_OUT_OF_SERVICE: Final = _State("▲", "out of service", _WARN)
 
 
 # -- words -------------------------------------------------------------------------------------
@@ -469,12 +470,17 @@ def _problems(status: Document) -> list[str]:
         for gpu in status["gpus"]
         if gpu.get("problem")
     ]
+    out = [
+        f"GPU {_index(gpu)} is out of service: {plain(gpu['out_of_service'].get('reason'))}"
+        for gpu in status["gpus"]
+        if gpu.get("out_of_service")
+    ]
     found = [
         f"GPU {_index(gpu)}: {_squatter(one)}"
         for gpu in status["gpus"]
         for one in gpu.get("squatters") or ()
     ]
-    return [*([plain(problem)] if problem else []), *lost, *found]
+    return [*([plain(problem)] if problem else []), *lost, *out, *found]
 
 
 def _squatter(one: Document) -> str:
@@ -496,6 +502,8 @@ def _percent(share: object) -> str:
 
 def _health(gpu: Document) -> _State:
     health = plain(gpu.get("health"), 20)
+    if health == "ok" and gpu.get("out_of_service"):
+        return _OUT_OF_SERVICE
     return _HEALTH.get(health) or _State("▲", health, _WARN)
 
 

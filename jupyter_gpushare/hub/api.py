@@ -113,6 +113,26 @@ class RevokeHandler(ApiHandler):
         self.answer({"lease": lease, "state": answer["state"]})
 
 
+class DrainHandler(ApiHandler):
+    """Take a GPU out of service."""
+
+    async def post(self, gpu: str) -> None:
+        with refusals():
+            gpu = wishes.checked_gpu(gpu)
+            reason = wishes.json_object(self.request.body, "reason").get("reason")
+            reason = wishes.checked_drain_reason(reason)
+        self.answer(await self.ask_node(Method.GPU_DRAIN, gpu=gpu, reason=reason))
+
+
+class ResumeGpuHandler(ApiHandler):
+    """Put a GPU back into service."""
+
+    async def post(self, gpu: str) -> None:
+        with refusals():
+            gpu = wishes.checked_gpu(gpu)
+        self.answer(await self.ask_node(Method.GPU_RESUME, gpu=gpu))
+
+
 class QuotaHandler(ApiHandler):
     """The viewer's own quota."""
 
@@ -216,6 +236,8 @@ ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/leases/([^/]+)", LeaseHandler),
     (r"api/leases/([^/]+)/pin", PinHandler),
     (r"api/leases/([^/]+)/revoke", RevokeHandler),
+    (r"api/gpus/([^/]+)/drain", DrainHandler),
+    (r"api/gpus/([^/]+)/resume", ResumeGpuHandler),
     (r"api/quota", QuotaHandler),
     (r"api/usage", UsageHandler),
     (r"api/usage/daily", DailyUsageHandler),

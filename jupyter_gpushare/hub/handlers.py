@@ -92,8 +92,10 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
     ``viewer`` is that person with the token by which the Hub knows them.
     """
 
-    #: Whether a browser without a login is sent to the Hub to log in.
-    sends_to_login = False
+    @property
+    def sends_to_login(self) -> bool:
+        """Whether whoever asks without a login is sent to the Hub to log in."""
+        return False
 
     def initialize(self, site: Site) -> None:
         self.site = site
@@ -119,7 +121,9 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         except (web.HTTPError, TimeoutError) as error:
             raise Refusal(NodeProblem("unavailable", HUB_AWAY)) from error
         if model is None:
-            if self.sends_to_login and self.request.method in ("GET", "HEAD"):
+            # Who shows a token that the Hub does not know is a program, and has no login to do.
+            shows = bool(self.hub_auth.get_token(self, in_cookie=False))
+            if self.sends_to_login and not shows and self.request.method in ("GET", "HEAD"):
                 self.redirect(self.get_login_url())
                 return
             raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))

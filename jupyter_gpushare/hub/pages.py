@@ -72,7 +72,9 @@ class Note:
 class PageHandler(ServiceHandler):
     """A page, or a part of it."""
 
-    sends_to_login = True
+    @property
+    def sends_to_login(self) -> bool:
+        return True
 
     def set_default_headers(self) -> None:
         super().set_default_headers()
@@ -318,8 +320,25 @@ class KeepHandler(LeaseFormHandler):
         return Note(f"The GPU is kept for {duration(kept)}." if kept else "It is kept no longer.")
 
 
-class UsageCsvHandler(PageHandler):
-    """One's own GPU-hours by day, for a spreadsheet."""
+class CsvHandler(PageHandler):
+    """A file, for people's spreadsheets and for programs with a token."""
+
+    @property
+    def sends_to_login(self) -> bool:
+        # To a program the page of a login would be a file like any other.
+        return "text/html" in self.request.headers.get("Accept", "")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        if self.sends_to_login:
+            super().write_error(status_code, **kwargs)
+            return
+        said = said_by(kwargs.get("exc_info", (None, None, None))[1])
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish((said or "Something went wrong in the service; its log has the reason.") + "\n")
+
+
+class UsageCsvHandler(CsvHandler):
+    """One's own GPU-hours by day."""
 
     async def get(self) -> None:
         offset = self.offset()
@@ -721,8 +740,56 @@ class RevokeFormHandler(AdminPage):
         self.page("revoke.html", admin=True, node=node, lease=found, reason=reason, mistake=mistake)
 
 
-class AdminCsvHandler(AdminPage):
-    """GPU-hours by environment over a window, for a spreadsheet."""
+class DrainFormHandler(AdminPage):
+    """Take a GPU out of service, with a reason that everybody who waits reads; or put it back."""
+
+    async def get(self) -> None:
+        with refusals():
+            node = self.node_named(self.query("node"))
+            gpu = wishes.checked_gpu(self.query("gpu") or "")
+        await self._form(node, gpu, "", "")
+
+    async def post(self) -> None:
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            gpu = wishes.checked_gpu(self.typed("gpu"))
+        await self.admin_status(node)
+        try:
+            if self.typed("action") == "resume":
+                told = await self.ask(node, Method.GPU_RESUME, gpu=gpu)
+                said = "back in service" if told["changed"] else "in service already"
+                self.leave("admin", _drain_note(f"The GPU is {said}.", told))
+                return
+            typed = self.typed("reason").strip()
+            try:
+                reason = wishes.checked_drain_reason(typed)
+            except NodeProblem:
+                self.set_status(400)
+                most = openapi.LONGEST_DRAIN_REASON
+                mistake = f"1 to {most} characters: everybody who waits reads it."
+                await self._form(node, gpu, typed, mistake)
+                return
+            told = await self.ask(node, Method.GPU_DRAIN, gpu=gpu, reason=reason)
+            said = "; who waits reads why" if told["changed"] else " already, for that reason"
+            note = _drain_note(f"The GPU is out of service{said}.", told)
+        except NodeProblem as problem:
+            note = Note(f"Nothing is changed: {problem.message}", Done.FAILED)
+        self.leave("admin", note)
+
+    async def _form(self, node: str, gpu: str, reason: str, mistake: str) -> None:
+        status = await self.admin_status(node)
+        found = next((view for view in views.gpu_views(status) if view.key == gpu), None)
+        if found is None:
+            raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
+        self.page("drain.html", admin=True, node=node, gpu=found, reason=reason, mistake=mistake)
+
+
+def _drain_note(text: str, told: Mapping[str, Any]) -> Note:
+    return Note(text, Done.DONE if told["changed"] else Done.NOTHING)
+
+
+class AdminCsvHandler(CsvHandler, AdminPage):
+    """GPU-hours by environment over a window."""
 
     async def get(self) -> None:
         window = self.get_argument("window", "1d")
@@ -761,5 +828,6 @@ ROUTES: tuple[tuple[str, type[PageHandler]], ...] = (
     (r"admin", AdminHandler),
     (r"admin/quota", QuotaFormHandler),
     (r"admin/revoke", RevokeFormHandler),
+    (r"admin/drain", DrainFormHandler),
     (r"admin/usage\.csv", AdminCsvHandler),
 )

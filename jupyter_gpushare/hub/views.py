@@ -501,6 +501,8 @@ class GpuView:
     parts: tuple[Part, ...]
     facts: str
     squatters: tuple[str, ...]
+    out: str = ""
+    still: str = ""
 
 
 def gpu_views(status: Json) -> list[GpuView]:
@@ -555,7 +557,17 @@ def _gpu_view(gpu: Json, most_tasks: int, turn: str) -> GpuView:
         + (f" · {turn}" if turn else "")
         + (f" · limits lifted by {words.size(gpu['lifted'])}" if gpu.get("lifted") else ""),
         squatters=tuple(_squatter(one) for one in gpu["squatters"]),
+        **_out_of_service(gpu.get("out_of_service")),
     )
+
+
+def _out_of_service(out: Json | None) -> dict[str, str]:
+    if out is None:
+        return {}
+    by = f" ({out['by']})" if out["by"] else ""
+    left = out["leases"]
+    still = {0: "It is empty.", 1: "1 lease is still there."}
+    return {"out": out["reason"] + by, "still": still.get(left, f"{left} leases are still there.")}
 
 
 def _squatter(one: Json) -> str:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_gpushare._version import __version__
-from jupyter_gpushare.protocol.messages import RUNGS
+from jupyter_gpushare.protocol.messages import LINE_PATTERN, RUNGS
 
 Json = dict[str, Any]
 
 LONGEST_NAME = 256
 LONGEST_REASON = 1024
+LONGEST_DRAIN_REASON = 256
 LONGEST_HISTORY = 1000
 MOST_GPUS = 4096
 MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
@@ -266,6 +267,7 @@ def _schemas() -> Json:
                 "tasks": _COUNT,
                 "health": {"enum": ["ok", "lost"]},
                 "problem": _or_null("string"),
+                "out_of_service": _ref("OutOfService"),
                 "share_mode": {
                     "enum": ["space", "time"],
                     "description": "whether its tasks have a part each, or take turns",
@@ -292,8 +294,22 @@ def _schemas() -> Json:
                         }
                     )
                 ),
-            }
+            },
+            optional=("out_of_service",),  # older node managers say nothing of it
         ),
+        "OutOfService": {
+            "description": "An administrator took the GPU out of service; null: it serves",
+            "anyOf": [
+                _object(
+                    {
+                        "reason": {**_TEXT, "description": "why, in the administrator's words"},
+                        "by": _or_null("string", description="who did it; null: not yours to know"),
+                        "leases": {**_COUNT, "description": "that are still there; 0: it is empty"},
+                    }
+                ),
+                {"type": "null"},
+            ],
+        },
         "Lease": _object(
             {
                 "id": _or_null("string", description="null: another environment's"),
@@ -657,6 +673,24 @@ def _schemas() -> Json:
             },
             closed=True,
         ),
+        "Drain": _object(
+            {
+                "reason": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": LONGEST_DRAIN_REASON,
+                    "pattern": LINE_PATTERN,
+                }
+            },
+            closed=True,
+        ),
+        "GpuService": _object(
+            {
+                "gpu": {**_TEXT, "description": "its UUID"},
+                "out_of_service": _ref("OutOfService"),
+                "changed": {**_FLAG, "description": "false: it was so already"},
+            }
+        ),
         "QuotaWish": _object(
             {
                 "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
@@ -808,6 +842,7 @@ def _query(name: str, schema: Json, description: str) -> Json:
 
 
 _LEASE_ID = _path_parameter("lease", {"type": "string", "pattern": ID_PATTERN})
+_GPU = _path_parameter("gpu", {"type": "string", "pattern": ID_PATTERN})
 _NAME: Json = {
     "type": "string",
     "minLength": 1,
@@ -864,6 +899,22 @@ def _paths(host: Host) -> Json:
                 "LeaseState",
                 404,
                 requestBody=_body("Pin"),
+            ),
+        },
+        "/gpus/{gpu}/drain": {
+            "parameters": [_GPU],
+            "post": operation(
+                "drainGpu",
+                "Take a GPU out of service: it takes nothing new, and empties (admin).",
+                "GpuService",
+                404,
+                requestBody=_body("Drain"),
+            ),
+        },
+        "/gpus/{gpu}/resume": {
+            "parameters": [_GPU],
+            "post": operation(
+                "resumeGpu", "Put a GPU back into service (admin).", "GpuService", 404
             ),
         },
         "/quota": {"get": operation("getQuota", "Your own quota.", "OwnQuota")},

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from jupyter_gpushare.protocol.messages import LINE_PATTERN
 from jupyter_gpushare.protocol.periods import parse_period
 from jupyter_gpushare.protocol.sizes import parse_burst, parse_size
 
@@ -22,6 +23,7 @@ HTTP_STATUS: Final[Mapping[str, int]] = {
     "bad_request": 400,
     "not_allowed": 403,
     "unknown_lease": 404,
+    "unknown_gpu": 404,
     "not_found": 404,
     "over_quota": 409,
     "zero_quota": 409,
@@ -109,13 +111,31 @@ def checked_lease(text: str) -> str:
 
 def checked_reason(reason: object) -> str:
     """Return the words for the owner of a lease that is taken away."""
-    told = isinstance(reason, str) and len(reason) <= openapi.LONGEST_REASON
-    if not told or not re.fullmatch(openapi.TEXT_PATTERN, str(reason)):
+    most = openapi.LONGEST_REASON
+    return _checked_text(reason, most, openapi.TEXT_PATTERN, "the lease's owner reads it")
+
+
+def checked_drain_reason(reason: object) -> str:
+    """Return the words for those who wait while a GPU is out of service."""
+    most = openapi.LONGEST_DRAIN_REASON
+    return _checked_text(reason, most, LINE_PATTERN, "everybody who waits reads it")
+
+
+def _checked_text(reason: object, most: int, pattern: str, who: str) -> str:
+    told = isinstance(reason, str) and len(reason) <= most
+    if not told or not re.fullmatch(pattern, str(reason)):
         raise bad_request(
-            f"'reason' must be a text of 1 to {openapi.LONGEST_REASON} characters, none of "
-            "them control characters: the lease's owner reads it."
+            f"'reason' must be a text of 1 to {most} characters, none of them control "
+            f"characters: {who}."
         )
     return str(reason)
+
+
+def checked_gpu(text: str) -> str:
+    """Return a GPU's UUID, or say that there is no such GPU."""
+    if not re.fullmatch(openapi.ID_PATTERN, text):
+        raise NodeProblem("unknown_gpu", "There is no such GPU: name it by its UUID.")
+    return text
 
 
 def checked_pin(body: Mapping[str, Any]) -> float | None:

@@ -552,6 +552,13 @@ class NodeManagerApp(JupyterApp):
         config=True
     )
     metrics_address = Unicode("127.0.0.1", help="Address of Prometheus metrics.").tag(config=True)
+    metrics_environments = Integer(
+        0,
+        min=0,
+        max=10_000,
+        help="""Metrics by environment for at most so many of them; all others count together as
+        "(others)". 0: none. They name people to whoever reads the metrics.""",
+    ).tag(config=True)
     log_style = Enum(
         [style.value for style in LogStyle],
         LogStyle.PLAIN.value,
@@ -760,7 +767,11 @@ class NodeManagerApp(JupyterApp):
                 from .metrics import serve_metrics
 
                 exporter, _thread = serve_metrics(
-                    manager, transport, self.metrics_address, self.metrics_port
+                    manager,
+                    transport,
+                    self.metrics_address,
+                    self.metrics_port,
+                    self.metrics_environments,
                 )
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)

@@ -133,6 +133,8 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "GpuRemoved": lambda d: f"{d['gpu']} is no longer in the node",
     "GpuLost": lambda d: f"{d['gpu']} takes no leases: {d['problem']}",
     "GpuRestored": lambda d: f"{d['gpu']} works again",
+    "GpuTakenOut": lambda d: f"{d['gpu']} is taken out of service by {d['by']}: {d['reason']}",
+    "GpuPutBack": lambda d: f"{d['gpu']} is put back into service by {d['by']}",
     "QuotaOverridden": _quota,
     "QuotaOverrideRemoved": lambda d: f"has the configured quota again, by {d['by']}",
     "GroupQuotaOverridden": _quota,

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from .hubapi import HubApi, HubUnreachable
 from .identity import IdentityRefused, Peer, Principal
+from .troubles import Trouble
 
 #: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
 REMEMBERED: Final = 10_000
@@ -110,6 +111,7 @@ class HubIdentity:
         self._now = now
         self._host_admins = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
         self._log = log or logging.getLogger(__name__)
+        self._scopes_trouble = Trouble(self._log, now, "The Hub tells people's groups again")
         # Two, or a flood of bad tokens would push the good ones out.
         self._good: OrderedDict[str, _Known] = OrderedDict()
         self._bad: OrderedDict[str, _Known] = OrderedDict()
@@ -251,13 +253,12 @@ class HubIdentity:
         answer = await self._api.get("users", name, token=self._own_token)
         model = answer.body
         if answer.status != 200 or not isinstance(model, Mapping):
-            self._log.error(
-                "The Hub did not tell the groups of %r (HTTP %d): give this service the scopes "
-                "read:users:name, read:users:groups and read:roles:users",
-                name,
-                answer.status,
+            self._scopes_trouble.came(
+                f"The Hub did not tell people's groups (HTTP {answer.status}): give this service "
+                "the scopes read:users:name, read:users:groups and read:roles:users"
             )
             raise HubUnreachable("it does not let the node manager read users")
+        self._scopes_trouble.is_over()
         groups = model.get("groups")
         names = groups if isinstance(groups, list) else []
         servers = model.get("servers")

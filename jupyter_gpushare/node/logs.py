@@ -20,7 +20,7 @@ from typing import Any, Final
 from ..policy import events as ev
 from ..policy.core import Decision, Grant, Refuse, Wait
 from ..policy.effects import Signal
-from ..policy.model import EndReason, LeaseId
+from ..policy.model import EndReason, GpuUuid, LeaseId
 from ..policy.state import State
 from ..protocol.errors import Reason
 from ..protocol.messages import CallId
@@ -167,6 +167,12 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ev.GpuRemoved: (_WARNING, "gpu.removed", lambda e: {"gpu": e.gpu}),
     ev.GpuLost: (_ERROR, "gpu.lost", lambda e: {"gpu": e.gpu, "problem": e.problem}),
     ev.GpuRestored: (_INFO, "gpu.restored", lambda e: {"gpu": e.gpu}),
+    ev.GpuTakenOut: (
+        _INFO,
+        "gpu.out_of_service",
+        lambda e: {"gpu": e.gpu, "why": e.reason, "by": e.by},
+    ),
+    ev.GpuPutBack: (_INFO, "gpu.back_in_service", lambda e: {"gpu": e.gpu, "by": e.by}),
     ev.QuotaOverridden: (_INFO, "quota.set", _quota),
     ev.QuotaOverrideRemoved: (
         _INFO,
@@ -292,6 +298,8 @@ class EventLog:
         call, in_detail = outcome.call, self._log.isEnabledFor(_DEBUG)
         for event in outcome.events:
             self._event(event, outcome)
+            if isinstance(event, (ev.GpuTakenOut, ev.ClaimMoved)) and _is_empty(event.gpu, state):
+                say(self._log, _INFO, "gpu.empty", call=call, gpu=event.gpu)
         for effect in outcome.effects:
             if isinstance(effect, Signal):
                 pid, action = effect.process.pid, effect.action.value
@@ -325,6 +333,11 @@ class EventLog:
             request = None
         if self._log.isEnabledFor(level):
             say(self._log, level, name, call=outcome.call, request=request, **fields(event))
+
+
+def _is_empty(gpu: GpuUuid, state: State) -> bool:
+    """Whether a GPU is out of service, and nobody is left there."""
+    return gpu in state.out and all(uuid != gpu for _lease, uuid in state.claims)
 
 
 def _decided(decision: Decision) -> str:

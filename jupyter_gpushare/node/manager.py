@@ -33,6 +33,7 @@ from .ledger import Ledger, LedgerError, UsageRow
 from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
+from .troubles import Trouble
 
 BATCH = 512
 #: So many who have spent their GPU-hours are told when they have some again; who waits first.
@@ -144,6 +145,17 @@ class Manager:
         self._log = log or logging.getLogger(__name__)
         #: Whoever only looks on is called through this.
         self.observers = Observers(clock.boot, self._log)
+
+        def trouble(over: str) -> Trouble:
+            return Trouble(self._log, clock.boot, over)
+
+        self._ledger_trouble = trouble("The ledger is written again")
+        self._snapshot_trouble = trouble("Snapshots are written again")
+        self._tidy_trouble = trouble("The ledger is tidied again")
+        self._budget_trouble = trouble("GPU-hour budgets are read again")
+        self._list_trouble = trouble("The GPUs are listed again")
+        self._measure_trouble = trouble("The GPUs are measured again")
+        self._process_trouble = trouble("Processes are watched again")
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
         self._backlog: list[Event] = []
         self._is_broken = False
@@ -302,8 +314,9 @@ class Manager:
         try:
             await loop.run_in_executor(self._ledger_thread, self.ledger.append, records)
         except LedgerError as error:
-            self._log.error("The ledger refused %d records: %s", len(records), error)
+            self._ledger_trouble.came(f"The ledger refused new records: {error}")
             return error
+        self._ledger_trouble.is_over()
         self._failpoint(Failpoint.AFTER_APPEND)
         self._since_snapshot += len(records)
         return None
@@ -365,7 +378,9 @@ class Manager:
             await loop.run_in_executor(self._ledger_thread, self.ledger.write_snapshot, records)
         except LedgerError as error:
             # The history before it is still there, so nothing is lost.
-            self._log.error("No snapshot could be written: %s", error)
+            self._snapshot_trouble.came(f"No snapshot could be written: {error}")
+        else:
+            self._snapshot_trouble.is_over()
 
     async def _tidy_loop(self) -> None:
         """Forget history past its limit in small steps, between which grants are written."""
@@ -380,7 +395,9 @@ class Manager:
                 ):
                     pass
             except LedgerError as error:
-                self._log.error("The ledger could not be tidied: %s", error)
+                self._tidy_trouble.came(f"The ledger could not be tidied: {error}")
+            else:
+                self._tidy_trouble.is_over()
 
     # -- effects ------------------------------------------------------------
 
@@ -405,11 +422,13 @@ class Manager:
                 self._process_gone(process)
         except ProcessError as error:
             # The lease stands and the heartbeat guards it; descriptors may be free again soon.
-            self._log.error("%s It is tried again.", error)
+            self._process_trouble.came(f"{error} It is tried again.")
             loop = asyncio.get_running_loop()
             self._retries[process] = loop.call_later(self._retry_interval, self._watch, process)
         else:
             self._retries.pop(process, None)
+            if not self._retries:
+                self._process_trouble.is_over()
 
     def _process_gone(self, process: ProcessId) -> None:
         self.ask(cmd.ProcessGone(self.clock.boot(), process))
@@ -431,8 +450,9 @@ class Manager:
         try:
             gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
         except InventoryError as error:
-            self._log.error("The GPUs could not be listed: %s", error)
+            self._list_trouble.came(f"The GPUs could not be listed: {error}")
             return
+        self._list_trouble.is_over()
         if {gpu.uuid: gpu for gpu in gpus} != {
             uuid: books.gpu for uuid, books in self.state.gpus.items()
         }:
@@ -445,11 +465,11 @@ class Manager:
         try:
             readings = await loop.run_in_executor(self._inventory_thread, self.inventory.read)
         except InventoryError as error:
-            if self.readings.problem != str(error):
-                self._log.error("The GPUs could not be measured: %s", error)
+            self._measure_trouble.came(f"The GPUs could not be measured: {error}")
             self.readings.problem = str(error)
             self._tell_measured()
             return
+        self._measure_trouble.is_over()
         self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
         self.samples.add(self.clock.wall(), readings)
         await self.submit(cmd.Observe(at, readings, self.clock.boot()))
@@ -497,8 +517,11 @@ class Manager:
         try:
             rows = await self.in_ledger(read)
         except LedgerError as error:
-            self._log.error("What was spent of GPU-hour budgets could not be read: %s", error)
+            self._budget_trouble.came(
+                f"What was spent of GPU-hour budgets could not be read: {error}"
+            )
             return
+        self._budget_trouble.is_over()
         spent = tuple(
             (EnvironmentName(row.environment), row.gpu_seconds_held / 3600.0)
             for row in rows

@@ -1,4 +1,7 @@
-"""Prometheus metrics of a standalone node manager. No names of people in labels."""
+"""Prometheus metrics of a standalone node manager.
+
+Names of people are in labels only where an administrator asks for them.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ from ..policy.model import (
 )
 from ..policy.state import State
 from ..protocol.errors import Reason
+from .environment_metrics import EnvironmentMetrics
 from .manager import Manager, Outcome
 from .status import DisplayState, display_state
 
@@ -64,7 +68,9 @@ class NodeMetrics(Collector):
     The state is immutable, so reading it from the exporter's thread is safe.
     """
 
-    def __init__(self, manager: Manager, door: Door, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, manager: Manager, door: Door, registry: CollectorRegistry, environments: int = 0
+    ) -> None:
         self._manager = manager
         self._door = door
         self._events = Counter(
@@ -102,6 +108,10 @@ class NodeMetrics(Collector):
         # Heart-beats come by the thousand: their child is not looked up each time.
         self._written, self._unwritten = (self._decisions.labels(word) for word in ("yes", "no"))
         self._moves = Moves(registry)
+        self._environments = None
+        if environments:
+            clock = manager.clock.boot
+            self._environments = EnvironmentMetrics(environments, manager.state, clock)
         manager.listeners.append(self._heard)
         registry.register(self)
 
@@ -121,6 +131,8 @@ class NodeMetrics(Collector):
             elif isinstance(event, HeartbeatLost):
                 self._stalls.inc()
             self._moves.heard(event, state)
+            if self._environments is not None:
+                self._environments.heard(event)
         (self._written if durable else self._unwritten).observe(outcome.seconds)
 
     def collect(self) -> Iterator[Any]:
@@ -162,6 +174,14 @@ class NodeMetrics(Collector):
         for uuid, books in state.gpus.items():
             health.add_metric([uuid], float(books.problem is None))
         yield health
+        serves = GaugeMetricFamily(
+            f"{PREFIX}_gpu_in_service",
+            "0 if an administrator took it out of service",
+            labels=["gpu"],
+        )
+        for uuid in state.gpus:
+            serves.add_metric([uuid], float(uuid not in state.out))
+        yield serves
         leases = GaugeMetricFamily(f"{PREFIX}_leases", "Leases by state", labels=["state"])
         tally = Tally(display_state(state, lease) for lease in state.leases.values())
         for word in DisplayState:
@@ -194,6 +214,8 @@ class NodeMetrics(Collector):
         age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
         yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
         yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+        if self._environments is not None:
+            yield from self._environments.collect(state)
 
     def _parked(self, state: State) -> Iterator[Any]:
         family = GaugeMetricFamily(
@@ -343,8 +365,10 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
 
 
-def serve_metrics(manager: Manager, door: Door, address: str, port: int) -> tuple[Any, Any]:
+def serve_metrics(
+    manager: Manager, door: Door, address: str, port: int, environments: int = 0
+) -> tuple[Any, Any]:
     """Serve ``http://address:port/metrics`` from a thread; returns the server and the thread."""
     registry = CollectorRegistry()
-    NodeMetrics(manager, door, registry)
+    NodeMetrics(manager, door, registry, environments)
     return start_http_server(port, address, registry)

@@ -29,11 +29,23 @@ from ..policy.events import (
     ActivityChanged,
     BudgetChanged,
     BudgetsMeasured,
+    GpuLost,
+    GpuPutBack,
+    GpuRestored,
+    GpuTakenOut,
     GrantingChanged,
     LeaseQueued,
     ResumeQueued,
 )
-from ..policy.model import Allocation, EndReason, EnvironmentName, LeaseId, LeasePhase, ProcessId
+from ..policy.model import (
+    Allocation,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+)
 from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
@@ -63,6 +75,7 @@ from .status import (
     environment_quota,
     group_quota,
     measured_by_lease,
+    out_of_service,
     places,
     quota_document,
     status_document,
@@ -73,7 +86,7 @@ from .waits import Waits
 #: What changes where requests stand, or why, though nobody is told of an effect.
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
-    ActivityChanged,
+    *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
 )
 QUEUE_INTERVAL = 1.0
 #: Seconds after which who waits is told again, though nothing changed: estimates grow old.
@@ -572,6 +585,11 @@ class Service:
         elif isinstance(decision, core.Done):
             if call.method is Method.QUOTA_UNSET:
                 conn.reply(call.id, self._quota_answer(call.params))
+            elif call.method in (Method.GPU_DRAIN, Method.GPU_RESUME):
+                gpu = call.params.gpu
+                out = out_of_service(state, GpuUuid(gpu), guest.who.viewer)
+                changed = decision.count > 0
+                conn.reply(call.id, {"gpu": gpu, "out_of_service": out, "changed": changed})
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
@@ -736,7 +754,7 @@ class Service:
         lease = state.leases.get(effect.lease)
         if lease is None:
             return
-        notice = translate.park_warning(effect)
+        notice = translate.park_warning(effect, state, lease)
         for guest in tuple(self._guests.values()):
             concerned = effect.lease in guest.leases or guest.watching
             if concerned and guest.who.viewer.is_mine(lease.environment):

@@ -24,6 +24,7 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    ParkReason,
     PriorityClass,
     ProcessId,
     Quota,
@@ -384,7 +385,7 @@ def _gpu(
         "memory": books.gpu.memory,
         "reserved": books.reserved,
         "unleased": books.unleased,
-        "free": max(0, books.free) if books.problem is None else 0,
+        "free": max(0, books.free) if books.problem is None and uuid not in state.out else 0,
         "used": reading.used if reading else None,
         "mine": _reserved(state, viewer.environment, uuid),
         "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
@@ -392,6 +393,7 @@ def _gpu(
         "tasks": books.tasks,
         "health": "ok" if books.problem is None else "lost",
         "problem": books.problem,
+        "out_of_service": out_of_service(state, uuid, viewer),
         "squatters": [
             {"pid": _pid(process, viewer), "memory": flag.memory, "kind": kind.value}
             for (gpu, process, kind), flag in sorted(
@@ -399,6 +401,18 @@ def _gpu(
             )
             if gpu == uuid
         ],
+    }
+
+
+def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> dict[str, Any] | None:
+    """Why a GPU is out of service, and how many leases are still there; ``None``: it serves."""
+    out = state.out.get(uuid)
+    if out is None:
+        return None
+    return {
+        "reason": out.reason,
+        "by": out.by if viewer.admin else None,
+        "leases": sum(gpu == uuid for _lease, gpu in state.claims),
     }
 
 
@@ -490,7 +504,9 @@ def _parking(lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig) 
     parked, warning = lease.parked, None
     if lease.warned_at is not None and lease.warned_for is not None:
         at = lease.warned_at + config.notify_before + offset
-        warning = {"reason": lease.warned_for.value, "at": at}
+        # Older panels know no other word; `gpus` say that one is out of service.
+        out = lease.warned_for is ParkReason.OUT_OF_SERVICE
+        warning = {"reason": (ParkReason.IDLE if out else lease.warned_for).value, "at": at}
     ability = None
     if lease.ability is not None:
         ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from ..policy import commands as cmd
-from ..policy import core, memory
+from ..policy import core, memory, out_of_service
 from ..policy.config import PolicyConfig
 from ..policy.effects import AskBack, TellBudget, TellLimit, TellOverLimit, WarnOfParking
 from ..policy.explain import (
@@ -27,6 +27,7 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     Movable,
+    ParkReason,
     Period,
     PriorityClass,
     ProcessId,
@@ -216,6 +217,12 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment
     ),
+    msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeGpuOut(
+        at, GpuUuid(p.gpu), p.reason, who.environment
+    ),
+    msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutGpuBack(
+        at, GpuUuid(p.gpu), who.environment
+    ),
 }
 
 # Only an administrator may call these.
@@ -225,6 +232,8 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.QUOTA_SET,
         msg.Method.QUOTA_UNSET,
         msg.Method.LEASE_REVOKE,
+        msg.Method.GPU_DRAIN,
+        msg.Method.GPU_RESUME,
     }
 )
 
@@ -286,7 +295,7 @@ def park_notice(
     return {
         "lease": effect.lease,
         "reason": effect.reason.value,
-        "message": ask_back_text(effect.reason),
+        "message": ask_back_text(effect.reason, _why_out(state, lease, effect.reason)),
         "gpus": [
             {
                 "uuid": part.gpu,
@@ -298,6 +307,13 @@ def park_notice(
             for part in lease.allocations
         ],
     }
+
+
+def _why_out(state: State, lease: Lease, reason: ParkReason) -> str:
+    """The words of the admin who took a GPU of this lease out of service."""
+    if reason is not ParkReason.OUT_OF_SERVICE:
+        return ""
+    return out_of_service.text(state, [part.gpu for part in lease.allocations])
 
 
 def limit_notice(effect: TellLimit) -> dict[str, Any]:
@@ -321,13 +337,15 @@ def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig)
     }
 
 
-def park_warning(effect: WarnOfParking) -> dict[str, Any]:
+def park_warning(effect: WarnOfParking, state: State, lease: Lease) -> dict[str, Any]:
     """What the people of an idle task are told ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
         "reason": effect.reason.value,
         "seconds": effect.seconds,
-        "message": park_warning_text(effect.reason, effect.seconds),
+        "message": park_warning_text(
+            effect.reason, effect.seconds, _why_out(state, lease, effect.reason)
+        ),
     }
 
 

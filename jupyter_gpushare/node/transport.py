@@ -38,6 +38,7 @@ from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
 from .identity import Identity, IdentityRefused, Peer, Principal
 from .logs import RefusalLog, call_tag
+from .troubles import Trouble
 
 SO_PEERPIDFD: Final = 77
 _UCRED: Final = struct.Struct("3i")
@@ -115,10 +116,12 @@ class Connection(asyncio.Protocol):
             self.process = self._home.identify_process(self.peer)
         except OSError as error:
             # Out of descriptors, say: this one client is told, and may come again.
-            self._home.log.error("Connection %d could not be looked at: %s", self.id, error)
+            self._home.looks_trouble.came(f"A connection could not be looked at: {error}")
             why = f"The node manager cannot look at the calling process now: {error.strerror}."
             self.error(None, DOMAIN_ERROR, Reason.UNAVAILABLE, why)
             self.close()
+        else:
+            self._home.looks_trouble.is_over()
         if self.peer.pidfd is not None:
             # It has shown that the pid is the peer's; ten thousand need not stay open.
             os.close(self.peer.pidfd)
@@ -400,6 +403,7 @@ class Transport:
         self.handler = handler
         self.identify_process = identify_process
         self.log = log or logging.getLogger(__name__)
+        self.looks_trouble = Trouble(self.log, self.now, "Connections are looked at again")
         #: Calls and connections that were answered with an error.
         self.refusals = Counter({reason: 0 for reason in Reason})
         self._refusal_log = RefusalLog(self.log)

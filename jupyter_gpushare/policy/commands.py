@@ -11,6 +11,7 @@ from .model import (
     EnvironmentName,
     Gpu,
     GpuReading,
+    GpuUuid,
     LeaseId,
     Movable,
     ProcessId,
@@ -239,6 +240,23 @@ class Revoke(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeGpuOut(Command):
+    """An admin takes a GPU out of service: it takes nothing new, and empties."""
+
+    gpu: GpuUuid
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class PutGpuBack(Command):
+    """An admin puts a GPU back into service."""
+
+    gpu: GpuUuid
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
 class EndKernel(Command):
     """The Jupyter server says that a kernel ended. ``pid`` narrows it to one process."""
 
@@ -349,6 +367,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         EndTurn,
         Release,
         Revoke,
+        TakeGpuOut,
+        PutGpuBack,
         EndKernel,
         SetQuota,
         UnsetQuota,

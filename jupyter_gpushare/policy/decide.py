@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from . import commands as cmd
-from . import elastic, explain, memory, parking, quota_commands, trimming, turns
+from . import elastic, explain, memory, out_of_service, parking, quota_commands, trimming, turns
 from . import events as ev
 from .config import PolicyConfig
 from .draft import Decision, Done, Draft, Grant, Refuse, Step, Wait
@@ -159,7 +159,8 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
-            return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
+            out = out_of_service.text(state, state.gpus)
+            return Refuse(RefusalReason.NO_RESOURCES, _joined(explain.NOT_NOW, out))
     return None
 
 
@@ -204,7 +205,12 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)
-    return Wait(name, _no_room_text(draft.state, lease, draft.config, room, ahead))
+    text = _no_room_text(draft.state, lease, draft.config, room, ahead)
+    return Wait(name, _joined(text, out_of_service.text(draft.state, draft.state.gpus)))
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _no_room_text(
@@ -273,7 +279,8 @@ def why_waiting(
         cached = trimming.why(state, config, waiting, at)
         text = _no_room_text(state, waiting, config, result, ahead)
         left = parking.residue_why(state, config, waiting)
-        text = " ".join(part for part in (text, cached, left) if part)
+        out = out_of_service.text(state, state.gpus)
+        text = _joined(text, out, cached, left)
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
@@ -293,6 +300,8 @@ def _held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float |
     lease = state.leases[name]
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
         return _spent_text(state, lease.environment, config, at)
+    if state.lacks_gpus(lease):
+        return out_of_service.why_lacking(state, lease)
     return explain.DRAINING
 
 
@@ -454,6 +463,9 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
         return unknown_lease()
     if lease.phase is not LeasePhase.HELD:
         return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PIN)
+    if draft.state.leaves(lease) and command.seconds != 0:
+        text = out_of_service.text(draft.state, [part.gpu for part in lease.allocations])
+        return Refuse(RefusalReason.NOT_ALLOWED, f"{text} {explain.LEAVES}")
     limit = draft.config.pin_limit
     if limit <= 0:
         return Refuse(RefusalReason.NOT_ALLOWED, explain.NO_PINS)
@@ -573,7 +585,8 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(fit(draft, lease), Granted):
-            return Refuse(RefusalReason.NO_RESOURCES, explain.NOT_NOW)
+            out = out_of_service.text(state, state.gpus)
+            return Refuse(RefusalReason.NO_RESOURCES, _joined(explain.NOT_NOW, out))
     ahead = len(state.queue.waiting)
     bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
     draft.emit(
@@ -603,6 +616,12 @@ def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
     draft.end(lease, EndReason.REVOKED, command.reason, command.by)
     serve(draft)
     return Done(lease.id)
+
+
+def _take_gpu_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
+    decision = out_of_service.take_out(draft, command)
+    _ask_back(draft)
+    return decision
 
 
 def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
@@ -763,6 +782,8 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.EndTurn: _end_turn,
     cmd.Release: _release,
     cmd.Revoke: _revoke,
+    cmd.TakeGpuOut: _take_gpu_out,
+    cmd.PutGpuBack: out_of_service.put_back,
     cmd.EndKernel: _end_kernel,
     cmd.SetQuota: quota_commands.set_quota,
     cmd.UnsetQuota: quota_commands.unset_quota,

@@ -89,7 +89,7 @@ def adjust(
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
     told: dict[LeaseId, list[Allocation]] = {}
     for uuid, books in sorted(state.gpus.items()):
-        if books.problem is not None:
+        if books.problem is not None or uuid in state.out:
             continue
         spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
         kept_free = headroom(config, books.gpu)

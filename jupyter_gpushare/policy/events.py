@@ -87,6 +87,23 @@ class GpuRestored(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTakenOut(Event):
+    """An admin took a GPU out of service, or said another reason for it."""
+
+    gpu: GpuUuid
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPutBack(Event):
+    """An admin put a GPU back into service."""
+
+    gpu: GpuUuid
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
 class UnleasedChanged(Event):
     """Bytes on a GPU measured as used by anyone without a lease, or beyond one."""
 
@@ -610,6 +627,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         GpuRemoved,
         GpuLost,
         GpuRestored,
+        GpuTakenOut,
+        GpuPutBack,
         UnleasedChanged,
         QuotasConfigured,
         QuotaOverridden,

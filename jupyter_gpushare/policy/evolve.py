@@ -22,6 +22,7 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    OutOfService,
     Parked,
     Period,
     PriorityClass,
@@ -36,7 +37,12 @@ def evolve(state: State, event: ev.Event) -> State:
 
     Raises :class:`InvariantBroken` when the event contradicts the state.
     """
-    return _EVOLVE[type(event)](state, event)
+    after = _EVOLVE[type(event)](state, event)
+    changes = isinstance(event, _CHANGES_WHO_LACKS) and after.queue.waiting
+    if changes and (after.misses_gpus or state.misses_gpus):
+        for item in sorted(after.queue.waiting.values(), key=lambda item: item.order):
+            after = _in_line(after, item.lease)
+    return after
 
 
 def _gpu(state: State, gpu: GpuUuid) -> GpuState:
@@ -96,6 +102,14 @@ def _gpu_lost(state: State, event: ev.GpuLost) -> State:
 
 def _gpu_restored(state: State, event: ev.GpuRestored) -> State:
     return _put_gpu(state, replace(_gpu(state, event.gpu), problem=None))
+
+
+def _gpu_taken_out(state: State, event: ev.GpuTakenOut) -> State:
+    return replace(state, out=state.out.set(event.gpu, OutOfService(event.reason, event.by)))
+
+
+def _gpu_put_back(state: State, event: ev.GpuPutBack) -> State:
+    return replace(state, out=drop(state.out, event.gpu))
 
 
 def _unleased_changed(state: State, event: ev.UnleasedChanged) -> State:
@@ -644,12 +658,30 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
     return state
 
 
+#: After these somebody who waits may lack GPUs (`State.lacks_gpus`), or lack them no more.
+_CHANGES_WHO_LACKS: Final = (
+    ev.GpuFound,
+    ev.GpuRemoved,
+    ev.GpuLost,
+    ev.GpuRestored,
+    ev.GpuTakenOut,
+    ev.GpuPutBack,
+    ev.QuotasConfigured,
+    ev.QuotaOverridden,
+    ev.QuotaOverrideRemoved,
+    ev.GroupsChanged,
+    ev.LeaseGranted,
+    ev.ClaimMoved,
+)
+
 _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.BootSeen: _boot_seen,
     ev.GpuFound: _gpu_found,
     ev.GpuRemoved: _gpu_removed,
     ev.GpuLost: _gpu_lost,
     ev.GpuRestored: _gpu_restored,
+    ev.GpuTakenOut: _gpu_taken_out,
+    ev.GpuPutBack: _gpu_put_back,
     ev.UnleasedChanged: _unleased_changed,
     ev.QuotasConfigured: _quotas_configured,
     ev.QuotaOverridden: _quota_overridden,

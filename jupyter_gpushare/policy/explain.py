@@ -304,21 +304,26 @@ _PARK_BECAUSE: Final = {
     ParkReason.IDLE: "that is the rule here",
     ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
     ParkReason.OVER_LIMIT: "it uses more of it than it may",
+    ParkReason.OUT_OF_SERVICE: "that GPU is taken out of service",
 }
 
 
-def ask_back_text(reason: ParkReason) -> str:
-    """Why an idle task is asked for its GPUs."""
-    because = _PARK_BECAUSE[reason]
+def ask_back_text(reason: ParkReason, detail: str = "") -> str:
+    """Why an idle task is asked for its GPUs; ``detail`` goes before what the reason says."""
+    because = detail or _PARK_BECAUSE[reason]
+    because = because.removesuffix(".")
     return f"This kernel was idle for a while, so its GPU is taken back: {because}."
 
 
-def park_warning_text(reason: ParkReason, seconds: float) -> str:
+def park_warning_text(reason: ParkReason, seconds: float, detail: str = "") -> str:
     """What the people of an idle task are told before it is asked for its GPUs."""
-    because = _PARK_BECAUSE[reason]
+    because = (detail or _PARK_BECAUSE[reason]).removesuffix(".")
+    keep = (
+        "" if reason is ParkReason.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
+    )
     return (
         f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
-        "Your variables are kept. Run a cell or `%gpushare pin` to keep it."
+        f"Your variables are kept.{keep}"
     )
 
 
@@ -357,6 +362,25 @@ def pin_limit_text(limit: float) -> str:
     )
 
 
+def missing_text(index: int, what: str, reason: str) -> str:
+    """What everybody is told of a GPU that is out of service, or does not work."""
+    return f"GPU {index} {what}: {reason}" + ("" if reason.endswith((".", "!", "?")) else ".")
+
+
+#: Most GPUs out of service that one sentence names with their reasons.
+MOST_NAMED: Final = 3
+NEEDS_THEM_BACK: Final = "What is left is not enough: it is granted when they are back."
+OWN_THERE: Final = (
+    "Your own tasks there go on and count against your quota: it is granted when they end."
+)
+BOUND_THERE: Final = (
+    "What this task has left there cannot go to another GPU: it goes on when that one is back. "
+    "Restarting the kernel drops it and gets another."
+)
+LEAVES: Final = "It cannot be kept; the kernel's variables are."
+NO_SUCH_GPU: Final = (
+    "This node has no such GPU. `jupyter gpushare gpu list` shows those that it has."
+)
 NO_PINS = "The administrator does not let idle kernels keep their GPUs (pin_limit is 0)."
 NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
 DRAINING = (

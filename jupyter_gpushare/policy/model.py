@@ -95,6 +95,7 @@ class ParkReason(Enum):
     IDLE = "idle"
     BUDGET_SPENT = "budget_spent"
     OVER_LIMIT = "over_limit"
+    OUT_OF_SERVICE = "out_of_service"
 
 
 class Rung(Enum):
@@ -135,6 +136,7 @@ class RefusalReason(Enum):
     BUDGET_SPENT = "budget_spent"
     TOO_LARGE = "too_large"
     UNKNOWN_LEASE = "unknown_lease"
+    UNKNOWN_GPU = "unknown_gpu"
     NOT_ALLOWED = "not_allowed"
     BAD_REQUEST = "bad_request"
     RATE_LIMITED = "rate_limited"
@@ -178,6 +180,14 @@ class Gpu:
     name: str
     memory: Bytes
     simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfService:
+    """An admin took a GPU out of service: ``reason`` says why, to everybody who waits."""
+
+    reason: str
+    by: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,6 +9,8 @@ What counts as idle: no cell runs, and the driver saw the task's own kernels at
 work for less than ``busy_utilisation`` of the time. A GPU that is only kept warm
 is idle. A parked task that left something on its GPUs is asked again, to give
 that too, when somebody needs it.
+
+Who is on a GPU that is out of service is asked as soon as it is idle, to leave nothing there.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
-    Movable,
     ParkReason,
     ParkWhen,
     Rung,
@@ -39,6 +40,7 @@ from .model import (
 )
 from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
+from .watchdog import QUIET
 
 #: Seconds for which an answer is waited for before others are asked, too.
 ANSWER_WITHIN: Final = 10.0
@@ -107,26 +109,34 @@ def idle_since(state: State, lease: Lease) -> float:
     return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
 
 
+def _patience(state: State, lease: Lease, config: PolicyConfig) -> float:
+    """Seconds after which an idle lease may be asked back; 0: never."""
+    if not can_be_asked(state, lease):
+        return 0.0
+    seconds = timeout(state, lease, config)
+    return min(seconds or QUIET, QUIET) if state.leaves(lease) else seconds
+
+
 def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     """Boot time until which this idle lease keeps its GPUs whoever waits; ``None``: for ever."""
-    seconds = timeout(state, lease, config) if can_be_asked(state, lease) else 0.0
+    seconds = _patience(state, lease, config)
     if not seconds:
         return None
     kept = idle_since(state, lease) + max(seconds, config.min_idle)
-    return max(kept, lease.pinned_until or 0.0)
+    return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
 
 
 def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     """Boot time from which this lease may be asked back; ``None``: it may not."""
-    seconds = timeout(state, lease, config) if can_be_asked(state, lease) else 0.0
+    seconds = _patience(state, lease, config)
     if not seconds:
         return None
-    seconds = max(seconds, config.min_idle)
+    seconds, leaves = max(seconds, config.min_idle), state.leaves(lease)
     since = idle_since(state, lease)
     if lease.has_residue:
         due_at = since  # nobody is disturbed any more
     else:
-        due_at = max(since + seconds, lease.pinned_until or 0.0)
+        due_at = max(since + seconds, 0.0 if leaves else lease.pinned_until or 0.0)
         if config.notify_before and lease.warned_at is None:
             due_at = max(since, due_at - config.notify_before)
         elif lease.warned_at is not None:
@@ -135,7 +145,7 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
         return due_at
     # An ask that nobody answered may have gone astray.
     again = min(seconds, ASK_AGAIN) if lease.is_asked else seconds
-    if lease.has_residue:  # half as often each time: it may have nothing more to give
+    if lease.has_residue or leaves:  # half as often each time: it may have nothing more to give
         again = min(ASK_SELDOM, ASK_AGAIN * 2.0 ** min(lease.asks - 1, 6))
     return max(due_at, lease.asked_at + again)
 
@@ -169,9 +179,19 @@ def must_warn(lease: Lease, config: PolicyConfig, at: float) -> bool:
 
 
 def _reason(state: State, lease: Lease, config: PolicyConfig) -> ParkReason:
+    if state.leaves(lease):
+        return ParkReason.OUT_OF_SERVICE
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
         return ParkReason.BUDGET_SPENT
     return ParkReason.IDLE if config.park_when is ParkWhen.ALWAYS else ParkReason.CONTENDED
+
+
+def _is_for_others(state: State, lease: Lease, config: PolicyConfig) -> bool:
+    """Whether it is asked only if that helps somebody who waits."""
+    reason = _reason(state, lease, config)
+    if reason is ParkReason.OUT_OF_SERVICE:
+        return False
+    return reason is ParkReason.CONTENDED or lease.has_residue
 
 
 def _has_line(state: State) -> bool:
@@ -186,8 +206,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
         at = due(state, lease, config)
         if at is None:
             continue
-        contended = _reason(state, lease, config) is ParkReason.CONTENDED
-        if not contended and not lease.has_residue:
+        if not _is_for_others(state, lease, config):
             result = min(result, at)
         elif _has_line(state):
             result = min(result, max(at, state.looked_at + LOOK_EVERY))
@@ -210,15 +229,15 @@ def to_ask(state: State, config: PolicyConfig, at: float, leases: Iterable[Lease
     could = []
     going = {*on_their_way(state, at), *_announced(state, config, at)}
     for lease in leases:
-        reason = _reason(state, lease, config)
-        if reason is ParkReason.CONTENDED or lease.has_residue:
+        if _is_for_others(state, lease, config):
             could.append(lease.id)
         else:
             going.add(lease.id)
             stay = tuple(
-                Allocation(part.gpu, Bytes(config.park_residue)) for part in lease.allocations
+                Allocation(part.gpu, Bytes(0 if part.gpu in state.out else config.park_residue))
+                for part in lease.allocations
             )
-            yield Ask(lease.id, reason, stay)
+            yield Ask(lease.id, _reason(state, lease, config), stay)
     if could and _has_line(state) and state.problem is None:
         yield from _helpers(state, config, could, going)
 
@@ -362,7 +381,7 @@ def try_place(
         for room in rooms
     )
     result: Placement = NoRoom(0, 0)
-    for some in _suited(state, lease, rooms):
+    for some in suited(state, lease, rooms):
         request = lease.request
         result = place(some, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
         if not isinstance(result, NoRoom):
@@ -370,28 +389,16 @@ def try_place(
     return result
 
 
-def _suited(
-    state: State, lease: Lease, rooms: tuple[GpuRoom, ...]
-) -> Iterator[tuple[GpuRoom, ...]]:
+def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[tuple[GpuRoom, ...]]:
+    """Those rooms in which to look, one set after the other."""
     parked = lease.parked if lease.phase is LeasePhase.PARKED else None
     if parked is None or not parked.gpus:
         yield rooms
         return
-    yield _only(rooms, frozenset(parked.gpus))
-    if lease.has_residue or parked.movable is Movable.SAME:
-        return
-    if parked.movable is Movable.ANY:
-        yield rooms
-        return
-    kinds = {
-        (books.gpu.name, books.gpu.memory)
-        for uuid, books in state.gpus.items()
-        if uuid in parked.gpus
-    }
-    alike = frozenset(
-        uuid for uuid, books in state.gpus.items() if (books.gpu.name, books.gpu.memory) in kinds
-    )
-    yield _only(rooms, alike)
+    had, places = frozenset(parked.gpus), state.places_of(lease)
+    yield _only(rooms, had)
+    if places != had:
+        yield rooms if places is None else _only(rooms, places)
 
 
 def comes_back(lease: Lease) -> int:
@@ -469,5 +476,5 @@ def rooms_without(
             free=books.free + freed[uuid],
             tasks=books.tasks - tasks[uuid],
             reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
-            usable=books.problem is None,
+            usable=books.problem is None and uuid not in state.out,
         )

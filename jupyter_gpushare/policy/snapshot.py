@@ -33,8 +33,6 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield ev.BootSeen(at, state.boot_id, state.usage_half_life)
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
         yield ev.GpuFound(at, gpu.gpu)
-        if gpu.problem is not None:
-            yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
     for environment, quota in sorted(state.quotas.overrides.items()):
         yield ev.QuotaOverridden(at, environment, quota, environment)
     if state.quotas.default_override is not None:
@@ -62,6 +60,11 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield from _lifts(state)
     yield from _sharing(state)
     # After the number of grants is known: what is held up counts from it.
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+        if gpu.problem is not None:
+            yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
+    for uuid, out in sorted(state.out.items()):
+        yield ev.GpuTakenOut(at, uuid, out.reason, out.by)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:

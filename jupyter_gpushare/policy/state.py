@@ -23,6 +23,8 @@ from .model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    Movable,
+    OutOfService,
     OverLimitStage,
     Parked,
     ParkReason,
@@ -217,6 +219,8 @@ class State:
     lifts: Map[ClaimKey, Lift] = Map()
     lowered_at: Map[GpuUuid, float] = Map()
     flags: Map[FlagKey, Flag] = Map()
+    #: GPUs out of service (:mod:`.out_of_service`), also such as are not in the node meanwhile.
+    out: Map[GpuUuid, OutOfService] = Map()
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()
     accounts: Map[EnvironmentName, Account] = Map()
@@ -255,13 +259,74 @@ class State:
         """How ``environment`` stands with its GPU-hours."""
         return self.budgets.get(environment, Budget())
 
+    def leaves(self, lease: Lease) -> bool:
+        """Whether a GPU of this lease is out of service."""
+        return bool(self.out) and any(part.gpu in self.out for part in lease.allocations)
+
+    @property
+    def misses_gpus(self) -> bool:
+        """Whether a GPU is out of service, or does not work."""
+        return bool(self.out) or any(books.problem is not None for books in self.gpus.values())
+
+    def lacks_gpus(self, lease: Lease) -> bool:
+        """Whether a request can only be granted when GPUs that are missing now are back.
+
+        Those are missing that are out of service or do not work. O(GPUs).
+        """
+        missing = {uuid for uuid, books in self.gpus.items() if books.problem is not None}
+        missing.update(uuid for uuid in self.out if uuid in self.gpus)
+        if not missing or not self.quotas.is_configured:
+            return False
+        quota = self.quotas.resolve(lease.environment)[0]
+        asked, memory = lease.request.gpus, lease.request.memory
+        if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
+            return False  # it is refused when it is looked at
+        if self._could_have(lease, quota.gpus, missing) >= asked:
+            return False
+        return self._could_have(lease, quota.gpus, set()) >= asked
+
+    def _could_have(self, lease: Lease, most: int, missing: set[GpuUuid]) -> int:
+        """GPUs that a request could have at most, if nobody else held any."""
+        places = self.places_of(lease)
+        own = [uuid for uuid in self.gpus if (lease.environment, uuid) in self.reservations]
+        serve = {
+            uuid
+            for uuid, books in self.gpus.items()
+            if uuid not in missing
+            and (places is None or uuid in places)
+            and books.gpu.memory >= (lease.request.memory or 0)
+        }
+        again = len(serve.intersection(own))
+        return again + min(len(serve) - again, max(0, most - len(own)))
+
+    def places_of(self, lease: Lease) -> frozenset[GpuUuid] | None:
+        """The GPUs on which a parked task may go on; ``None``: on any, like whoever else waits."""
+        parked = lease.parked if lease.phase is LeasePhase.PARKED else None
+        if parked is None or not parked.gpus:
+            return None
+        if lease.has_residue or parked.movable is Movable.SAME:
+            return frozenset(parked.gpus)
+        if parked.movable is Movable.ANY:
+            return None
+        kinds = {
+            (books.gpu.name, books.gpu.memory) for books in map(self.gpus.get, parked.gpus) if books
+        }
+        return frozenset(
+            uuid
+            for uuid, books in self.gpus.items()
+            if uuid in parked.gpus or (books.gpu.name, books.gpu.memory) in kinds
+        )
+
     def is_held_up(self, lease: Lease) -> bool:
         """Whether nothing that others give back could help this waiting request.
 
-        A parked task waits for what it gave back itself to be really free.
+        A parked task waits for what it gave back itself to be really free. Who needs GPUs
+        that are out of service, or do not work, waits for those.
         """
         if lease.phase is LeasePhase.PARKED and any(
             (lease.id, part.gpu) in self.draining for part in lease.allocations
         ):
             return True
-        return self.budget(lease.environment).level is BudgetLevel.SPENT
+        if self.budget(lease.environment).level is BudgetLevel.SPENT:
+            return True
+        return self.lacks_gpus(lease)

@@ -16,6 +16,7 @@ class Reason(Enum):
     BUDGET_SPENT = "budget_spent"
     TOO_LARGE = "too_large"
     UNKNOWN_LEASE = "unknown_lease"
+    UNKNOWN_GPU = "unknown_gpu"
     NOT_ALLOWED = "not_allowed"
     BAD_REQUEST = "bad_request"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
@@ -31,6 +32,7 @@ MEANING: Final[dict[Reason, str]] = {
     Reason.BUDGET_SPENT: "Why a request waits: its environment's GPU-hours are spent for now.",
     Reason.TOO_LARGE: "The node does not have that many GPUs, or none that large.",
     Reason.UNKNOWN_LEASE: "There is no such lease, or it belongs to another environment.",
+    Reason.UNKNOWN_GPU: "The node has no such GPU.",
     Reason.NOT_ALLOWED: "Only an administrator may do this, or the connection is not known yet.",
     Reason.BAD_REQUEST: "The message is malformed; the text says what is wrong with it.",
     Reason.UNSUPPORTED_PROTOCOL: "Client and node manager speak different protocol versions.",

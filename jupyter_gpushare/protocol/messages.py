@@ -30,6 +30,15 @@ _MOST_GPUS: Final = 1024
 NAME, PATH, IDENTIFIER, TEXT, TOKEN = 256, 4096, 128, 1024, 8192
 
 
+#: Words that everybody reads: one line without control characters, without those that turn the
+#: direction of writing, and without white space at either end.
+LINE_PATTERN: Final = (
+    r"^[^\s\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    r"([^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*"
+    r"[^\s\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069])?$"
+)
+
+
 class Method(Enum):
     """What may be called."""
 
@@ -61,6 +70,8 @@ class Method(Enum):
     QUOTA_SET = "quota.set"
     QUOTA_UNSET = "quota.unset"
     LEASE_REVOKE = "lease.revoke"
+    GPU_DRAIN = "gpu.drain"
+    GPU_RESUME = "gpu.resume"
 
 
 class Notice(Enum):
@@ -323,6 +334,21 @@ class RevokeParams:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class GpuParams:
+    """A GPU by its UUID."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainParams:
+    """Which GPU to take out of service, and what everybody is told of it."""
+
+    gpu: str
+    reason: str
+
+
 Params = (
     NoParams
     | Hello
@@ -348,6 +374,8 @@ Params = (
     | QuotaParams
     | QuotaName
     | RevokeParams
+    | GpuParams
+    | DrainParams
 )
 CallId = int | str
 
@@ -416,6 +444,12 @@ class _Reader:
         value = self._data.get(name)
         if not isinstance(value, str) or not 1 <= len(value) <= most or not _is_text(value):
             raise self._bad(name, f"a text of 1 to {most} characters")
+        return value
+
+    def line(self, name: str, most: int) -> str:
+        value = self.text(name, most)
+        if not re.fullmatch(LINE_PATTERN, value):
+            raise self._bad(name, f"one line of 1 to {most} characters, none of them control ones")
         return value
 
     def text_or_none(self, name: str, most: int) -> str | None:
@@ -652,6 +686,14 @@ def _revoke(read: _Reader) -> RevokeParams:
     return RevokeParams(read.text("lease", IDENTIFIER), read.text("reason", TEXT))
 
 
+def _gpu(read: _Reader) -> GpuParams:
+    return GpuParams(read.text("gpu", IDENTIFIER))
+
+
+def _drain(read: _Reader) -> DrainParams:
+    return DrainParams(read.text("gpu", IDENTIFIER), read.line("reason", NAME))
+
+
 #: Parameters of which null is not the same as leaving them out.
 NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "per", "idle_timeout", "burst_memory"})
@@ -686,6 +728,8 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.QUOTA_SET: _quota,
     Method.QUOTA_UNSET: _quota_name,
     Method.LEASE_REVOKE: _revoke,
+    Method.GPU_DRAIN: _drain,
+    Method.GPU_RESUME: _gpu,
 }
 _METHODS: Final = {method.value: method for method in Method}
 _NOTICES: Final = {notice.value: notice for notice in Notice}

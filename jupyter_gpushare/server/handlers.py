@@ -220,6 +220,34 @@ class RevokeHandler(GpuShareHandler):
         self.answer({"lease": lease, "state": answer["state"]})
 
 
+class DrainHandler(GpuShareHandler):
+    """Take a GPU out of service."""
+
+    _track_activity = True
+
+    @web.authenticated
+    @admin_only
+    async def post(self, gpu: str) -> None:
+        body = self.body_object("reason")
+        with node_problems():
+            gpu = wishes.checked_gpu(gpu)
+            reason = wishes.checked_drain_reason(body.get("reason"))
+        self.answer(await self.ask(Method.GPU_DRAIN, gpu=gpu, reason=reason))
+
+
+class ResumeGpuHandler(GpuShareHandler):
+    """Put a GPU back into service."""
+
+    _track_activity = True
+
+    @web.authenticated
+    @admin_only
+    async def post(self, gpu: str) -> None:
+        with node_problems():
+            gpu = wishes.checked_gpu(gpu)
+        self.answer(await self.ask(Method.GPU_RESUME, gpu=gpu))
+
+
 class QuotaHandler(GpuShareHandler):
     """The user's own quota."""
 
@@ -343,6 +371,8 @@ def rest_routes(link: NodeLink) -> list[Route]:
         (r"gpushare/api/leases/([^/]+)", LeaseHandler, given),
         (r"gpushare/api/leases/([^/]+)/pin", PinHandler, given),
         (r"gpushare/api/leases/([^/]+)/revoke", RevokeHandler, given),
+        (r"gpushare/api/gpus/([^/]+)/drain", DrainHandler, given),
+        (r"gpushare/api/gpus/([^/]+)/resume", ResumeGpuHandler, given),
         (r"gpushare/api/quota", QuotaHandler, given),
         (r"gpushare/api/usage", UsageHandler, given),
         (r"gpushare/api/usage/daily", DailyUsageHandler, given),

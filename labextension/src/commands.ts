@@ -16,6 +16,8 @@ export const CommandIDs = {
   restartKernel: 'gpushare:restart-kernel',
   /** Take `{lease}` away from its owner (administrators). */
   revoke: 'gpushare:revoke',
+  /** Take the GPU `{gpu}` out of service, or put it back (administrators). */
+  drain: 'gpushare:drain',
   /** Open the usage charts in the main area. */
   showHistory: 'gpushare:show-history',
   /** Open the administration in the main area (administrators). */

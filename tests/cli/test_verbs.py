@@ -20,8 +20,8 @@ from jupyter_gpushare.cli.table import clean, duration, table
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    "systemd",
-    *("quota list", "quota set", "quota unset"),
+    *("gpu", "systemd"),
+    *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
 ]
 
 

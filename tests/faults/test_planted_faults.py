@@ -39,6 +39,7 @@ class Case:
 STAYERS = ("stay", "short")  # some hold long enough to see what becomes of it; some come and go
 CASES: dict[str, Case] = {
     "promise_what_is_taken": Case(Property.DOUBLE, ("wire cut",), ("short", "pair", "long")),
+    "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
     "believe_who_releases": Case(
         Property.DOUBLE, ("memory kept after the lease",), ("short", "wide")
     ),

@@ -53,3 +53,14 @@ def test_nothing_is_lost_when_servers_race_to_host(
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["server killed"] > 0
     assert report.verdict.looked_at["probes"] == 1
+
+
+def test_a_gpu_out_of_service_is_granted_to_nobody(
+    tmp_path: Path, cuda_stubs: Path, faults_shim: Path
+) -> None:
+    only = ("GPU out of service", "node manager killed", "GPU lost", "client killed")
+    plan = Plan(SEED + 3, seconds=8.0, rate=4.0, clients=8, only=only)
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert report.faults["GPU out of service"] > 0
+    assert report.faults["node manager killed"] > 0
+    assert report.verdict.looked_at["probes"] == 1

@@ -73,6 +73,7 @@ def ask(
     hub: RunningHub, verb: str, path: str, token: str | None = None, **more: Any
 ) -> httpx.Response:
     headers = {"Authorization": f"token {token}"} if token else {}
+    headers |= more.pop("headers", {})
     return httpx.request(
         verb, f"{hub.url}{PREFIX}{path}", headers=headers, timeout=30, trust_env=False, **more
     )
@@ -117,14 +118,17 @@ def test_health_needs_no_login_and_says_nothing(hub: RunningHub) -> None:
     assert (answer.status_code, answer.text) == (200, "ok\n")
 
 
-GETS = ("", "admin", "admin/quota?environment=alice", "admin/revoke?lease=x", "usage.csv")
-ADMIN_GETS = (*GETS[1:4], "admin/usage.csv")
-POSTS = ("release", "keep", "admin/quota", "admin/revoke")
+GETS = (
+    *("", "admin", "admin/quota?environment=alice", "admin/revoke?lease=x"),
+    *("admin/drain?gpu=GPU-x", "usage.csv"),
+)
+ADMIN_GETS = (*GETS[1:5], "admin/usage.csv")
+POSTS = ("release", "keep", "admin/quota", "admin/revoke", "admin/drain")
 
 
 @pytest.mark.parametrize("path", [*GETS, "admin/usage.csv", "nowhere"])
 def test_who_is_not_logged_in_is_sent_to_log_in(hub: RunningHub, path: str) -> None:
-    answer = get(hub, path)
+    answer = ask(hub, "GET", path, headers={"Accept": "text/html,*/*"})
     assert answer.status_code == 302
     assert answer.headers["location"].startswith("/hub/api/oauth2/authorize?")
 
@@ -146,7 +150,7 @@ def test_pages_of_administrators_are_theirs(
     answer = browsers["alice"].get(PREFIX + path)
     assert answer.status_code == 403
     assert "Only administrators" in answer.text
-    if "revoke" not in path:
+    if "revoke" not in path and "drain" not in path:
         assert browsers["carol"].get(PREFIX + path).status_code == 200
 
 
@@ -162,6 +166,7 @@ def test_forms_of_administrators_are_theirs(
         environment="alice",
         gpus="8",
         lease="x",
+        gpu="GPU-x",
         reason="mine",
     )
     assert answer.status_code == 403
@@ -259,6 +264,37 @@ def test_csv(hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.
     assert own.text.startswith("day,node,environment,held_gpu_hours,busy_gpu_hours,leases\r\n")
     assert len(own.text.splitlines()) == 3
     assert any(",alice," in line for line in every.text.splitlines())
+
+
+def test_programs_fetch_the_csv_with_a_narrow_token(
+    hub: RunningHub, tokens: dict[str, str]
+) -> None:
+    def made(name: str, scope: str) -> str:
+        answer = hub.api.post(f"users/{name}/tokens", json={"scopes": [scope]})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    service = "access:services!service=gpushare"
+    files = ("usage.csv?days=2", "admin/usage.csv?window=30d")
+    with held(hub, tokens["alice"], "csv.ipynb", memory=GIB):
+        for path in files:
+            answer = get(hub, path, made("carol", service))
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["content-type"].startswith("text/csv")
+        assert any(",alice," in line for line in answer.text.splitlines())
+    assert get(hub, files[0], made("bob", service)).status_code == 200
+    for token, path, said in (
+        (made("bob", service), files[1], "Only administrators"),
+        *((made("carol", "read:users!user=carol"), path, service) for path in files),
+        *(("0" * 32, path, "You are not logged in") for path in files),
+        *((None, path, "You are not logged in") for path in files),
+    ):
+        answer = get(hub, path, token)
+        assert answer.status_code == 403, "not the page of a login, which would be saved as a file"
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert said in answer.text
+        assert "alice" not in answer.text
+        assert len(answer.text.splitlines()) == 1
 
 
 # -- forms -----------------------------------------------------------------------------------------
@@ -366,6 +402,41 @@ def test_a_lease_is_revoked_with_a_reason(
     assert carol.get(f"{PREFIX}admin/revoke?lease={lease}").status_code == 404
 
 
+def test_a_gpu_is_taken_out_of_service_and_put_back(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client]
+) -> None:
+    carol = browsers["carol"]
+    gpu = get(hub, "api/status", tokens["bob"]).json()["gpus"][-1]
+    address = f"admin/drain?gpu={gpu['uuid']}"
+    assert address.replace("?", "?node=") not in browsers["alice"].get(PREFIX).text
+    page = carol.get(PREFIX + address)
+    wish = {name: field(page, name) for name in ("_xsrf", "node", "gpu")}
+    for wrong in ("  ", "x" * 257, "a\nb"):
+        answer = post(carol, "admin/drain", **wish, action="drain", reason=wrong)
+        assert answer.status_code == 400
+        assert "everybody who waits reads it" in answer.text
+    reason = "its <b>fan</b> is replaced"
+    assert post(carol, "admin/drain", **wish, action="drain", reason=reason).status_code == 303
+    told = carol.get(f"{PREFIX}admin").text
+    assert "The GPU is out of service" in told
+    assert "its &lt;b&gt;fan&lt;/b&gt; is replaced (carol)" in told
+    assert "It is empty." in told
+    own = browsers["alice"].get(PREFIX).text
+    assert "its &lt;b&gt;fan&lt;/b&gt; is replaced" in own
+    assert "carol" not in own
+    assert "Put back into service" in carol.get(PREFIX + address).text
+    assert post(carol, "admin/drain", **wish, action="resume").status_code == 303
+    assert "back in service" in carol.get(f"{PREFIX}admin").text
+    path = f"api/gpus/{gpu['uuid']}"
+    assert (
+        ask(hub, "POST", f"{path}/drain", tokens["alice"], json={"reason": "x"}).status_code == 403
+    )
+    answer = ask(hub, "POST", f"{path}/drain", tokens["carol"], json={"reason": "x"})
+    assert answer.json()["out_of_service"] == {"reason": "x", "by": "carol", "leases": 0}
+    assert ask(hub, "POST", f"{path}/resume", tokens["alice"]).status_code == 403
+    assert ask(hub, "POST", f"{path}/resume", tokens["carol"]).json()["changed"] is True
+
+
 def test_no_quota_is_explained(hub: RunningHub, browsers: dict[str, httpx.Client]) -> None:
     carol = browsers["carol"]
     xsrf = field_of(carol)
@@ -422,6 +493,10 @@ def test_rest_answers_are_described(hub: RunningHub, tokens: dict[str, str]) -> 
         call("DELETE", "/api/leases/{lease}", f"api/leases/{own}")
         revoke = "/api/leases/{lease}/revoke"
         call("POST", revoke, f"api/leases/{alices}/revoke", {"reason": "A test."})
+        gpu = call("GET", "/api/status", "api/status")["gpus"][0]["uuid"]
+        call("POST", "/api/gpus/{gpu}/drain", f"api/gpus/{gpu}/drain", {"reason": "A fan."})
+        call("GET", "/api/status", "api/status")
+        call("POST", "/api/gpus/{gpu}/resume", f"api/gpus/{gpu}/resume")
     every = {
         (template, verb)
         for template, operations in DOCUMENT["paths"].items()

@@ -39,7 +39,7 @@ class Gets(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """``LEASE``, ``SECRET`` and ``REQUEST`` in ``params`` stand for alice's own."""
+    """``LEASE``, ``SECRET``, ``REQUEST`` and ``GPU`` in ``params`` stand for alice's own."""
 
     method: Method
     params: dict[str, Any]
@@ -96,6 +96,8 @@ TABLE = [
     ),
     Row(Method.QUOTA_UNSET, {"environment": f"uid-{ALICE}"}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, Gets.FORBIDDEN, Gets.ENDS),
+    Row(Method.GPU_DRAIN, {"gpu": "GPU", "reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.GPU_RESUME, {"gpu": "GPU"}, Gets.FORBIDDEN, Gets.DONE),
 ]
 
 
@@ -173,6 +175,7 @@ def test_an_administrator(
 
 def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: NodeClient) -> None:
     words = {"LEASE": grant["lease"], "SECRET": grant["secret"], "REQUEST": "alices-request"}
+    words["GPU"] = grant["gpus"][0]["uuid"]
     params = {name: words.get(str(value), value) for name, value in row.params.items()}
     if gets in (Gets.UNKNOWN, Gets.FORBIDDEN):
         with pytest.raises(RemoteError) as refused:

@@ -54,6 +54,7 @@ OTHERS = {
     *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
     *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
     *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
+    *(Method.GPU_DRAIN, Method.GPU_RESUME),
 }
 
 

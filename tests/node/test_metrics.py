@@ -213,7 +213,11 @@ def expressions(panels: list[dict[str, Any]]) -> list[str]:
 
 def test_the_dashboard_asks_only_for_what_there_is(tmp_path: Path, port: int) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
+    config, arguments = "c.NodeManagerApp.metrics_environments = 9", [f"--metrics-port={port}"]
+    with (
+        RunningNode(tmp_path, config=config, arguments=arguments) as node,
+        node.client() as one,
+    ):
         one.request()
         utilisation = f"{PREFIX}_gpu_utilisation_ratio{{"
         until(

@@ -7,10 +7,19 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from immutables import Map
 from support.policy_histories import Crowd, Histories
 from support.policy_stories import STORIES
 
-from jupyter_gpushare.policy import decide, evolve, observe, parking, placement, quota_commands
+from jupyter_gpushare.policy import (
+    core,
+    decide,
+    evolve,
+    observe,
+    parking,
+    placement,
+    quota_commands,
+)
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
@@ -161,6 +170,31 @@ def _park_anybody(monkeypatch):
     monkeypatch.setattr(decide, "_own_task", own_task)
 
 
+def _place_on_a_gpu_out_of_service(monkeypatch):
+    """Whether a GPU is in service is not looked at."""
+    original = parking.rooms_without
+
+    def rooms_without(state, environment, without):
+        return original(dataclasses.replace(state, out=Map()), environment, without)
+
+    monkeypatch.setattr(parking, "rooms_without", rooms_without)
+
+
+def _let_who_needs_missing_gpus_bar_others(monkeypatch):
+    """A request that only GPUs out of service could help stands in line, and becomes urgent."""
+    monkeypatch.setattr(State, "lacks_gpus", lambda state, lease: False)
+
+
+def _forget_a_gpu_out_of_service(monkeypatch):
+    """A snapshot has no GPUs that are out of service."""
+    original = core.summarise
+
+    def summarise(state):
+        return tuple(e for e in original(state) if not isinstance(e, ev.GpuTakenOut))
+
+    monkeypatch.setattr(core, "summarise", summarise)
+
+
 def run_everything():
     for story in STORIES:
         story()
@@ -185,6 +219,9 @@ def run_everything():
         _believe_who_says_idle,
         _believe_who_parks,
         _park_anybody,
+        _place_on_a_gpu_out_of_service,
+        _let_who_needs_missing_gpus_bar_others,
+        _forget_a_gpu_out_of_service,
     ],
     ids=lambda plant: plant.__name__.strip("_"),
 )

@@ -29,8 +29,10 @@ from jupyter_gpushare.protocol.messages import (
     AttachParams,
     Call,
     DailyUsageParams,
+    DrainParams,
     ErrorAnswer,
     GpuMemory,
+    GpuParams,
     Hello,
     HistoryParams,
     KeptParams,
@@ -164,6 +166,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
     Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
+    Method.GPU_DRAIN: ({"gpu": "GPU-1", "reason": "a fan"}, DrainParams("GPU-1", "a fan")),
+    Method.GPU_RESUME: ({"gpu": "GPU-1"}, GpuParams("GPU-1")),
 }
 
 
@@ -452,6 +456,10 @@ def test_params_may_be_left_out() -> None:
         (Method.QUOTA_UNSET, {"environment": ["e"]}),
         (Method.LEASE_REVOKE, {"reason": ""}),
         (Method.LEASE_REVOKE, {"reason": "r" * 1025}),
+        (Method.GPU_DRAIN, {"reason": "two\nlines"}),
+        (Method.GPU_DRAIN, {"reason": "\u202etxet"}),
+        (Method.GPU_DRAIN, {"reason": "r" * 257}),
+        (Method.GPU_RESUME, {"gpu": 1}),
     ],
 )
 def test_a_wrong_value_is_refused_with_a_sentence(method: Method, change: dict[str, Any]) -> None:

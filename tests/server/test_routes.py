@@ -21,6 +21,7 @@ from traitlets.config import Config
 VERBS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 BODIES = {
     ("revoke", "POST"): {"reason": "needed elsewhere"},
+    ("drain", "POST"): {"reason": "a fan is replaced"},
     ("pin", "POST"): {"seconds": 60},
 }
 

@@ -22,6 +22,7 @@ from jupyter_gpushare.policy.model import (
     Allocation,
     Bytes,
     EnvironmentName,
+    GpuReading,
     LeaseId,
     LeasePhase,
     Movable,
@@ -336,6 +337,29 @@ class Histories(RuleBasedStateMachine):
                 )
         self.world.run(cmd.Tick(self.world.at, self.world.at))
 
+    @rule(data=st.data(), out=st.booleans(), new=st.booleans())
+    def drain(self, data: st.DataObject, out: bool, new: bool) -> None:
+        """An admin takes a GPU out of service, says another reason, or puts it back."""
+        gpus = sorted(self.world.state.gpus) + sorted(self.world.state.out)
+        uuid = data.draw(st.sampled_from(gpus))
+        admin = EnvironmentName("root")
+        if out:
+            reason = f"fan {self.next_pid if new else 1}"
+            self.world.run(cmd.TakeGpuOut(self.world.at, uuid, reason, admin))
+            assert self.world.state.out[uuid].reason == reason
+        else:
+            self.world.run(cmd.PutGpuBack(self.world.at, uuid, admin))
+            assert uuid not in self.world.state.out
+
+    @rule(data=st.data(), works=st.booleans())
+    def break_down(self, data: st.DataObject, works: bool) -> None:
+        """A GPU stops working, or works again when all are measured."""
+        uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
+        if works:
+            self.world.observe()
+        else:
+            self.world.run(cmd.Observe(self.world.at, (GpuReading(uuid, "Xid 79", None),)))
+
     @rule(who=st.sampled_from(PEOPLE), hours=st.sampled_from([0.0, 1.0, 1.7, 2.0, 3.0]))
     def window_rolls(self, who: str, hours: float) -> None:
         self.world.spent[who] = hours
@@ -376,8 +400,8 @@ class Histories(RuleBasedStateMachine):
         assert state.grants == before.grants
         assert state.bursts == before.bursts
         assert self._limits(state) == self._limits(before)
-        assert state.queue.held_up == before.queue.held_up
-        self.world.state = dataclasses.replace(
+        assert state.out == before.out
+        state = dataclasses.replace(
             state,
             quotas=dataclasses.replace(
                 before.quotas, overrides=state.quotas.overrides, groups_of=state.quotas.groups_of
@@ -390,8 +414,9 @@ class Histories(RuleBasedStateMachine):
         )
         expected = core.evolve(before, told_quotas).queue
         order = [item.lease for item in expected.service_order(before.grants)]
-        again = core.evolve(self.world.state, told_quotas).queue.service_order(before.grants)
-        again = tuple(again)
+        self.world.state = core.evolve(state, told_quotas)
+        assert self.world.state.queue.held_up == expected.held_up
+        again = self.world.state.queue.service_order(before.grants)
         assert [item.lease for item in again] == order
         left = {item.lease: item.left for item in before.queue.waiting.values()}
         assert {item.lease: item.left for item in again} == left

@@ -6,6 +6,7 @@ test can compare what the policy promised with what was really there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +32,8 @@ from jupyter_gpushare.policy.model import (
     Task,
     TaskKind,
 )
-from jupyter_gpushare.policy.placement import Granted
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
+from jupyter_gpushare.policy.state import Lease, State
 
 GIB = 1024**3
 BOOT = "boot-1"
@@ -121,6 +122,10 @@ class World:
         assert replayed == result.state, "events and state disagree"
         assert core.step(before, command, self.config) == result, "not deterministic"
         core.check(result.state)
+        for name in result.state.queue.waiting:
+            lease = result.state.leases[name]
+            told = result.state.lacks_gpus(lease)
+            assert told == self.lacks(result.state, lease), f"{name} lacks GPUs, or does not"
         self.state = result.state
         self.history.extend(result.events)
         self.commands.append(command)
@@ -133,6 +138,7 @@ class World:
     def within_capacity(before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1: a grant that takes memory leaves reserved + unleased <= capacity."""
         for part in event.gpus:
+            assert part.gpu not in before.out, "a GPU that is out of service was granted"
             if after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved:
                 assert after.gpus[part.gpu].free >= 0, "memory was promised twice"
 
@@ -161,6 +167,7 @@ class World:
         grew = after.gpus[event.gpu].reserved - before.gpus[event.gpu].reserved
         if grew <= 0:
             return
+        assert event.gpu not in after.out, "a limit was lifted on a GPU that is out of service"
         gpu = after.gpus[event.gpu]
         headroom = self.config.burst_headroom * gpu.gpu.memory  # a share, in these worlds
         assert gpu.free >= headroom, f"the head-room was given away: {gpu.free} of {headroom}"
@@ -211,11 +218,20 @@ class World:
     def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
         """Only who does nothing is asked, and only after the time-out, each time."""
         lease = before.leases[event.lease]
+        out = event.reason is ParkReason.OUT_OF_SERVICE
+        if out:
+            assert any(part.gpu in before.out for part in lease.allocations), "its GPUs serve"
+            assert all(p.memory == 0 for p in event.may_stay if p.gpu in before.out), "all of it"
         if lease.has_residue:
-            assert any(i.left is None for i in before.queue.waiting.values()), "nobody waits"
+            waits = any(i.left is None for i in before.queue.waiting.values())
+            assert waits or out, "nobody waits"
             return  # it did nothing since it parked, and what it left is wanted
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
+        if out:
+            assert event.at - since >= watchdog.QUIET, "it was asked too soon"
+            self.asked[event.lease] = event.at
+            return
         if event.reason is ParkReason.OVER_LIMIT:
             assert any(flag.lease == event.lease for flag in before.flags.values())
             worked = self.worked.get(lease.task.process.pid)
@@ -246,6 +262,37 @@ class World:
         spent = self.spent.get(event.environment, 0.0)
         assert hours is None or spent < hours, f"{spent} of {hours} GPU-hours, and granted more"
 
+    def lacks(self, before: State, lease: Lease) -> bool:
+        """Whether it would not fit, if nobody else were there, for want of GPUs that are missing.
+
+        By the allocation rule itself, over GPUs that hold nothing but its environment's own.
+        """
+
+        def emptied(rooms: tuple[GpuRoom, ...], works: bool) -> tuple[GpuRoom, ...]:
+            return tuple(
+                dataclasses.replace(
+                    room,
+                    free=room.memory - (room.reservation or 0),
+                    tasks=0,
+                    usable=works or room.usable,
+                )
+                for room in rooms
+            )
+
+        quota = before.quotas.resolve(lease.environment)[0]
+        rooms = tuple(parking.rooms_without(before, lease.environment, ()))
+        # What is not named is as much as there is.
+        asked = (quota, lease.request.gpus, lease.request.memory or Bytes(1), 1)
+        placed = []
+        for works in (False, True):
+            seen = emptied(rooms, works)
+            for some in parking.suited(before, lease, seen):
+                found = place(some, *asked)
+                if isinstance(found, Granted):
+                    break
+            placed.append(found)
+        return isinstance(placed[0], NoRoom) and isinstance(placed[1], Granted)
+
     def measure_budgets(self) -> None:
         """The shell reads the ledger."""
         spent = tuple((EnvironmentName(who), held) for who, held in sorted(self.spent.items()))
@@ -266,7 +313,7 @@ class World:
         for item in waiting.values():
             lease = before.leases[item.lease]
             own = [key for key in before.claims if key[0] == lease.id]
-            if self.is_spent(before, item.environment) or own:
+            if self.is_spent(before, item.environment) or own or self.lacks(before, lease):
                 continue
             if item.urgent_at <= before.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"
@@ -329,6 +376,12 @@ class World:
                 self.worked[pid] = self.at
         self.run(cmd.Observe(self.at, self.readings()))
         self.nobody_waits_for_a_lift()
+
+    def observe_only(self, index: int) -> None:
+        """Measure one GPU; nothing is heard of the others."""
+        self.run(
+            cmd.Observe(self.at, tuple(r for r in self.readings() if r.uuid == gpu(index).uuid))
+        )
 
     def measured(self) -> State:
         """The state as it would be if somebody measured now; the world itself goes on."""

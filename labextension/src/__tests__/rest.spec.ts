@@ -33,13 +33,21 @@ it('sends what it asks for', async () => {
   server.on('GET', 'usage/daily', 200, { environment: 'a', days: [] });
   await server.api.release('l1');
   await server.api.revoke('l1', 'maintenance');
+  const service = { gpu: 'GPU-1', out_of_service: null, changed: true };
+  server.on('POST', 'gpus/GPU-1/drain', 200, service);
+  server.on('POST', 'gpus/GPU-1/resume', 200, service);
+  await server.api.drain('GPU-1', 'a fan');
+  await server.api.putBack('GPU-1');
   await server.api.dailyUsage(7, -3600);
   expect(server.asked.map(({ method, path }) => `${method} ${path}`)).toEqual([
     'DELETE leases/l1',
     'POST leases/l1/revoke',
+    'POST gpus/GPU-1/drain',
+    'POST gpus/GPU-1/resume',
     'GET usage/daily?days=7&utc_offset=-3600'
   ]);
   expect(server.asked[1].body).toEqual({ reason: 'maintenance' });
+  expect(server.asked[2].body).toEqual({ reason: 'a fan' });
 });
 
 describe('failures', () => {

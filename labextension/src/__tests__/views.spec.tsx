@@ -228,6 +228,38 @@ describe('GpusView', () => {
     expect(screen.getByText('utilisation unknown')).toBeTruthy();
   });
 
+  it('says why a GPU is out of service, and who is still there', () => {
+    const out = { reason: 'its fan is replaced', by: null, leases: 2 };
+    const gpus = [aGpu(0, { out_of_service: out }), aGpu(1)];
+    show(GpusView, aStatus({ gpus }));
+    expect(screen.getByText('Out of service')).toBeTruthy();
+    expect(
+      screen.getByText('its fan is replaced · 2 leases are still there')
+    ).toBeTruthy();
+    expect(screen.queryByRole('button', { name: /service/ })).toBeNull();
+  });
+
+  it('lets an administrator take a GPU out of service and put it back', () => {
+    const out = { reason: 'its fan is replaced', by: 'carol', leases: 0 };
+    const gpus = [aGpu(0, { out_of_service: out }), aGpu(1)];
+    const { ran } = show(GpusView, aStatus({ gpus, admin: true }), COMMANDS);
+    expect(
+      screen.getByText('its fan is replaced (carol) · it is empty')
+    ).toBeTruthy();
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Put GPU 0 back into service' })
+    );
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Take GPU 1 out of service' })
+    );
+    expect(ran).toEqual(
+      gpus.map(({ uuid }) => ({
+        command: CommandIDs.drain,
+        args: { gpu: uuid }
+      }))
+    );
+  });
+
   it('names others only to those who may know', () => {
     const gpus = [aGpu(0)];
     const others = aLease('x', {

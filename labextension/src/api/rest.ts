@@ -3,6 +3,7 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import type {
   DailyUsage,
+  GpuService,
   History,
   LeaseAnswer,
   Quotas,
@@ -116,6 +117,22 @@ export class GpuShareApi {
     return validated(
       'LeaseState',
       await this._ask('POST', ['leases', lease, 'revoke'], {}, { reason })
+    );
+  }
+
+  /** Take a GPU out of service, for a reason that everybody who waits reads (administrators). */
+  async drain(gpu: string, reason: string): Promise<GpuService> {
+    return validated(
+      'GpuService',
+      await this._ask('POST', ['gpus', gpu, 'drain'], {}, { reason })
+    );
+  }
+
+  /** Put a GPU back into service (administrators). */
+  async putBack(gpu: string): Promise<GpuService> {
+    return validated(
+      'GpuService',
+      await this._ask('POST', ['gpus', gpu, 'resume'])
     );
   }
 

@@ -25,3 +25,4 @@ export type EnvironmentQuota = Schemas['Quota'];
 /** What an administrator asks for an environment. */
 export type QuotaWish = Schemas['QuotaWish'];
 export type LeaseAnswer = Schemas['LeaseState'];
+export type GpuService = Schemas['GpuService'];

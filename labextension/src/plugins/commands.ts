@@ -15,7 +15,7 @@ import { ITranslator } from '@jupyterlab/translation';
 import { closeIcon, launchIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
-import type { Lease } from '../api/types';
+import type { Gpu, Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel } from '../model/derive';
@@ -29,6 +29,7 @@ import { translations } from './services';
 
 /** Kept to what the server takes as a reason: see its OpenAPI document. */
 const LONGEST_REASON = 1024;
+const LONGEST_DRAIN_REASON = 256;
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:commands',
@@ -313,6 +314,60 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         if (reason) {
           await attempt(trans.__('Revoking'), () =>
             model.api.revoke(id, reason.slice(0, LONGEST_REASON))
+          );
+        }
+      }
+    });
+
+    const gpuOf = (args: ReadonlyPartialJSONObject): Gpu | undefined =>
+      model.snapshot.status?.gpus.find(gpu => gpu.uuid === args.gpu);
+    commands.addCommand(CommandIDs.drain, {
+      label: args =>
+        gpuOf(args)?.out_of_service
+          ? trans.__('Put GPU Back into Service')
+          : trans.__('Take GPU out of Service…'),
+      caption: trans.__('It takes nothing new, and empties'),
+      describedBy: {
+        args: {
+          type: 'object',
+          required: ['gpu'],
+          properties: {
+            gpu: { type: 'string', description: trans.__("The GPU's UUID.") },
+            reason: {
+              type: 'string',
+              description: trans.__(
+                'Everybody who waits reads this; asked for if absent.'
+              )
+            }
+          }
+        }
+      },
+      isEnabled: args =>
+        (model.snapshot.status?.admin ?? false) && gpuOf(args) !== undefined,
+      execute: async args => {
+        const gpu = gpuOf(args);
+        if (!gpu) {
+          return;
+        }
+        if (gpu.out_of_service) {
+          await attempt(trans.__('Putting the GPU back'), () =>
+            model.api.putBack(gpu.uuid)
+          );
+          return;
+        }
+        let reason = typeof args.reason === 'string' ? args.reason : '';
+        if (!reason) {
+          const answer = await InputDialog.getText({
+            title: trans.__('Take GPU %1 out of service', gpu.index),
+            label: trans.__('Reason; everybody who waits reads this'),
+            okLabel: trans.__('Take out of service'),
+            required: true
+          });
+          reason = (answer.button.accept ? (answer.value ?? '') : '').trim();
+        }
+        if (reason) {
+          await attempt(trans.__('Taking the GPU out of service'), () =>
+            model.api.drain(gpu.uuid, reason.slice(0, LONGEST_DRAIN_REASON))
           );
         }
       }

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { Gpu, Lease } from '../api/types';
+import { CommandIDs } from '../commands';
 import { memoryParts } from '../model/derive';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
 import { formatBytes, formatShare, type Units } from '../text/format';
@@ -14,7 +15,7 @@ import { Skeleton, Sparkline } from './parts';
 
 /** The GPUs of this node, one card a GPU. */
 export function GpusView(): JSX.Element {
-  const { trans } = useView();
+  const { commands, trans } = useView();
   const { status, samples } = useSnapshot();
   const { units } = useSettings();
   if (!status) {
@@ -59,6 +60,12 @@ export function GpusView(): JSX.Element {
             most={status.node.max_tasks_per_gpu}
             units={units}
             trans={trans}
+            onDrain={
+              status.admin
+                ? () =>
+                    void commands.execute(CommandIDs.drain, { gpu: gpu.uuid })
+                : undefined
+            }
           />
         ))}
       </ul>
@@ -78,6 +85,24 @@ interface IGpuCard {
   most: number;
   units: Units;
   trans: TranslationBundle;
+  /** Take it out of service, or put it back; only for administrators. */
+  onDrain?: () => void;
+}
+
+function outOfServiceText(
+  out: NonNullable<Gpu['out_of_service']>,
+  trans: TranslationBundle
+): string {
+  const left = out.leases
+    ? trans._n(
+        '%1 lease is still there',
+        '%1 leases are still there',
+        out.leases
+      )
+    : trans.__('it is empty');
+  return out.by === null
+    ? trans.__('%1 · %2', out.reason, left)
+    : trans.__('%1 (%2) · %3', out.reason, out.by, left);
 }
 
 function GpuCard(props: IGpuCard): JSX.Element {
@@ -102,6 +127,11 @@ function GpuCard(props: IGpuCard): JSX.Element {
             {trans.__('Lost')}
           </span>
         )}
+        {gpu.out_of_service && (
+          <span className="jp-gpushare-chip" data-kind="warning">
+            {trans.__('Out of service')}
+          </span>
+        )}
         {gpu.share_mode === 'time' && (
           <span
             className="jp-gpushare-chip"
@@ -120,6 +150,27 @@ function GpuCard(props: IGpuCard): JSX.Element {
         )}
       </div>
       {gpu.problem && <p className="jp-gpushare-advice">{gpu.problem}</p>}
+      {gpu.out_of_service && (
+        <p className="jp-gpushare-advice">
+          {outOfServiceText(gpu.out_of_service, trans)}
+        </p>
+      )}
+      {props.onDrain && (
+        <button
+          type="button"
+          className="jp-gpushare-link"
+          aria-label={
+            gpu.out_of_service
+              ? trans.__('Put GPU %1 back into service', gpu.index)
+              : trans.__('Take GPU %1 out of service', gpu.index)
+          }
+          onClick={props.onDrain}
+        >
+          {gpu.out_of_service
+            ? trans.__('Put back into service')
+            : trans.__('Take out of service…')}
+        </button>
+      )}
       <MemoryBar gpu={gpu} units={units} trans={trans} />
       <div className="jp-gpushare-card-facts">
         <span>{trans.__('%1 of %2 tasks', gpu.tasks, props.most)}</span>

@@ -55,6 +55,40 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
   await shoot(carols, 'admin');
 });
 
+test('an administrator takes a GPU out of service, and who waits reads why', async ({
+  gpushare,
+  labOf,
+  open,
+  page
+}) => {
+  const carols = await labOf(gpushare.carol);
+  const admins = await GpuPanel.open(carols);
+  await admins.expand('GPUs of this node');
+  const gpus = admins.section('gpus');
+  const takeOut = gpus.getByRole('button', { name: /out of service/ });
+  const count = await takeOut.count();
+  for (let left = count; left > 0; left--) {
+    await takeOut.first().click();
+    const dialog = carols.getByRole('dialog');
+    await dialog.getByRole('textbox').fill('its fan is replaced');
+    await dialog.getByRole('button', { name: 'Take out of service' }).click();
+    await expect(takeOut).toHaveCount(left - 1);
+  }
+  await expect(gpus).toContainText('its fan is replaced (carol) · it is empty');
+
+  const notebook = await open('waits.ipynb', [IMPORT]);
+  await notebook.run(0);
+  await expect(page.locator('.jp-Notebook .jp-OutputArea').first()).toContainText(
+    'out of service: its fan is replaced'
+  );
+  const back = gpus.getByRole('button', { name: /back into service/ });
+  for (let left = count; left > 0; left--) {
+    await back.first().click();
+    await expect(back).toHaveCount(left - 1);
+  }
+  await notebook.done(0);
+});
+
 test('an administrator revokes a lease, and its owner reads why', async ({
   gpushare,
   labOf,

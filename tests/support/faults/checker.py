@@ -30,6 +30,7 @@ class Property(Enum):
     MEMORY = "what a parked task had on its GPU is lost"
     SILENT = "the node manager does not answer"
     AGAIN = "one request is served by two leases"
+    DRAINED = "a GPU that is out of service is granted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class _Harness:
     ill_disk: list[tuple[float, float]]
     lost_gpus: list[tuple[str, float]]
     gives_up: list[float]
+    drained: list[tuple[str, float, float]]  # GPU, certainly out of service from, to
+    missing: list[tuple[float, float]]  # when a GPU was perhaps out of service, or lost
     disturbed: list[float]  # something was done to the node manager, or to connections
 
 
@@ -159,7 +162,8 @@ def check(
         wishes += _wishes(client, harness)
     findings += _double(holds, clients, harness, rules)
     findings += _leaked(seen, rules)
-    findings += _order(wishes, rules, len(clients))
+    findings += _order(wishes, harness, rules, len(clients))
+    findings += _drained(clients.values(), harness)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules)
     findings += _silent(clients.values(), harness, rules)
@@ -209,11 +213,19 @@ def _clients(seen: Iterable[Seen]) -> dict[str, _Client]:
 
 
 #: Names of faults that are no reason for the node manager not to answer.
-_LEAVE_THE_NODE_ALONE = ("hostile", "client", "lease revoked", "memory kept", "helper", "clock")
+_LEAVE_THE_NODE_ALONE = (
+    *("hostile", "client", "lease revoked", "memory kept", "helper", "clock"),
+    "GPU out of service",
+)
+
+
+#: Seconds until a GPU that is back counts for everybody who waits.
+_SEEN_AGAIN = 2.0
 
 
 def _harness(seen: Iterable[Seen]) -> _Harness:
-    found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [])
+    found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [], [], [])
+    away: dict[tuple[Saw, str], Seen] = {}
     stopped: dict[str, float] = {}
     memory: dict[tuple[str, str], tuple[int, float]] = {}
     for line in seen:
@@ -242,6 +254,14 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
                 )
             case Saw.GPU_LOST:
                 found.lost_gpus.append((data["gpu"], line.t0))
+                away[Saw.GPU_FOUND, data["gpu"]] = line
+            case Saw.DRAINED:
+                away[Saw.BACK, data["gpu"]] = line
+            case Saw.GPU_FOUND | Saw.BACK if (line.saw, data["gpu"]) in away:
+                since = away.pop((line.saw, data["gpu"]))
+                found.missing.append((since.t0, line.t1 + _SEEN_AGAIN))
+                if line.saw is Saw.BACK:
+                    found.drained.append((data["gpu"], since.t1, line.t0))
             case Saw.DRIVER_GIVES_UP:
                 found.gives_up.append(line.t0)
             case Saw.FAULT if "until" in data:
@@ -252,6 +272,12 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
     found.memory = [
         (gpu, who, size, since, min(until, found.killed.get(who, math.inf)))
         for gpu, who, size, since, until in found.memory
+    ]
+    found.missing += [(line.t0, math.inf) for line in away.values()]
+    found.drained += [
+        (line.data["gpu"], line.t1, math.inf)
+        for (back, _gpu), line in away.items()
+        if back is Saw.BACK
     ]
     for who, since in stopped.items():
         found.stops[who].append((since, math.inf))
@@ -476,8 +502,34 @@ def _leaked(seen: Iterable[Seen], rules: Rules) -> list[Finding]:
     ]
 
 
-def _order(wishes: Sequence[Wish], rules: Rules, clients: int) -> list[Finding]:
-    """Nobody is passed over more often than promised; equals are served as they came."""
+def _drained(clients: Iterable[_Client], harness: _Harness) -> list[Finding]:
+    """What was asked for, and granted, while a GPU was out of service is not on that GPU."""
+    findings = []
+    for client in clients:
+        asked: dict[str, float] = {}
+        for line in client.lines:
+            if line.saw is Saw.ASKED:
+                asked.setdefault(line.data["request"], line.t0)
+            elif line.saw is Saw.GRANTED and line.data["request"] in asked:
+                since = asked[line.data["request"]]
+                for gpu, out, back in harness.drained:
+                    if out <= since and line.t1 <= back and gpu in dict(line.data["gpus"]):
+                        findings.append(
+                            Finding(
+                                Property.DRAINED,
+                                f"{client.who} asked at {since:.3f} and was granted {gpu} by "
+                                f"{line.t1:.3f}, which was out of service from {out:.3f} to "
+                                f"{back:.3f}",
+                            )
+                        )
+    return findings
+
+
+def _order(wishes: Sequence[Wish], harness: _Harness, rules: Rules, clients: int) -> list[Finding]:
+    """Nobody is passed over more often than promised; equals are served as they came.
+
+    Who needs a GPU that is missing is passed by all who do not.
+    """
     findings = []
     granted = sorted(
         (wish for wish in wishes if wish.granted is not None), key=lambda wish: wish.granted or 0.0
@@ -497,7 +549,12 @@ def _order(wishes: Sequence[Wish], rules: Rules, clients: int) -> list[Finding]:
         )
         # When it becomes urgent, whoever was urgent before is still served first.
         bound = ahead + rules.strangers + rules.overtakes[wish.priority_class] + clients
-        if len(passed) > bound:
+        counted = [
+            other
+            for other in passed
+            if not any(a <= (other.granted or 0.0) <= b for a, b in harness.missing)
+        ]
+        if len(counted) > bound:
             findings.append(
                 Finding(
                     Property.ORDER,

@@ -31,6 +31,8 @@ _ON_A_LEASE: tuple[tuple[str, dict[str, str]], ...] = (
     ("kept", {"reason": "mine"}),
     ("resume", {}),
     ("lease.revoke", {"reason": "mine"}),
+    ("gpu.drain", {"gpu": "GPU-0", "reason": "mine"}),
+    ("gpu.resume", {"gpu": "GPU-0"}),
 )
 
 

@@ -48,6 +48,9 @@ class Saw(Enum):
     RESIDENT = "resident"  # a client's memory was on the GPU from ``begin`` to ``end``
     STUCK = "stuck"  # a client's memory was to come back to a GPU where there was no room
     GPU_LOST = "gpu_lost"  # t0: the driver is about to lose it
+    GPU_FOUND = "gpu_found"  # t1: the driver has it again
+    DRAINED = "drained"  # t0: an administrator is about to take it out of service; t1: has done
+    BACK = "back"  # t0: the administrator is about to put it back; t1: has done
     DRIVER_GIVES_UP = "driver_gives_up"  # t0: from now on it gives processes up
     CALLED = "called"  # t0 to t1: nothing was in a client's way to come back
     FAULT = "fault"

@@ -40,6 +40,16 @@ def promise_what_is_taken() -> None:
     parking.rooms_without = rooms
 
 
+def place_out_of_service() -> None:
+    """Whether a GPU is in service is not looked at when something is placed."""
+    original = parking.rooms_without
+
+    def rooms(state, environment, without):
+        return original(dataclasses.replace(state, out=Map()), environment, without)
+
+    parking.rooms_without = rooms
+
+
 def believe_who_releases() -> None:
     """A lease that ended needs no draining: its memory must be gone."""
     original = decide.Draft.end
@@ -288,6 +298,7 @@ PLANTED: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         promise_what_is_taken,
+        place_out_of_service,
         believe_who_releases,
         start_afresh,
         keep_the_dead,

@@ -127,6 +127,8 @@ class Storm:
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._lost_gpus: set[str] = set()
+        self._drained: list[str] = []
+        self._is_healing = False
         self._memory: set[tuple[str, str]] = set()
         self._granted: set[str] = set()  # all leases that somebody was seen to have
         self._notebooks: list[_Notebook] = []
@@ -149,6 +151,7 @@ class Storm:
             "driver hangs": (0.2, self._hang_driver),
             "memory kept after the lease": (2.0, self._use_memory),
             "lease revoked": (0.5, self._revoke),
+            "GPU out of service": (1.0, self._drain),
             "pid used again": (0.2, self._reuse_pid),
             "node manager killed after a grant": (0.2, lambda: self._kill_after_grant(Disk.WELL)),
             "node manager killed with a full disk": (
@@ -280,6 +283,7 @@ class Storm:
 
     def _heal(self) -> None:
         """All is well again; who is stopped goes on. The clients live, and come to rest."""
+        self._is_healing = True
         while self._later:
             heapq.heappop(self._later)[2]()
         self.shim.set_disk(Disk.WELL)
@@ -289,6 +293,9 @@ class Storm:
             assert boot() < end, "not within 60 s: the node manager is well again"
             self.nodes.supervise()
             time.sleep(0.05)
+        while self._drained:
+            assert boot() < end, "not within 60 s: all GPUs are in service again"
+            self._put_back()
         calm = boot() + 1.0
         while boot() < calm:
             self._keep_going()
@@ -564,8 +571,39 @@ class Storm:
         def find() -> None:
             self._lost_gpus.discard(gpu)
             self.world.restore(gpu)
+            self.harness.note(Saw.GPU_FOUND, gpu=gpu)
 
         self._after(self.rng.uniform(0.2, 2.0), find)
+        return True
+
+    def _drain(self) -> bool:
+        """An administrator takes a GPU out of service, and puts it back later."""
+        gpu = self.rng.choice(self.gpus)
+        if self._drained:
+            return False
+        since = boot()
+        self._drained.append(gpu)  # it may be done though no answer comes
+        if self._admin(Method.GPU_DRAIN, gpu=gpu, reason="the storm"):
+            self.harness.note(Saw.DRAINED, since, gpu=gpu)
+        self._after(self.rng.uniform(0.5, 3.0), self._put_back)
+        return True
+
+    def _put_back(self) -> None:
+        """As often as it takes: the node manager may be away."""
+        for gpu in tuple(self._drained):
+            since = boot()
+            if self._admin(Method.GPU_RESUME, gpu=gpu):
+                self._drained.remove(gpu)
+                self.harness.note(Saw.BACK, since, gpu=gpu)
+        if self._drained and not self._is_healing:
+            self._after(0.3, self._put_back)
+
+    def _admin(self, method: Method, **params: str) -> bool:
+        try:
+            with self.nodes.client("root") as admin:
+                admin.wait(admin.send(method, **params), within=1.0)
+        except (OSError, AssertionError, RemoteError):
+            return False
         return True
 
     def _hang_driver(self) -> bool:

@@ -1,0 +1,138 @@
+"""``jupyter gpushare gpu list|drain|resume``: take a GPU out of service, and put it back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from traitlets import Unicode
+
+from ..protocol.sizes import format_size
+from .node import connect
+from .status import health
+from .table import table
+from .verb import JSON_FLAG, Refused, UsageError, Verb
+
+
+class GpuListApp(Verb):
+    """List GPUs."""
+
+    name = "jupyter-gpushare-gpu-list"
+    description = """List the node's GPUs, and which are out of service."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        from ..protocol.messages import Method
+
+        with connect() as node:
+            gpus = node.call(Method.STATUS)["gpus"]
+        if self.json:
+            self.print_json({"gpus": gpus})
+            return 0
+        rows = [
+            (gpu["index"], gpu["uuid"], gpu["name"], format_size(gpu["memory"]), health(gpu))
+            for gpu in gpus
+        ]
+        print(table(("GPU", "UUID", "NAME", "MEMORY", "SERVICE"), rows) if rows else "No GPUs.")
+        return 0
+
+
+class GpuDrainApp(Verb):
+    """Take GPUs out of service."""
+
+    name = "jupyter-gpushare-gpu-drain"
+    arguments = "GPU..."
+    description = """Take GPUs out of service (administrators), each named by its index or UUID.
+    They take nothing new from now on. What computes there goes on until it ends; idle kernels
+    are asked to give theirs back, and go on elsewhere where they can. Who waits reads the
+    reason. It lasts until `jupyter gpushare gpu resume`, also over restarts."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+    aliases: ClassVar[Any] = {**Verb.aliases, "reason": "GpuDrainApp.reason"}
+    examples = """
+    jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
+    """
+
+    reason = Unicode("", help="Why, for everybody who waits.").tag(config=True)
+
+    def run(self, arguments: list[str]) -> int:
+        if not arguments:
+            raise UsageError("drain which GPU? `jupyter gpushare gpu list` lists them.")
+        if not self.reason.strip():
+            raise UsageError('say why, who waits reads it: --reason "its fan is replaced"')
+        from ..protocol.messages import Method
+
+        return _each(self, arguments, Method.GPU_DRAIN, reason=self.reason)
+
+
+class GpuResumeApp(Verb):
+    """Put GPUs back into service."""
+
+    name = "jupyter-gpushare-gpu-resume"
+    arguments = "GPU..."
+    description = """Put GPUs back into service (administrators), each named by its index or
+    UUID. Who waits for one gets it at once."""
+    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
+
+    def run(self, arguments: list[str]) -> int:
+        if not arguments:
+            raise UsageError("put back which GPU? `jupyter gpushare gpu list` lists them.")
+        from ..protocol.messages import Method
+
+        return _each(self, arguments, Method.GPU_RESUME)
+
+
+class GpuApp(GpuListApp):
+    """GPUs."""
+
+    name = "jupyter-gpushare-gpu"
+    arguments = "list|drain|resume"
+    description = """GPUs: list them; take one out of service and put it back (administrators)."""
+    subcommands: ClassVar[Any] = {
+        "list": (GpuListApp, "List GPUs, and which are out of service."),
+        "drain": (GpuDrainApp, "Take a GPU out of service."),
+        "resume": (GpuResumeApp, "Put a GPU back into service."),
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments:
+            raise UsageError("say what to do with GPUs: list, drain or resume")
+        return super().run(arguments)
+
+
+def _each(verb: Verb, named: list[str], method: Any, **more: Any) -> int:
+    from ..protocol.messages import Method
+
+    done = []
+    with connect() as node:
+        gpus = node.call(Method.STATUS)["gpus"]
+        uuids = [_uuid(name, gpus) for name in named]
+        for name, uuid in zip(named, uuids, strict=True):
+            answer = node.call(method, gpu=uuid, **more)
+            done.append(answer)
+            if not verb.json:
+                already = "" if answer["changed"] else " already"
+                print(f"GPU {name}: {_service(answer['out_of_service'], already)}")
+    if verb.json:
+        verb.print_json({"gpus": done})
+    return 0
+
+
+def _service(out: dict[str, Any] | None, already: str) -> str:
+    if out is None:
+        return f"in service{already}"
+    left = out["leases"]
+    there = {0: "empty", 1: "1 lease is still there"}.get(left, f"{left} leases are still there")
+    return f"out of service{already}, {there}"
+
+
+def _uuid(name: str, gpus: list[dict[str, Any]]) -> str:
+    """The UUID of the GPU with this index, or this UUID. Raises `Refused` when there is none.
+
+    A UUID that no GPU has now is passed on: one may be out of service and out of the node.
+    """
+    if not name.isdecimal():
+        return name
+    for gpu in gpus:
+        if str(gpu["index"]) == name:
+            return str(gpu["uuid"])
+    raise Refused(f"this node has no GPU {name}: `jupyter gpushare gpu list`.", "unknown_gpu")

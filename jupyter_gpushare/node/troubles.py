@@ -1,0 +1,70 @@
+"""A trouble that lasts is told once, now and then how often it came, and when it is over.
+
+What cannot be done is tried again, by the second on a full disk: a line for each try would fill
+the log, which may be on the same disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+#: Seconds until a trouble that lasts is told again: each pause is twice the one before.
+FIRST_PAUSE: Final = 60.0
+LONGEST_PAUSE: Final = 3600.0
+#: So many kinds of one trouble are told apart; of more, with numbers in their words, the rest
+#: counts as one.
+MOST_KINDS: Final = 8
+
+
+@dataclass(slots=True)
+class _Told:
+    """When a sentence was told last, how long it is quiet now, and how often it came since."""
+
+    at: float
+    pause: float = FIRST_PAUSE
+    untold: int = 0
+
+
+class Trouble:
+    """One thing that may fail again and again; ``over`` is what is told when it works again.
+
+    ``clock`` gives boot time in seconds. Not thread-safe.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float], over: str) -> None:
+        self._log = log
+        self._clock = clock
+        self._over = over
+        self._told: dict[str, _Told] = {}
+        self._began = 0.0
+        self._times = 0
+
+    def came(self, sentence: str) -> None:
+        """It failed: ``sentence`` says how, in the same words each time."""
+        now = self._clock()
+        if not self._told:
+            self._began, self._times = now, 0
+        self._times += 1
+        key = sentence if sentence in self._told or len(self._told) < MOST_KINDS else ""
+        told = self._told.get(key)
+        if told is None:
+            self._told[key] = _Told(now)
+            self._log.error("%s", sentence)
+        elif now - told.at < told.pause:
+            told.untold += 1
+        else:
+            more = f" ({told.untold + 1} times more in {now - told.at:.0f} s)"
+            self._log.error("%s%s", sentence, more)
+            self._told[key] = _Told(now, min(LONGEST_PAUSE, 2 * told.pause))
+
+    def is_over(self) -> None:
+        """It worked."""
+        if not self._told:
+            return
+        self._told.clear()
+        lasted = self._clock() - self._began
+        times = "once" if self._times == 1 else f"{self._times} times"
+        self._log.warning("%s, after it failed %s in %.0f s", self._over, times, lasted)

@@ -1,0 +1,73 @@
+"""GPUs that an admin took out of service: they take nothing new, and empty.
+
+Nobody is granted anything there, no reservation grows and no limit is lifted; what computes goes
+on until it ends. Who is idle there is asked to leave nothing behind (:mod:`.parking`), and goes
+on elsewhere if its memory can be moved. Such a GPU comes back, so a request that needs it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from . import commands as cmd
+from . import events as ev
+from . import explain
+from .draft import Decision, Done, Draft, Refuse
+from .model import GpuUuid, RefusalReason
+from .serving import serve
+from .state import Lease, State
+
+
+def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
+    """Take a GPU out of service, or say another reason for it."""
+    if command.gpu not in draft.state.gpus:
+        return Refuse(RefusalReason.UNKNOWN_GPU, explain.NO_SUCH_GPU)
+    known = draft.state.out.get(command.gpu)
+    if known is not None and known.reason == command.reason:
+        return Done()
+    draft.emit(ev.GpuTakenOut(draft.at, command.gpu, command.reason, command.by))
+    return Done(count=1)
+
+
+def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
+    """Put a GPU back into service, and serve who waited for it."""
+    if command.gpu not in draft.state.out:
+        known = command.gpu in draft.state.gpus
+        return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, explain.NO_SUCH_GPU)
+    draft.emit(ev.GpuPutBack(draft.at, command.gpu, command.by))
+    serve(draft)
+    return Done(count=1)
+
+
+def text(state: State, gpus: Iterable[GpuUuid]) -> str:
+    """Which of ``gpus`` are out of service, and why; empty: none."""
+    return _told(state, (uuid for uuid in gpus if uuid in state.out))
+
+
+def why_lacking(state: State, lease: Lease) -> str:
+    """What a person is told whose request waits for GPUs that are missing."""
+    missing = [u for u, books in state.gpus.items() if u in state.out or books.problem is not None]
+    places = state.places_of(lease)
+    if places is not None:
+        return f"{_told(state, places.intersection(missing))} {explain.BOUND_THERE}"
+    own = [uuid for uuid in missing if (lease.environment, uuid) in state.reservations]
+    if own:
+        return f"{_told(state, own)} {explain.OWN_THERE}"
+    return f"{_told(state, missing)} {explain.NEEDS_THEM_BACK}"
+
+
+def _told(state: State, gpus: Iterable[GpuUuid]) -> str:
+    told = []
+    for uuid in sorted(
+        gpus, key=lambda uuid: state.gpus[uuid].gpu.index if uuid in state.gpus else 0
+    ):
+        books, out = state.gpus.get(uuid), state.out.get(uuid)
+        if books is not None and out is not None:
+            told.append(explain.missing_text(books.gpu.index, "is out of service", out.reason))
+        elif books is not None:
+            problem = books.problem or ""
+            told.append(explain.missing_text(books.gpu.index, "cannot be used", problem))
+    more = len(told) - explain.MOST_NAMED
+    if more > 0:
+        told[explain.MOST_NAMED :] = [f"So {'is' if more == 1 else 'are'} {more} more."]
+    return " ".join(told)

@@ -1,0 +1,89 @@
+"""``jupyter gpushare gpu``: GPUs are taken out of service and put back by index or UUID."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.livenode import LiveNode
+from support.node import until
+
+WHY = "its fan is replaced"
+
+
+@pytest.fixture(scope="module")
+def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
+    with LiveNode(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture
+def node(own_node: LiveNode) -> Iterator[LiveNode]:
+    yield own_node
+    for index in ("0", "1"):
+        own_node.cli("gpu", "resume", index)
+
+
+def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode, tmp_path: Path) -> None:
+    holds = node.spawn("run", "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE)
+    assert holds.stdout is not None
+    assert holds.stdout.readline() == "up\n"
+    (lease,) = node.json("leases")["leases"]
+    index = str(lease["gpus"][0]["index"])
+    done = node.cli("gpu", "drain", index, "--reason", WHY)
+    assert done.stdout == f"GPU {index}: out of service, 1 lease is still there\n"
+    again = node.cli("gpu", "drain", lease["gpus"][0]["uuid"], "--reason", WHY)
+    assert "out of service already" in again.stdout
+    listed = node.cli("gpu").stdout
+    assert listed == node.cli("gpu", "list").stdout
+    assert f"out of service (1 lease there): {WHY}" in listed
+    assert f"out of service (1 lease there): {WHY}" in node.cli("status").stdout
+
+    waits = node.spawn("run", "--gpus", "2", "--", "true")
+    row = until(lambda: node.json("status")["queue"], "it waits")[0]
+    assert WHY in row["message"]
+    holds.communicate("\n", timeout=30)
+    until(lambda: "(empty)" in node.cli("gpu").stdout, "the GPU is empty")
+    assert waits.poll() is None
+    assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service\n"
+    assert waits.wait(30) == 0, waits.communicate()
+    waits.communicate()
+    assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service already\n"
+
+
+def test_for_programs(node: LiveNode) -> None:
+    drained = node.json("gpu", "drain", "0", "1", "--reason", WHY)["gpus"]
+    assert [gpu["out_of_service"]["reason"] for gpu in drained] == [WHY, WHY]
+    assert [gpu["uuid"] for gpu in node.json("gpu", "list")["gpus"]] == [g["gpu"] for g in drained]
+    for gpu in node.json("gpu", "resume", "0", "1")["gpus"]:
+        assert (gpu["out_of_service"], gpu["changed"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("drain", "0"), 2, "say why"),
+        (("drain", "0", "--reason", "  "), 2, "say why"),
+        (("drain", "--reason", WHY), 2, "which GPU"),
+        (("resume",), 2, "which GPU"),
+        (("mend", "0"), 2, "list, drain or resume"),
+        (("drain", "7", "--reason", WHY), 1, "no GPU 7"),
+        (("drain", "GPU-nowhere", "--reason", WHY), 1, "no such GPU"),
+        (("drain", "0", "--reason", "a\nb"), 1, "one line"),
+        (("drain", "0", "--reason", "\x1b[2J"), 1, "one line"),
+        (("drain", "0", "--reason", "x" * 300), 1, "256"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_changed(
+    node: LiveNode, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = node.cli("gpu", *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert all(gpu["out_of_service"] is None for gpu in node.json("gpu")["gpus"])
+    if code == 1:
+        told = json.loads(node.cli("gpu", *arguments, "--json").stdout)
+        assert told["error"]["reason"] in ("bad_request", "unknown_gpu")

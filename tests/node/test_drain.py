@@ -1,0 +1,139 @@
+"""GPUs out of service, in the real node manager: told, waited for, kept over `kill -9`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, RunningNode, until
+
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+CONFIG = """
+c.NodeManagerApp.debug_checks = True
+c.NodeManagerApp.measure_interval = 0.1
+c.Policy.max_tasks_per_gpu = 1
+c.Policy.idle_timeout = 0.3
+c.Policy.notify_before = 0
+c.Quotas.default = {"gpus": 2}
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    path = tmp_path / "tokens.json"
+    path.touch(0o600)
+    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
+    people.append({"token": "root", "environment": "root", "admin": True})
+    path.write_text(json.dumps({"tokens": people}))
+    arguments = [f"--token-file={path}"]
+    with RunningNode(tmp_path, config=CONFIG, arguments=arguments) as running:
+        yield running
+        assert "Traceback" not in running.story()
+        assert "Invariant" not in running.story()
+
+
+def gpus(client: NodeClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.call(Method.STATUS)["gpus"]
+    return found
+
+
+def test_who_waits_reads_why_and_gets_the_gpu_when_it_is_back(node: RunningNode) -> None:
+    with node.client("alice") as alice, node.client("root") as root:
+        second = gpus(root)[1]["uuid"]
+        answer = root.call(Method.GPU_DRAIN, gpu=second, reason="fan replaced on Friday")
+        out = {"reason": "fan replaced on Friday", "by": "root", "leases": 0}
+        assert answer == {"gpu": second, "out_of_service": out, "changed": True}
+        assert not root.call(Method.GPU_DRAIN, gpu=second, reason=out["reason"])["changed"]
+        (free, taken) = gpus(alice)
+        assert free["out_of_service"] is None
+        assert taken["out_of_service"] == {**out, "by": None}, "who did it is the admins' to know"
+        assert (taken["free"], taken["health"]) == (0, "ok")
+
+        asked = alice.ask(gpus=2)
+        told = alice.wait_notice(Notice.QUEUED)
+        assert "GPU 1 is out of service: fan replaced on Friday." in told["message"]
+        (row,) = alice.call(Method.STATUS)["queue"]
+        assert "fan replaced on Friday" in row["message"]
+
+        node.restart()
+    with node.client("alice") as alice, node.client("root") as root:
+        assert gpus(root)[1]["out_of_service"] == out, "an admin ends it, not a crash"
+        assert asked is not None
+        again = alice.ask(gpus=2)
+        assert "fan replaced" in alice.wait_notice(Notice.QUEUED)["message"]
+        answer = root.call(Method.GPU_RESUME, gpu=second)
+        assert (answer["out_of_service"], answer["changed"]) == (None, True)
+        assert len(alice.wait(again)["gpus"]) == 2
+        assert not root.call(Method.GPU_RESUME, gpu=second)["changed"]
+        told = [event["text"] for event in root.call(Method.HISTORY)["events"]]
+        assert f"{second} is taken out of service by root: fan replaced on Friday" in told
+        assert f"{second} is put back into service by root" in told
+
+
+def test_what_computes_goes_on_and_what_is_idle_is_asked_for_all(node: RunningNode) -> None:
+    with node.client("alice") as alice, node.client("root") as root:
+        lease = alice.request(kernel_id="k1")
+        uuid = lease["gpus"][0]["uuid"]
+        answer = root.call(Method.GPU_DRAIN, gpu=uuid, reason="driver update")
+        assert answer["out_of_service"]["leases"] == 1
+        assert alice.call(Method.HEARTBEAT, lease=lease["lease"])["state"] == "held"
+        alice.call(Method.ACTIVITY, lease=lease["lease"], state="idle")
+        asked = alice.wait_notice(Notice.PARK)
+        assert [gpu["may_stay"] for gpu in asked["gpus"]] == [0], "nothing may stay there"
+        assert "driver update" in asked["message"]
+        with pytest.raises(RemoteError) as refused:
+            alice.call(Method.PIN, lease=lease["lease"])
+        assert "driver update" in refused.value.message
+        alice.call(Method.PARKED, lease=lease["lease"], rung="release")
+
+        def empty() -> bool:
+            (here,) = (gpu for gpu in gpus(root) if gpu["uuid"] == uuid)
+            return bool(here["out_of_service"]["leases"] == 0)
+
+        until(empty, "the GPU is empty")
+        until(lambda: "gpu.empty" in node.story(), "the log says that it is empty")
+        back = alice.call(Method.RESUME, lease=lease["lease"])
+        assert [gpu["uuid"] for gpu in back["gpus"]] != [uuid]
+
+
+HOSTILE = [
+    "",
+    "   ",
+    "a\nb",
+    "\x1b[2Jgone",
+    "\u202egnp.exe",
+    "x" * 257,
+    "x" * 60_000,
+    None,
+    7,
+    ["fan"],
+]
+
+
+@pytest.mark.parametrize("reason", HOSTILE, ids=lambda reason: repr(reason)[:12])
+def test_a_reason_is_one_printable_line(node: RunningNode, reason: Any) -> None:
+    with node.client("root") as root:
+        uuid = gpus(root)[0]["uuid"]
+        with pytest.raises(RemoteError) as refused:
+            root.call(Method.GPU_DRAIN, gpu=uuid, reason=reason)
+        assert "`reason` must be" in refused.value.message
+        assert gpus(root)[0]["out_of_service"] is None
+
+
+def test_only_an_admin_may_and_only_gpus_of_the_node(node: RunningNode) -> None:
+    with node.client("alice") as alice, node.client("root") as root:
+        uuid = gpus(alice)[0]["uuid"]
+        for method, more in ((Method.GPU_DRAIN, {"reason": "mine"}), (Method.GPU_RESUME, {})):
+            with pytest.raises(RemoteError) as refused:
+                alice.call(method, gpu=uuid, **more)
+            assert refused.value.reason is Reason.NOT_ALLOWED
+            with pytest.raises(RemoteError) as refused:
+                root.call(method, gpu="GPU-nowhere", **more)
+            assert refused.value.reason is Reason.UNKNOWN_GPU
+            assert "gpu list" in refused.value.message
+        assert gpus(root)[0]["out_of_service"] is None
