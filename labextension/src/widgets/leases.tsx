@@ -5,6 +5,7 @@ import React from 'react';
 import type { Lease, Status, Waiting } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon, stateIcons } from '../icons';
+import { canPark, canResume } from '../model/asking';
 import {
   canRelease,
   Level,
@@ -274,6 +275,20 @@ const LeaseRow = React.memo(
               onClick={() => run(CommandIDs.restartKernel)}
             />
           )}
+          {lease.state === 'idle' && canPark(lease) && (
+            <IconButton
+              icon={stateIcons.parking}
+              label={trans.__('Park the GPU of %1', name)}
+              onClick={() => run(CommandIDs.park)}
+            />
+          )}
+          {canResume(lease) && (
+            <IconButton
+              icon={stateIcons.resuming}
+              label={trans.__('Resume the GPU of %1', name)}
+              onClick={() => run(CommandIDs.resume)}
+            />
+          )}
           {lease.state === 'queued' && (
             <IconButton
               icon={closeIcon}
@@ -319,8 +334,9 @@ function Details(props: {
 /** What else is known of a lease, for who asks: whether it could be parked, why it was not. */
 function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
   const { trans } = useView();
-  const { ability, kept, warning } = props.lease;
-  if (!ability && !kept && !warning) {
+  const { ability, kept, kind, phase, warning } = props.lease;
+  const isProgram = kind === 'process' && phase === 'held';
+  if (!ability && !kept && !warning && !isProgram) {
     return null;
   }
   return (
@@ -335,6 +351,13 @@ function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
       )}
       {kept && <p>{keptText(props.lease, trans)}</p>}
       {ability && <p>{abilityText(ability, trans)}</p>}
+      {isProgram && (
+        <p>
+          {trans.__(
+            'A program keeps its GPU until it ends or you release it here. It is not taken back while it is idle, so there is nothing to keep.'
+          )}
+        </p>
+      )}
     </Details>
   );
 }

@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { Status, Waiting } from '../api/types';
+import { longestWait } from '../model/asking';
 import { queueSummary } from '../model/derive';
 import {
   formatBytes,
@@ -51,10 +52,11 @@ export function QueueView(): JSX.Element {
         <>
           <p>
             {trans.__(
-              '%1 waiting: %2 interactive, %3 batch.',
+              '%1 waiting: %2 interactive, %3 batch. The longest: for %4.',
               status.queue.length,
               interactive,
-              batch
+              batch,
+              formatDuration((longestWait(status) ?? 0) + passed, trans)
             )}
           </p>
           <ol className="jp-gpushare-list" aria-label={trans.__('Queue')}>
