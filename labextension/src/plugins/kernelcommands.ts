@@ -283,6 +283,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
         ids.forEach(id => commands.notifyCommandChanged(id));
       }
     };
+    changed(); // who shows them may have come before them
     model.changed.connect(changed);
     serviceManager.sessions.runningChanged.connect(changed);
     notebooks?.currentChanged.connect((_, notebook) => {

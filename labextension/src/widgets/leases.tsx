@@ -138,19 +138,72 @@ const LeaseRow = React.memo(
           <Icon.react tag="span" aria-hidden="true" />
         </span>
         <div className="jp-gpushare-row-words">
-          <div className="jp-gpushare-row-title">
-            {lease.path || lease.kernel_id ? (
-              <button
-                type="button"
-                className="jp-gpushare-link"
-                title={trans.__('Open %1', lease.path ?? name)}
-                onClick={() => run(CommandIDs.open)}
-              >
-                {name}
-              </button>
-            ) : (
-              <span title={lease.name ?? undefined}>{name}</span>
-            )}
+          <div className="jp-gpushare-row-head">
+            <div className="jp-gpushare-row-title">
+              {lease.path || lease.kernel_id ? (
+                <button
+                  type="button"
+                  className="jp-gpushare-link"
+                  title={trans.__('Open %1', lease.path ?? name)}
+                  onClick={() => run(CommandIDs.open)}
+                >
+                  {name}
+                </button>
+              ) : (
+                <span title={lease.name ?? undefined}>{name}</span>
+              )}
+            </div>
+            <span className="jp-gpushare-actions">
+              {canKeep(lease, node) && (
+                <IconButton
+                  icon={keepIcon}
+                  label={trans.__('How long %1 keeps its GPU', name)}
+                  menu
+                  onClick={button => {
+                    const box = button.getBoundingClientRect();
+                    keepMenu(commands, lease, node, model.now()).open(
+                      box.left,
+                      box.bottom
+                    );
+                  }}
+                />
+              )}
+              {restartHelps(lease.state) && lease.kernel_id && (
+                <IconButton
+                  icon={refreshIcon}
+                  label={trans.__('Restart the kernel of %1', name)}
+                  onClick={() => run(CommandIDs.restartKernel)}
+                />
+              )}
+              {lease.state === 'idle' && canPark(lease) && (
+                <IconButton
+                  icon={stateIcons.parking}
+                  label={trans.__('Park the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.park)}
+                />
+              )}
+              {canResume(lease) && (
+                <IconButton
+                  icon={stateIcons.resuming}
+                  label={trans.__('Resume the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.resume)}
+                />
+              )}
+              {lease.state === 'queued' && (
+                <IconButton
+                  icon={closeIcon}
+                  label={trans.__('Cancel waiting: %1', name)}
+                  onClick={() => run(CommandIDs.cancel)}
+                />
+              )}
+              {canRelease(lease.state) && (
+                <IconButton
+                  icon={releaseIcon}
+                  label={trans.__('Release the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.release)}
+                />
+              )}
+            </span>
           </div>
           <div title={waiting?.message ?? keptText(lease, trans)}>
             {lease.position !== null
@@ -253,57 +306,6 @@ const LeaseRow = React.memo(
           )}
           <LeaseDetails lease={lease} />
         </div>
-        <span className="jp-gpushare-actions">
-          {canKeep(lease, node) && (
-            <IconButton
-              icon={keepIcon}
-              label={trans.__('How long %1 keeps its GPU', name)}
-              menu
-              onClick={button => {
-                const box = button.getBoundingClientRect();
-                keepMenu(commands, lease, node, model.now()).open(
-                  box.left,
-                  box.bottom
-                );
-              }}
-            />
-          )}
-          {restartHelps(lease.state) && lease.kernel_id && (
-            <IconButton
-              icon={refreshIcon}
-              label={trans.__('Restart the kernel of %1', name)}
-              onClick={() => run(CommandIDs.restartKernel)}
-            />
-          )}
-          {lease.state === 'idle' && canPark(lease) && (
-            <IconButton
-              icon={stateIcons.parking}
-              label={trans.__('Park the GPU of %1', name)}
-              onClick={() => run(CommandIDs.park)}
-            />
-          )}
-          {canResume(lease) && (
-            <IconButton
-              icon={stateIcons.resuming}
-              label={trans.__('Resume the GPU of %1', name)}
-              onClick={() => run(CommandIDs.resume)}
-            />
-          )}
-          {lease.state === 'queued' && (
-            <IconButton
-              icon={closeIcon}
-              label={trans.__('Cancel waiting: %1', name)}
-              onClick={() => run(CommandIDs.cancel)}
-            />
-          )}
-          {canRelease(lease.state) && (
-            <IconButton
-              icon={releaseIcon}
-              label={trans.__('Release the GPU of %1', name)}
-              onClick={() => run(CommandIDs.release)}
-            />
-          )}
-        </span>
       </li>
     );
   },

@@ -39,7 +39,7 @@ export class GpuSharePanel extends SidePanel {
     translator: ITranslator
   ) {
     super({ translator, content: new Sections() });
-    const { trans, model, commands } = _services;
+    const { trans, model } = _services;
     this.id = 'jupyter-gpushare-panel';
     this.addClass('jp-gpushare-panel');
     this.title.icon = gpuIcon;
@@ -47,11 +47,12 @@ export class GpuSharePanel extends SidePanel {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('GPUs'));
     this.header.addWidget(new ViewWidget(_services, BannerView));
-    this.toolbar.addItem(
-      'refresh',
-      new CommandToolbarButton({ commands, id: CommandIDs.refresh, label: '' })
-    );
-    this._add({ name: 'quota', title: trans.__('My quota'), View: QuotaView });
+    this._add({
+      name: 'quota',
+      title: trans.__('My quota'),
+      View: QuotaView,
+      command: CommandIDs.refresh
+    });
     this._add({
       name: 'leases',
       title: trans.__('My leases'),
@@ -72,7 +73,7 @@ export class GpuSharePanel extends SidePanel {
       name: 'history',
       title: trans.__('History'),
       View: HistoryView,
-      command: CommandIDs.showHistory,
+      command: this._ifKnown(CommandIDs.showHistory),
       collapsed: true
     });
     this._sections.toggled.connect(this._toggled, this);
@@ -104,10 +105,15 @@ export class GpuSharePanel extends SidePanel {
     return this.content as Sections;
   }
 
+  /** Not every application has pages in its main area. */
+  private _ifKnown(command: string): string | undefined {
+    return this._services.commands.hasCommand(command) ? command : undefined;
+  }
+
   private _add(options: ISection): Section {
     const { trans, commands } = this._services;
     let toolbar: Toolbar<Widget> | null = null;
-    if (options.command && commands.hasCommand(options.command)) {
+    if (options.command) {
       toolbar = new Toolbar();
       toolbar.addClass('jp-gpushare-section-toolbar');
       toolbar.node.setAttribute(
@@ -146,7 +152,7 @@ export class GpuSharePanel extends SidePanel {
         name: 'admin',
         title: this._services.trans.__('Administration'),
         View: AdminView,
-        command: CommandIDs.showAdmin,
+        command: this._ifKnown(CommandIDs.showAdmin),
         collapsed: true
       });
     } else if (!admin && snapshot.status && this._admin) {

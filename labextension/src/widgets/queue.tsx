@@ -71,7 +71,11 @@ export function QueueView(): JSX.Element {
           )}
         </>
       )}
-      <WaitsLately waits={status.waits} trans={trans} />
+      <WaitsLately
+        waits={status.waits}
+        open={status.queue.length > 0}
+        trans={trans}
+      />
     </div>
   );
 }
@@ -137,6 +141,8 @@ function waitingText(
 
 function WaitsLately(props: {
   waits: Status['waits'];
+  /** Who waits wants to know how long others have. */
+  open: boolean;
   trans: TranslationBundle;
 }): JSX.Element {
   const { waits, trans } = props;
@@ -157,12 +163,12 @@ function WaitsLately(props: {
     { word: trans.__('Batch'), of: waits.batch }
   ].filter(row => row.of.granted > 0);
   return (
-    <div className="jp-gpushare-lately">
-      <h4>
+    <details className="jp-gpushare-lately" open={props.open}>
+      <summary>
         {waits.window === 3600
           ? trans.__('In the last hour')
           : trans.__('In the last %1', span)}
-      </h4>
+      </summary>
       {rows.length === 0 ? (
         <p>{trans.__('Nothing was granted.')}</p>
       ) : (
@@ -172,6 +178,6 @@ function WaitsLately(props: {
           ))}
         </ul>
       )}
-    </div>
+    </details>
   );
 }

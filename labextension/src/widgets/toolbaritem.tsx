@@ -24,8 +24,8 @@ const COUNTED = 28;
  * The toolbar's item: what the open notebook holds or waits for, and what can be done.
  *
  * A toolbar measures its items once, and moves into its menu what has no room. So this one is as
- * wide as its picture to the toolbar, and has words only where there is room left for them: it
- * gets smaller before it could go.
+ * wide as its picture to the toolbar, and has as many words as there is room left for: it gets
+ * smaller before it could go.
  */
 export class LeaseToolbarItem extends ViewWidget {
   constructor(services: IViewServices, notebook: NotebookPanel) {
@@ -49,8 +49,8 @@ export class LeaseToolbarItem extends ViewWidget {
     if (!this.isAttached || !bar) {
       return;
     }
-    const spacer = bar.querySelector(SPACER);
-    for (const node of [bar, spacer, this._button, this._text]) {
+    const { button, words } = this._parts();
+    for (const node of [bar, bar.querySelector(SPACER), button, words]) {
       if (node) {
         this._sizes.observe(node);
       }
@@ -58,39 +58,37 @@ export class LeaseToolbarItem extends ViewWidget {
   }
 
   private _fit(): void {
-    const { _button: button, _text: text } = this;
     const bar = this.node.parentElement;
-    if (!bar || !button || !text) {
+    const { button, text, words } = this._parts();
+    if (!bar || !button || !text || !words) {
       return;
     }
-    let least = 0;
-    for (const child of this.node.children) {
-      least += (child as HTMLElement).offsetWidth;
-    }
-    if (this.node.dataset.compact !== 'true') {
-      least -= text.offsetWidth;
-    }
-    let others = 0;
-    for (const child of bar.children) {
-      if (child !== this.node && !child.matches(SPACER)) {
-        others += (child as HTMLElement).offsetWidth;
-      }
-    }
     const inMenu = bar.matches('.jp-Toolbar-responsive-popup');
-    const full = least + text.offsetWidth;
-    const compact = !inMenu && others + full > bar.clientWidth - PADDING;
-    this.node.dataset.compact = String(compact);
+    const compact = this.node.dataset.compact === 'true';
+    const width = (nodes: Iterable<Element>): number =>
+      [...nodes].reduce((sum, { clientWidth }) => sum + clientWidth, 0);
+    const least = width(this.node.children) - (compact ? 0 : text.offsetWidth);
+    const others = width(
+      [...bar.children].filter(
+        child => child !== this.node && !child.matches(SPACER)
+      )
+    );
+    const left = bar.clientWidth - PADDING - others - least;
+    const given = inMenu
+      ? words.offsetWidth
+      : Math.min(words.offsetWidth, left);
+    const isShown = given >= Math.min(LEAST_WORDS, words.offsetWidth);
+    this.node.dataset.compact = String(!isShown);
+    text.style.maxWidth = `${given}px`;
     this.node.style.marginRight = inMenu
       ? ''
-      : `${(compact ? least : full) - COUNTED}px`;
+      : `${least + (isShown ? given : 0) - COUNTED}px`;
   }
 
-  private get _button(): HTMLElement | null {
-    return this.node.querySelector('.jp-gpushare-toolbar-button');
-  }
-
-  private get _text(): HTMLElement | null {
-    return this.node.querySelector('.jp-gpushare-toolbar-text');
+  private _parts(): Record<'button' | 'text' | 'words', HTMLElement | null> {
+    const part = (name: string): HTMLElement | null =>
+      this.node.querySelector(`.jp-gpushare-toolbar-${name}`);
+    return { button: part('button'), text: part('text'), words: part('words') };
   }
 
   private readonly _sizes = new ResizeObserver(() => this._fit());
@@ -99,6 +97,8 @@ export class LeaseToolbarItem extends ViewWidget {
 const SPACER = '.jp-Toolbar-spacer';
 /** Pixels of a toolbar that nothing stands in. */
 const PADDING = 8;
+/** Pixels below which a part of the words says nothing. */
+const LEAST_WORDS = 48;
 
 function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const { trans, commands, model } = useView();
@@ -146,8 +146,10 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
       >
         <Icon.react tag="span" aria-hidden="true" />
         <span className="jp-gpushare-toolbar-text">
-          {warned ? <Countdown lease={warned} /> : text}
-          {stale && ' ?'}
+          <span className="jp-gpushare-toolbar-words">
+            {warned ? <Countdown lease={warned} /> : text}
+            {stale && ' ?'}
+          </span>
         </span>
       </button>
       {warned && (

@@ -80,12 +80,12 @@ test('a kernel that runs code is not asked, and a refusal is told', async ({
     '%gpushare request --memory 4GiB',
     'input("until something is typed")'
   ]);
-  await notebook.result(0);
   await execute(page, 'gpushare:request', { gpus: 1, memory: '20GiB' });
   await expect(
     toast(page, 'refused.ipynb: ').filter({ hasText: '20 GiB' })
   ).toBeVisible();
 
+  await notebook.result(0);
   await notebook.run(1);
   await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB');
   await choose(page, 'Park GPU');
@@ -144,17 +144,15 @@ test('the palette has them, and releases what a program holds', async ({
   const panel = await GpuPanel.open(page);
   const notebook = await open('beside.ipynb', [
     [
-      '%gpushare request --memory 4GiB',
-      'import os, pathlib, subprocess, sys',
-      'pathlib.Path("alone.py").write_text(',
-      '    "from jupyter_gpushare import lease\\n"',
-      '    "with lease(memory=\'4GiB\'): input()"',
-      ')',
-      'env = {k: v for k, v in os.environ.items() if "GPUSHARE_LEASE" not in k}',
-      'child = subprocess.Popen([sys.executable, "alone.py"], stdin=subprocess.PIPE, env=env)'
-    ].join('\n')
+      'import pathlib, subprocess, sys',
+      'pathlib.Path("alone.py").write_text("import torch; input()")',
+      'child = subprocess.Popen([sys.executable, "alone.py"], stdin=subprocess.PIPE)'
+    ].join('\n'),
+    '%gpushare request --memory 4GiB'
   ]);
   await notebook.result(0);
+  await expect(panel.lease('alone.py')).toContainText('GPU');
+  await notebook.result(1);
   await expect(panel.leases).toHaveCount(2);
   await execute(page, 'apputils:activate-command-palette');
   for (const name of ['Request GPU…', 'Park GPU', 'Resume GPU']) {

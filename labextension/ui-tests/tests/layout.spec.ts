@@ -75,7 +75,7 @@ test('the button stays in the toolbar of a narrow notebook, without its words', 
   await expect(words).toBeVisible();
   await expect(words).toHaveText('1 GPU · 4 GiB · Idle');
   await GpuPanel.open(page);
-  for (const width of [1024, 900]) {
+  for (const width of [1024, 940]) {
     await page.setViewportSize({ width, height: 700 });
     await expect(toolbarItem(page)).toBeInViewport({ ratio: 1 });
     await expect(words).toBeHidden();
