@@ -113,7 +113,7 @@ export function outlookText(
       return trans.__('As it stands now, you get it at once.');
     case 'waits':
       return trans.__(
-        'As it stands now, you wait: %1 asked, and %2 have room for %3.',
+        'As it stands now, you wait: %1 asked; GPUs with room for %3: %2.',
         formatGpus(ask.gpus, trans),
         expected.having,
         expected.memory === null

@@ -98,7 +98,7 @@ const SPACER = '.jp-Toolbar-spacer';
 /** Pixels of a toolbar that nothing stands in. */
 const PADDING = 8;
 /** Pixels below which a part of the words says nothing. */
-const LEAST_WORDS = 48;
+const LEAST_WORDS = 60;
 
 function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const { trans, commands, model } = useView();

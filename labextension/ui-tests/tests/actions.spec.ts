@@ -39,12 +39,13 @@ test('a form asks for GPUs; parked and resumed in the panel; nothing is written 
   await form.getByLabel('GPUs', { exact: true }).fill('2');
   await form.getByLabel('Memory on each').fill('plenty');
   await expect(form).toContainText('A size with its unit');
-  await shoot(page, 'request');
   await expectAccessible(page, '.jp-gpushare-request');
   // What cannot be asked for is not asked: the form stays, with what was typed.
   await form.getByRole('button', { name: 'Request' }).click();
   await expect(form.getByLabel('Memory on each')).toHaveValue('plenty');
   await form.getByLabel('Memory on each').fill('8 GiB');
+  await expect(form).toContainText('you get it at once');
+  await shoot(page, 'request');
   await form.getByRole('button', { name: 'Request' }).click();
   await expect(toast(page, 'asks.ipynb: This kernel now holds')).toBeVisible();
   await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB · Idle');
