@@ -6,6 +6,7 @@
 #   make test-long   the tests that CI leaves out, because together they take minutes; and those
 #                    with random examples, with new ones (CI has the same at each run)
 #   make test-ui     the tests in a browser only
+#   make test-oldest-lab  the panel in a browser with the oldest JupyterLab that it fits, 4.2
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
 #   make bench       measure, and write docs/benchmarks.md
@@ -54,7 +55,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -167,6 +168,17 @@ test-long: $(VENV)/.dev $(UI)
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright
+
+# As somebody has it who installed the package there: in an environment of its own, no torch.
+OLDEST := build/oldest-lab
+test-oldest-lab: chromium $(UI) $(UI_TEST_MODULES)
+	@$(PYTHON) -m venv --clear $(OLDEST)
+	@echo "Installing JupyterLab 4.2 …"
+	@SKIP_JUPYTER_BUILDER=1 $(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install \
+		'jupyterlab==4.2.*' 'notebook==7.2.*' .
+	@told="$$(JUPYTER_NO_CONFIG=1 $(OLDEST)/bin/jupyter labextension list 2>&1)"; \
+	grep -q 'jupyter-gpushare.*OK' <<< "$$told" || { echo "$$told" >&2; exit 1; }
+	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(OLDEST)/bin/python" $(JLPM) playwright test -c oldest.config.ts
 
 dist: $(VENV)/.dev
 	@rm -rf dist jupyter_gpushare/labextension

@@ -32,6 +32,7 @@ CHOSEN = (
     "warning",
     "keep",
     "parked",
+    "request",
 )
 #: Cells of the tour to run, texts included.
 UNTIL_COMPUTED = 7

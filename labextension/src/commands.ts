@@ -10,6 +10,12 @@ export const CommandIDs = {
   cancel: 'gpushare:cancel',
   /** Keep an idle lease's GPUs; `{lease}`, `{seconds}`: 0 is no longer, absent the usual time. */
   keep: 'gpushare:keep',
+  /** Ask for a GPU for the current notebook: a form, or `{gpus, memory, priorityClass}`. */
+  request: 'gpushare:request',
+  /** Give an idle kernel's GPU back and keep its variables; `{lease}` or the current notebook's. */
+  park: 'gpushare:park',
+  /** Have a GPU again for what is parked; `{lease}` or the current notebook's. */
+  resume: 'gpushare:resume',
   /** Open the notebook or script of `{lease}`. */
   open: 'gpushare:open',
   /** Restart the kernel of `{lease}`, or the current notebook's. */

@@ -1,6 +1,7 @@
 import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { commandsPlugin } from './plugins/commands';
+import { kernelCommandsPlugin } from './plugins/kernelcommands';
 import { notificationsPlugin } from './plugins/notifications';
 import { pagesPlugin } from './plugins/pages';
 import { panelPlugin } from './plugins/panel';
@@ -16,8 +17,9 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   settingsPlugin,
   modelPlugin,
   pagesPlugin,
-  panelPlugin,
   commandsPlugin,
+  kernelCommandsPlugin,
+  panelPlugin,
   runningPlugin,
   toolbarPlugin,
   statusBarPlugin,

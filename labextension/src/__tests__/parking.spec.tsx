@@ -170,7 +170,7 @@ describe('keeping', () => {
   it("is in a notebook's menu only where it makes sense", () => {
     const commands = new CommandRegistry();
     const has = (lease: Lease): boolean =>
-      leaseMenu(commands, lease, NODE, NODE.time).items.some(
+      leaseMenu(commands, null, lease, NODE, NODE.time).items.some(
         item => item.command === CommandIDs.keep
       );
     expect(has(aLease('a'))).toBe(true);

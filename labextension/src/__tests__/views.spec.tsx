@@ -219,7 +219,9 @@ describe('GpusView', () => {
         ]
       })
     );
-    expect(screen.getByText(/These GPUs are simulated/)).toBeTruthy();
+    expect(
+      screen.getByText(/All simulated: code runs on the CPU/)
+    ).toBeTruthy();
     expect(screen.getByText('Lost')).toBeTruthy();
     expect(screen.getByText('It fell off the bus.')).toBeTruthy();
     expect(

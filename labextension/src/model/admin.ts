@@ -119,7 +119,7 @@ export function draftOf(row: {
 }
 
 /** A size that reads back as the same bytes, as short as that allows. */
-function exactSize(bytes: number): string {
+export function exactSize(bytes: number): string {
   for (const units of ['binary', 'decimal'] as const) {
     const text = formatBytes(bytes, units);
     if (parseBytes(text) === bytes) {

@@ -18,12 +18,12 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Gpu, Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon } from '../icons';
-import { canRelease, leaseOfKernel } from '../model/derive';
+import { canRelease, leaseOfKernel, myLeases } from '../model/derive';
 import { canKeep } from '../model/parking';
 import { underRoot } from '../model/paths';
 import { formatDuration } from '../text/format';
 import { keptUntilText } from '../text/parking';
-import { taskName } from '../text/words';
+import { gpuNames, taskName } from '../text/words';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -56,6 +56,53 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       const kernel =
         notebooks?.currentWidget?.sessionContext.session?.kernel?.id;
       return leaseOfKernel(status, kernel);
+    };
+    /**
+     * The leases that a command may be about: as `chosen`, but where no notebook is looked at (a
+     * terminal is, say) all of mine. Programs have no notebook.
+     */
+    const fitting = (
+      args: ReadonlyPartialJSONObject,
+      may: (lease: Lease) => boolean
+    ): Lease[] => {
+      const { currentWidget } = app.shell;
+      const { status } = model.snapshot;
+      const one =
+        typeof args.lease === 'string' ||
+        (currentWidget !== null && currentWidget === notebooks?.currentWidget);
+      const leases = one ? [chosen(args)] : status ? myLeases(status) : [];
+      return leases.filter(
+        (lease): lease is Lease => lease !== null && lease.mine && may(lease)
+      );
+    };
+    /** The only one of them, or the one that is chosen in a dialog. */
+    const oneOf = async (
+      title: string,
+      leases: readonly Lease[]
+    ): Promise<Lease | null> => {
+      if (leases.length < 2) {
+        return leases[0] ?? null;
+      }
+      const names = leases.map((lease, place) => {
+        const where = gpuNames(lease, trans);
+        const name = trans.__('%1. %2', place + 1, taskName(lease, trans));
+        return where ? trans.__('%1 · %2', name, where) : name;
+      });
+      const answer = await InputDialog.getItem({
+        title,
+        label: trans.__('Notebook or program'),
+        items: names
+      });
+      const place = answer.button.accept
+        ? names.indexOf(answer.value ?? '')
+        : -1;
+      return leases[place] ?? null;
+    };
+    const mayRelease = (lease: Lease): boolean => canRelease(lease.state);
+    const mayCancel = (lease: Lease): boolean => lease.state === 'queued';
+    const mayKeep = (lease: Lease): boolean => {
+      const node = model.snapshot.status?.node;
+      return node !== undefined && canKeep(lease, node);
     };
     const leaseArgs = {
       args: {
@@ -101,12 +148,12 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       caption: trans.__('Give the GPU back; the kernel keeps running'),
       icon: releaseIcon,
       describedBy: leaseArgs,
-      isEnabled: args => {
-        const lease = chosen(args);
-        return lease !== null && lease.mine && canRelease(lease.state);
-      },
+      isEnabled: args => fitting(args, mayRelease).length > 0,
       execute: async args => {
-        const lease = chosen(args);
+        const lease = await oneOf(
+          trans.__('Release the GPU of …'),
+          fitting(args, mayRelease)
+        );
         const id = lease?.id;
         if (!lease || !id) {
           return;
@@ -135,12 +182,13 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       caption: trans.__('Leave the queue; the code goes on without a GPU'),
       icon: closeIcon,
       describedBy: leaseArgs,
-      isEnabled: args => {
-        const lease = chosen(args);
-        return lease !== null && lease.mine && lease.state === 'queued';
-      },
+      isEnabled: args => fitting(args, mayCancel).length > 0,
       execute: async args => {
-        const id = chosen(args)?.id;
+        const lease = await oneOf(
+          trans.__('Cancel waiting for …'),
+          fitting(args, mayCancel)
+        );
+        const id = lease?.id;
         if (id) {
           await attempt(trans.__('Cancelling'), () => model.api.release(id));
         }
@@ -171,13 +219,12 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           }
         }
       },
-      isEnabled: args => {
-        const lease = chosen(args);
-        const node = model.snapshot.status?.node;
-        return lease !== null && node !== undefined && canKeep(lease, node);
-      },
+      isEnabled: args => fitting(args, mayKeep).length > 0,
       execute: async args => {
-        const lease = chosen(args);
+        const lease = await oneOf(
+          trans.__('Keep the GPU of …'),
+          fitting(args, mayKeep)
+        );
         const id = lease?.id;
         if (!lease || !id) {
           return;

@@ -56,19 +56,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
         // A grant is good to know; what was taken must not pass unseen.
         autoClose: kind === 'granted' ? 8000 : false,
         actions: [
-          // What is longer than a notification is cut there.
-          ...(text.length > LONGEST
-            ? [
-                {
-                  label: trans.__('Read all'),
-                  callback: () =>
-                    void showDialog({
-                      body: text,
-                      buttons: [Dialog.okButton()]
-                    })
-                }
-              ]
-            : []),
+          ...readAll(text, trans),
           {
             label: trans.__('Show'),
             callback: () => void app.commands.execute(CommandIDs.showPanel)
@@ -78,6 +66,22 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     });
   }
 };
+
+/** What shows a text that is longer than a notification, which is cut there; else nothing. */
+export function readAll(
+  text: string,
+  trans: TranslationBundle
+): Notification.IAction[] {
+  return text.length > LONGEST
+    ? [
+        {
+          label: trans.__('Read all'),
+          callback: () =>
+            void showDialog({ body: text, buttons: [Dialog.okButton()] })
+        }
+      ]
+    : [];
+}
 
 /**
  * One notification a lease whose GPU is about to be taken back, with what keeps it.

@@ -71,10 +71,9 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
       runningChanged: changed,
       shutdownLabel: trans.__('Release'),
       shutdownAllLabel: trans.__('Release All'),
-      shutdownAllConfirmationText: () =>
-        trans.__(
-          'Release all your GPUs and leave the queue? Kernels keep running.'
-        )
+      shutdownAllConfirmationText: trans.__(
+        'Release all your GPUs and leave the queue? Kernels keep running.'
+      )
     });
   }
 };

@@ -39,10 +39,11 @@ export function GpusView(): JSX.Element {
   return (
     <>
       {status.node.simulated && (
-        <p className="jp-gpushare-note">
-          {trans.__(
-            'These GPUs are simulated: they are shared like real ones, and code computes on the CPU.'
-          )}
+        <p
+          className="jp-gpushare-note"
+          title={trans.__('They are shared like real ones.')}
+        >
+          {trans.__('All simulated: code runs on the CPU.')}
         </p>
       )}
       <HostMemory node={status.node} />

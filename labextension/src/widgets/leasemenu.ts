@@ -8,20 +8,29 @@ import { CommandIDs } from '../commands';
 import { restartHelps } from '../model/derive';
 import { canKeep, isKept, keepChoices } from '../model/parking';
 
-/** All that can be done with a notebook's lease; `null`: it has none. */
+/** All that can be done with a notebook's lease, or (`null`) without one. */
 export function leaseMenu(
   commands: CommandRegistry,
+  kernel: string | null,
   lease: Lease | null,
   node: Status['node'] | null,
   now: number
 ): Menu {
   const menu = disposedWhenClosed(new Menu({ commands }));
+  const addEnabled = (command: string, args: ReadonlyJSONObject): void => {
+    if (commands.isEnabled(command, args)) {
+      menu.addItem({ command, args });
+    }
+  };
   if (lease?.id && node) {
     const args: ReadonlyJSONObject = { lease: lease.id };
-    for (const command of [CommandIDs.release, CommandIDs.cancel]) {
-      if (commands.isEnabled(command, args)) {
-        menu.addItem({ command, args });
-      }
+    for (const command of [
+      CommandIDs.resume,
+      CommandIDs.park,
+      CommandIDs.release,
+      CommandIDs.cancel
+    ]) {
+      addEnabled(command, args);
     }
     if (restartHelps(lease.state)) {
       menu.addItem({ command: CommandIDs.restartKernel, args });
@@ -31,6 +40,9 @@ export function leaseMenu(
       addKeepItems(menu, lease, node, now);
     }
     menu.addItem({ type: 'separator' });
+  }
+  if (kernel) {
+    addEnabled(CommandIDs.request, { kernel });
   }
   menu.addItem({ command: CommandIDs.showPanel });
   return menu;

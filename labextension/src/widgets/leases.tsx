@@ -5,6 +5,7 @@ import React from 'react';
 import type { Lease, Status, Waiting } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon, stateIcons } from '../icons';
+import { canPark, canResume } from '../model/asking';
 import {
   canRelease,
   Level,
@@ -137,19 +138,72 @@ const LeaseRow = React.memo(
           <Icon.react tag="span" aria-hidden="true" />
         </span>
         <div className="jp-gpushare-row-words">
-          <div className="jp-gpushare-row-title">
-            {lease.path || lease.kernel_id ? (
-              <button
-                type="button"
-                className="jp-gpushare-link"
-                title={trans.__('Open %1', lease.path ?? name)}
-                onClick={() => run(CommandIDs.open)}
-              >
-                {name}
-              </button>
-            ) : (
-              <span title={lease.name ?? undefined}>{name}</span>
-            )}
+          <div className="jp-gpushare-row-head">
+            <div className="jp-gpushare-row-title">
+              {lease.path || lease.kernel_id ? (
+                <button
+                  type="button"
+                  className="jp-gpushare-link"
+                  title={trans.__('Open %1', lease.path ?? name)}
+                  onClick={() => run(CommandIDs.open)}
+                >
+                  {name}
+                </button>
+              ) : (
+                <span title={lease.name ?? undefined}>{name}</span>
+              )}
+            </div>
+            <span className="jp-gpushare-actions">
+              {canKeep(lease, node) && (
+                <IconButton
+                  icon={keepIcon}
+                  label={trans.__('How long %1 keeps its GPU', name)}
+                  menu
+                  onClick={button => {
+                    const box = button.getBoundingClientRect();
+                    keepMenu(commands, lease, node, model.now()).open(
+                      box.left,
+                      box.bottom
+                    );
+                  }}
+                />
+              )}
+              {restartHelps(lease.state) && lease.kernel_id && (
+                <IconButton
+                  icon={refreshIcon}
+                  label={trans.__('Restart the kernel of %1', name)}
+                  onClick={() => run(CommandIDs.restartKernel)}
+                />
+              )}
+              {lease.state === 'idle' && canPark(lease) && (
+                <IconButton
+                  icon={stateIcons.parking}
+                  label={trans.__('Park the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.park)}
+                />
+              )}
+              {canResume(lease) && (
+                <IconButton
+                  icon={stateIcons.resuming}
+                  label={trans.__('Resume the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.resume)}
+                />
+              )}
+              {lease.state === 'queued' && (
+                <IconButton
+                  icon={closeIcon}
+                  label={trans.__('Cancel waiting: %1', name)}
+                  onClick={() => run(CommandIDs.cancel)}
+                />
+              )}
+              {canRelease(lease.state) && (
+                <IconButton
+                  icon={releaseIcon}
+                  label={trans.__('Release the GPU of %1', name)}
+                  onClick={() => run(CommandIDs.release)}
+                />
+              )}
+            </span>
           </div>
           <div title={waiting?.message ?? keptText(lease, trans)}>
             {lease.position !== null
@@ -252,43 +306,6 @@ const LeaseRow = React.memo(
           )}
           <LeaseDetails lease={lease} />
         </div>
-        <span className="jp-gpushare-actions">
-          {canKeep(lease, node) && (
-            <IconButton
-              icon={keepIcon}
-              label={trans.__('How long %1 keeps its GPU', name)}
-              menu
-              onClick={button => {
-                const box = button.getBoundingClientRect();
-                keepMenu(commands, lease, node, model.now()).open(
-                  box.left,
-                  box.bottom
-                );
-              }}
-            />
-          )}
-          {restartHelps(lease.state) && lease.kernel_id && (
-            <IconButton
-              icon={refreshIcon}
-              label={trans.__('Restart the kernel of %1', name)}
-              onClick={() => run(CommandIDs.restartKernel)}
-            />
-          )}
-          {lease.state === 'queued' && (
-            <IconButton
-              icon={closeIcon}
-              label={trans.__('Cancel waiting: %1', name)}
-              onClick={() => run(CommandIDs.cancel)}
-            />
-          )}
-          {canRelease(lease.state) && (
-            <IconButton
-              icon={releaseIcon}
-              label={trans.__('Release the GPU of %1', name)}
-              onClick={() => run(CommandIDs.release)}
-            />
-          )}
-        </span>
       </li>
     );
   },
@@ -319,8 +336,9 @@ function Details(props: {
 /** What else is known of a lease, for who asks: whether it could be parked, why it was not. */
 function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
   const { trans } = useView();
-  const { ability, kept, warning } = props.lease;
-  if (!ability && !kept && !warning) {
+  const { ability, kept, kind, phase, warning } = props.lease;
+  const isProgram = kind === 'process' && phase === 'held';
+  if (!ability && !kept && !warning && !isProgram) {
     return null;
   }
   return (
@@ -335,6 +353,13 @@ function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
       )}
       {kept && <p>{keptText(props.lease, trans)}</p>}
       {ability && <p>{abilityText(ability, trans)}</p>}
+      {isProgram && (
+        <p>
+          {trans.__(
+            'A program keeps its GPU until it ends or you release it here. It is not taken back while it is idle, so there is nothing to keep.'
+          )}
+        </p>
+      )}
     </Details>
   );
 }

@@ -1,12 +1,11 @@
 import type { ITranslator } from '@jupyterlab/translation';
 import {
   CommandToolbarButton,
-  PanelWithToolbar,
-  SidePanel
+  SidePanel,
+  Toolbar
 } from '@jupyterlab/ui-components';
 import { type ISignal, Signal } from '@lumino/signaling';
-import type { Message } from '@lumino/messaging';
-import type { AccordionPanel } from '@lumino/widgets';
+import type { Widget } from '@lumino/widgets';
 import type React from 'react';
 
 import { CommandIDs } from '../commands';
@@ -19,6 +18,7 @@ import { AdminView, HistoryView } from './lazy';
 import { LeasesView } from './leases';
 import { QueueView } from './queue';
 import { QuotaView } from './quota';
+import { Section, Sections } from './sections';
 
 interface ISection {
   readonly name: string;
@@ -29,16 +29,6 @@ interface ISection {
   readonly collapsed?: boolean;
 }
 
-/** How the height is shared among the sections that are open. */
-const PARTS: Record<string, number> = {
-  quota: 26,
-  leases: 22,
-  queue: 14,
-  gpus: 38,
-  history: 30,
-  admin: 30
-};
-
 /** Which sections were opened or collapsed by hand, by name; remembered over reloads. */
 export type Expanded = Readonly<Record<string, boolean>>;
 
@@ -48,8 +38,8 @@ export class GpuSharePanel extends SidePanel {
     private readonly _services: IViewServices,
     translator: ITranslator
   ) {
-    super({ translator });
-    const { trans, model, commands } = _services;
+    super({ translator, content: new Sections() });
+    const { trans, model } = _services;
     this.id = 'jupyter-gpushare-panel';
     this.addClass('jp-gpushare-panel');
     this.title.icon = gpuIcon;
@@ -57,27 +47,36 @@ export class GpuSharePanel extends SidePanel {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('GPUs'));
     this.header.addWidget(new ViewWidget(_services, BannerView));
-    this.toolbar.addItem(
-      'refresh',
-      new CommandToolbarButton({ commands, id: CommandIDs.refresh, label: '' })
-    );
-    const sections: ISection[] = [
-      { name: 'quota', title: trans.__('My quota'), View: QuotaView },
-      { name: 'leases', title: trans.__('My leases'), View: LeasesView },
-      { name: 'queue', title: trans.__('Queue'), View: QueueView },
-      { name: 'gpus', title: trans.__('GPUs of this node'), View: GpusView },
-      {
-        name: 'history',
-        title: trans.__('History'),
-        View: HistoryView,
-        command: CommandIDs.showHistory,
-        collapsed: true
-      }
-    ];
-    for (const section of sections) {
-      this._add(section);
-    }
-    this._sections.expansionToggled.connect(this._toggled, this);
+    this._add({
+      name: 'quota',
+      title: trans.__('My quota'),
+      View: QuotaView,
+      command: CommandIDs.refresh
+    });
+    this._add({
+      name: 'leases',
+      title: trans.__('My leases'),
+      View: LeasesView,
+      command: CommandIDs.request
+    });
+    this._queue = this._add({
+      name: 'queue',
+      title: trans.__('Queue'),
+      View: QueueView
+    });
+    this._add({
+      name: 'gpus',
+      title: trans.__('GPUs of this node'),
+      View: GpusView
+    });
+    this._add({
+      name: 'history',
+      title: trans.__('History'),
+      View: HistoryView,
+      command: this._ifKnown(CommandIDs.showHistory),
+      collapsed: true
+    });
+    this._sections.toggled.connect(this._toggled, this);
     model.changed.connect(this._changed, this);
     this._changed();
   }
@@ -90,14 +89,9 @@ export class GpuSharePanel extends SidePanel {
   /** Open and collapse the sections as they were; those that are not named stay as they are. */
   restoreExpanded(expanded: Expanded): void {
     this._expanded = { ...expanded, ...this._expanded };
-    this.widgets.forEach((section, index) => {
-      const wanted = this._expanded[section.node.dataset.section ?? ''];
-      if (wanted === true) {
-        this._sections.expand(index);
-      } else if (wanted === false) {
-        this._sections.collapse(index);
-      }
-    });
+    for (const section of this._sections.all) {
+      section.isOpen = this._expanded[section.name] ?? section.isOpen;
+    }
   }
 
   dispose(): void {
@@ -107,81 +101,68 @@ export class GpuSharePanel extends SidePanel {
     }
   }
 
-  protected onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    // Sizes hold for the sections there are, once they have a height.
-    this._share();
+  private get _sections(): Sections {
+    return this.content as Sections;
   }
 
-  /** Give each open section its part of the height. */
-  private _share(): void {
-    this._sections.setRelativeSizes(
-      this.widgets.map(
-        section => PARTS[section.node.dataset.section ?? ''] ?? 1
-      )
-    );
+  /** Not every application has pages in its main area. */
+  private _ifKnown(command: string): string | undefined {
+    return this._services.commands.hasCommand(command) ? command : undefined;
   }
 
-  private get _sections(): AccordionPanel {
-    return this.content as AccordionPanel;
-  }
-
-  private _add(section: ISection): PanelWithToolbar {
+  private _add(options: ISection): Section {
     const { trans, commands } = this._services;
-    const panel = new PanelWithToolbar();
-    panel.addClass('jp-gpushare-section');
-    panel.node.dataset.section = section.name;
-    // It scrolls; the arrow keys must be able to do that where nothing in it takes the focus.
-    panel.node.tabIndex = 0;
-    panel.title.label = section.title;
-    if (section.command && commands.hasCommand(section.command)) {
-      panel.toolbar.addItem(
-        'open',
-        new CommandToolbarButton({ commands, id: section.command, label: '' })
+    let toolbar: Toolbar<Widget> | null = null;
+    if (options.command) {
+      toolbar = new Toolbar();
+      toolbar.addClass('jp-gpushare-section-toolbar');
+      toolbar.node.setAttribute(
+        'aria-label',
+        trans.__('%1: actions', options.title)
+      );
+      toolbar.addItem(
+        'command',
+        new CommandToolbarButton({ commands, id: options.command, label: '' })
       );
     }
-    panel.toolbar.node.setAttribute(
-      'aria-label',
-      trans.__('%1: actions', section.title)
-    );
-    panel.addWidget(new ViewWidget(this._services, section.View));
-    this.addWidget(panel);
-    if (!(this._expanded[section.name] ?? !section.collapsed)) {
-      this._sections.collapse(this.widgets.length - 1);
-    }
-    return panel;
+    const { name, title, View } = options;
+    const body = new ViewWidget(this._services, View);
+    const section = new Section({ name, title, body, toolbar });
+    section.isOpen = this._expanded[name] ?? !options.collapsed;
+    this.content.addWidget(section);
+    return section;
   }
 
-  private _toggled(sections: AccordionPanel, index: number): void {
-    const section = sections.widgets[index];
-    const name = section.node.dataset.section;
-    if (name) {
-      this._expanded = { ...this._expanded, [name]: !section.isHidden };
-      this._expandedChanged.emit(this._expanded);
-    }
+  private _toggled(_: Sections, section: Section): void {
+    this._expanded = { ...this._expanded, [section.name]: section.isOpen };
+    this._expandedChanged.emit(this._expanded);
   }
 
   private _changed(): void {
     const { snapshot } = this._services.model;
     // Nothing is known: only the banner says why. Six empty sections would say nothing.
     this.content.setHidden(snapshot.connection === Connection.Failed);
+    const waiting = snapshot.status?.queue.length;
+    this._queue.note = waiting
+      ? this._services.trans.__('%1 waiting', waiting)
+      : '';
     const admin = snapshot.status?.admin ?? false;
     if (admin && !this._admin) {
       this._admin = this._add({
         name: 'admin',
         title: this._services.trans.__('Administration'),
         View: AdminView,
-        command: CommandIDs.showAdmin,
+        command: this._ifKnown(CommandIDs.showAdmin),
         collapsed: true
       });
-      this._share();
     } else if (!admin && snapshot.status && this._admin) {
       this._admin.dispose();
       this._admin = null;
     }
   }
 
-  private _admin: PanelWithToolbar | null = null;
+  private _admin: Section | null = null;
+  private readonly _queue: Section;
   private _expanded: Expanded = {};
   private readonly _expandedChanged = new Signal<this, Expanded>(this);
 }

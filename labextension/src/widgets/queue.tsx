@@ -2,6 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { Status, Waiting } from '../api/types';
+import { longestWait } from '../model/asking';
 import { queueSummary } from '../model/derive';
 import {
   formatBytes,
@@ -51,10 +52,11 @@ export function QueueView(): JSX.Element {
         <>
           <p>
             {trans.__(
-              '%1 waiting: %2 interactive, %3 batch.',
+              '%1 waiting: %2 interactive, %3 batch. The longest: for %4.',
               status.queue.length,
               interactive,
-              batch
+              batch,
+              formatDuration((longestWait(status) ?? 0) + passed, trans)
             )}
           </p>
           <ol className="jp-gpushare-list" aria-label={trans.__('Queue')}>
@@ -69,7 +71,11 @@ export function QueueView(): JSX.Element {
           )}
         </>
       )}
-      <WaitsLately waits={status.waits} trans={trans} />
+      <WaitsLately
+        waits={status.waits}
+        open={status.queue.length > 0}
+        trans={trans}
+      />
     </div>
   );
 }
@@ -135,6 +141,8 @@ function waitingText(
 
 function WaitsLately(props: {
   waits: Status['waits'];
+  /** Who waits wants to know how long others have. */
+  open: boolean;
   trans: TranslationBundle;
 }): JSX.Element {
   const { waits, trans } = props;
@@ -155,12 +163,12 @@ function WaitsLately(props: {
     { word: trans.__('Batch'), of: waits.batch }
   ].filter(row => row.of.granted > 0);
   return (
-    <div className="jp-gpushare-lately">
-      <h4>
+    <details className="jp-gpushare-lately" open={props.open}>
+      <summary>
         {waits.window === 3600
           ? trans.__('In the last hour')
           : trans.__('In the last %1', span)}
-      </h4>
+      </summary>
       {rows.length === 0 ? (
         <p>{trans.__('Nothing was granted.')}</p>
       ) : (
@@ -170,6 +178,6 @@ function WaitsLately(props: {
           ))}
         </ul>
       )}
-    </div>
+    </details>
   );
 }

@@ -1,8 +1,10 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { Message } from '@lumino/messaging';
 import React from 'react';
 
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
+import { Connection } from '../model/snapshot';
 import { turnHint } from '../text/turns';
 import { leaseSummary, stateHint } from '../text/words';
 import { Countdown, KeepButton } from './parking';
@@ -15,28 +17,110 @@ import {
   ViewWidget
 } from './host';
 
-/** The toolbar's item: what the open notebook holds or waits for, and what can be done. */
+/** Pixels that the toolbar counts for the item: its picture alone (style/base.css). */
+const COUNTED = 28;
+
+/**
+ * The toolbar's item: what the open notebook holds or waits for, and what can be done.
+ *
+ * A toolbar measures its items once, and moves into its menu what has no room. So this one is as
+ * wide as its picture to the toolbar, and has as many words as there is room left for: it gets
+ * smaller before it could go.
+ */
 export class LeaseToolbarItem extends ViewWidget {
   constructor(services: IViewServices, notebook: NotebookPanel) {
     super(services, () => <ToolbarItemView notebook={notebook} />);
     this.addClass('jp-gpushare-toolbar-item');
   }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    void this.renderPromise?.then(() => this._watch());
+  }
+
+  protected onBeforeDetach(message: Message): void {
+    this._sizes.disconnect();
+    super.onBeforeDetach(message);
+  }
+
+  /** Look at whatever may change how much room there is, or is needed. */
+  private _watch(): void {
+    const bar = this.node.parentElement;
+    if (!this.isAttached || !bar) {
+      return;
+    }
+    const { button, words } = this._parts();
+    for (const node of [bar, bar.querySelector(SPACER), button, words]) {
+      if (node) {
+        this._sizes.observe(node);
+      }
+    }
+  }
+
+  private _fit(): void {
+    const bar = this.node.parentElement;
+    const { button, text, words } = this._parts();
+    if (!bar || !button || !text || !words) {
+      return;
+    }
+    const inMenu = bar.matches('.jp-Toolbar-responsive-popup');
+    const compact = this.node.dataset.compact === 'true';
+    const width = (nodes: Iterable<Element>): number =>
+      [...nodes].reduce((sum, { clientWidth }) => sum + clientWidth, 0);
+    const least = width(this.node.children) - (compact ? 0 : text.offsetWidth);
+    const others = width(
+      [...bar.children].filter(
+        child => child !== this.node && !child.matches(SPACER)
+      )
+    );
+    const left = bar.clientWidth - PADDING - others - least;
+    const given = inMenu
+      ? words.offsetWidth
+      : Math.min(words.offsetWidth, left);
+    const isShown = given >= Math.min(LEAST_WORDS, words.offsetWidth);
+    this.node.dataset.compact = String(!isShown);
+    text.style.maxWidth = `${given}px`;
+    this.node.style.marginRight = inMenu
+      ? ''
+      : `${least + (isShown ? given : 0) - COUNTED}px`;
+  }
+
+  private _parts(): Record<'button' | 'text' | 'words', HTMLElement | null> {
+    const part = (name: string): HTMLElement | null =>
+      this.node.querySelector(`.jp-gpushare-toolbar-${name}`);
+    return { button: part('button'), text: part('text'), words: part('words') };
+  }
+
+  private readonly _sizes = new ResizeObserver(() => this._fit());
 }
+
+const SPACER = '.jp-Toolbar-spacer';
+/** Pixels of a toolbar that nothing stands in. */
+const PADDING = 8;
+/** Pixels below which a part of the words says nothing. */
+const LEAST_WORDS = 60;
 
 function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const { trans, commands, model } = useView();
-  const { status } = useSnapshot();
+  const { status, connection } = useSnapshot();
   const { units } = useSettings();
   const kernel = useKernelId(props.notebook);
   const lease = leaseOfKernel(status, kernel);
-  const warned = lease?.warning ? lease : null;
+  const stale = connection === Connection.Stale;
+  // By a clock that nobody sets right any more nothing is counted down.
+  const warned = lease?.warning && !stale ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
-  const text = leaseSummary(lease, units, trans);
+  const text = status
+    ? leaseSummary(lease, units, trans)
+    : trans.__('GPU: not known');
   const hint = lease
     ? status && lease.turn === 'waits'
       ? turnHint(status.node, trans)
       : stateHint(lease.state, trans)
-    : trans.__('This notebook holds no GPU. Importing torch gets one.');
+    : status
+      ? trans.__('This notebook holds no GPU. Importing torch gets one.')
+      : trans.__('The panel says why.');
+  const label = trans.__('GPU of this notebook: %1', text);
   return (
     <>
       <button
@@ -44,13 +128,15 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
         className="jp-gpushare-toolbar-button"
         data-state={lease?.state ?? 'none'}
         data-warned={warned !== null}
-        title={hint}
-        aria-label={trans.__('GPU of this notebook: %1', text)}
+        data-connection={connection}
+        title={`${stale ? trans.__('%1 (not up to date)', text) : text}\n${hint}`}
+        aria-label={stale ? trans.__('%1 (not up to date)', label) : label}
         aria-haspopup="menu"
         onClick={event => {
           const box = event.currentTarget.getBoundingClientRect();
           const menu = leaseMenu(
             commands,
+            kernel,
             lease,
             status?.node ?? null,
             model.now()
@@ -59,8 +145,12 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
         }}
       >
         <Icon.react tag="span" aria-hidden="true" />
-        {/* No wider than before: a toolbar hides what has no room. */}
-        <span>{warned ? <Countdown lease={warned} /> : text}</span>
+        <span className="jp-gpushare-toolbar-text">
+          <span className="jp-gpushare-toolbar-words">
+            {warned ? <Countdown lease={warned} /> : text}
+            {stale && ' ?'}
+          </span>
+        </span>
       </button>
       {warned && (
         <KeepButton

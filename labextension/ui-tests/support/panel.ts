@@ -50,7 +50,7 @@ export class GpuPanel {
   /** Open a section that is collapsed. */
   async expand(title: string): Promise<void> {
     const head = this.root
-      .locator('.lm-AccordionPanel-title')
+      .locator('.jp-gpushare-section-title')
       .filter({ hasText: new RegExp(title, 'i') });
     if ((await head.getAttribute('aria-expanded')) !== 'true') {
       await head.click();

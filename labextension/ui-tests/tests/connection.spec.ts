@@ -1,5 +1,5 @@
 import { expect, test } from '../support/fixtures';
-import { GpuPanel, statusItem } from '../support/panel';
+import { GpuPanel, statusItem, toolbarItem } from '../support/panel';
 
 test('what is shown is marked as old while the node manager is away', async ({
   gpushare,
@@ -19,12 +19,17 @@ test('what is shown is marked as old while the node manager is away', async ({
   );
   await expect(panel.leases).toHaveCount(1);
   await expect(statusItem(page)).toContainText('?');
+  // What the notebook's toolbar says may be wrong by now, too.
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle ?');
+  await expect(toolbarItem(page)).toHaveAccessibleName(/not up to date/);
   await shoot(page, 'stale');
 
   await gpushare.startNode();
   await expect(panel.banner).toHaveCount(0);
   await expect(panel.lease('outlive.ipynb')).toContainText('Idle');
   await expect(statusItem(page)).not.toContainText('?');
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).not.toHaveAccessibleName(/not up to date/);
 });
 
 test('a server without the extension is told apart, and what to do is said', async ({

@@ -199,7 +199,7 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await expect(right).toBeVisible();
   await saved;
   const queue = page
-    .locator('.jp-gpushare-panel .lm-AccordionPanel-title')
+    .locator('.jp-gpushare-panel .jp-gpushare-section-title')
     .filter({ hasText: 'Queue' });
   const kept = savedWith('jupyter-gpushare:panel');
   await queue.click();

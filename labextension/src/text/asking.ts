@@ -1,0 +1,136 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { Gpu } from '../api/types';
+import { KernelRefused } from '../api/kernel';
+import { AskMistake, type IAsk, type Outlook } from '../model/asking';
+import { formatBytes, formatGpus, type Units } from './format';
+
+/** What is done in a kernel, for its progress and its failure. */
+export type KernelAction = 'request' | 'park' | 'resume';
+
+/** While it is done. */
+export function doingText(
+  action: KernelAction,
+  name: string,
+  trans: TranslationBundle
+): string {
+  switch (action) {
+    case 'request':
+      return trans.__('%1 asks for a GPU. If none is free, it waits.', name);
+    case 'park':
+      return trans.__('%1 gives its GPU back, and keeps its variables.', name);
+    case 'resume':
+      return trans.__(
+        '%1 asks for its GPU again. If none is free, it waits.',
+        name
+      );
+  }
+}
+
+/** Why it was not done. */
+export function notDoneText(
+  error: unknown,
+  name: string,
+  trans: TranslationBundle
+): string {
+  if (!(error instanceof KernelRefused)) {
+    const why = error instanceof Error ? error.message : String(error);
+    return trans.__('%1 could not be asked: %2', name, why);
+  }
+  switch (error.why) {
+    case 'not-here':
+      return trans.__(
+        'The kernel of %1 does not run under this server, so it cannot be asked from here.',
+        name
+      );
+    case 'busy':
+      return trans.__(
+        '%1 runs code now, so its kernel does not listen. Try again when the cell has ended.',
+        name
+      );
+    case 'gone':
+      return trans.__(
+        'The kernel of %1 was restarted or ended before it had answered.',
+        name
+      );
+    case 'refused':
+      return trans.__('%1: %2', name, plainText(error.message));
+  }
+}
+
+/** A kernel's words without the marks of code, which are nothing here. */
+export function plainText(text: string): string {
+  return text.replace(/`/g, '').trim();
+}
+
+export function askMistakeText(
+  mistake: AskMistake,
+  trans: TranslationBundle
+): string {
+  switch (mistake) {
+    case AskMistake.NotWhole:
+      return trans.__('A whole number from 1 on.');
+    case AskMistake.NoSize:
+      return trans.__(
+        'A size with its unit, as 8GiB or 16 GB; empty is what your quota allows.'
+      );
+  }
+}
+
+/** What is free on a GPU now. */
+export function freeText(
+  gpu: Gpu,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  if (gpu.health !== 'ok') {
+    return trans.__('GPU %1: lost', gpu.index);
+  }
+  const free = formatBytes(gpu.free, units);
+  const all = formatBytes(gpu.memory, units);
+  if (gpu.mine > 0) {
+    return trans.__(
+      'GPU %1: %2 of %3 free; you hold it already',
+      gpu.index,
+      free,
+      all
+    );
+  }
+  return gpu.free >= gpu.memory
+    ? trans.__('GPU %1: all of its %2 free', gpu.index, all)
+    : trans.__('GPU %1: %2 of %3 free', gpu.index, free, all);
+}
+
+/** How an ask stands to that. */
+export function outlookText(
+  ask: IAsk,
+  expected: Outlook,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  switch (expected.kind) {
+    case 'at-once':
+      return trans.__('As it stands now, you get it at once.');
+    case 'waits':
+      return trans.__(
+        'As it stands now, you wait: %1 asked; GPUs with room for %3: %2.',
+        formatGpus(ask.gpus, trans),
+        expected.having,
+        expected.memory === null
+          ? trans.__('a whole one')
+          : formatBytes(expected.memory, units)
+      );
+    case 'too-many':
+      return trans.__(
+        'You may hold %1 here, so this would be refused.',
+        formatGpus(expected.gpus, trans)
+      );
+    case 'too-much':
+      return trans.__(
+        'You may have %1 on each GPU, so this would be refused.',
+        formatBytes(expected.memory, units)
+      );
+    case 'unknown':
+      return trans.__('Your quota is not known.');
+  }
+}

@@ -1,0 +1,98 @@
+import type { Page } from '@playwright/test';
+import { expectAccessible } from '../support/axe';
+import { expect, test } from '../support/fixtures';
+import { execute, GpuPanel, toolbarItem } from '../support/panel';
+
+// Without Galata's page: its helpers are those of the newest JupyterLab.
+const TAKE = '%gpushare request --memory 4GiB';
+
+/** What the page complains of that has to do with us. */
+function complaintsOf(page: Page): string[] {
+  const complaints: string[] = [];
+  page.on('console', message => {
+    if (message.type() === 'error' && /gpushare/.test(message.text())) {
+      complaints.push(message.text());
+    }
+  });
+  page.on('pageerror', error => complaints.push(String(error)));
+  return complaints;
+}
+
+test('the panel, the toolbar and the commands work in JupyterLab 4.2', async ({
+  gpushare,
+  openOf,
+  pageOf,
+  shoot,
+  tmpPath
+}) => {
+  test.setTimeout(240_000);
+  const page = await pageOf(gpushare.alice);
+  const complaints = complaintsOf(page);
+  await page.goto(`${gpushare.alice.url}lab?reset`);
+  const version = await page.evaluate(async () => {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    const app = (window as any).jupyterapp;
+    await app.restored;
+    return app.version;
+  });
+  expect(version).toMatch(/^4\.2\./);
+  expect(tmpPath).toBe('project');
+
+  const panel = await GpuPanel.open(page);
+  await panel.expectGpus('0 of 2');
+  const notebook = await openOf(gpushare.alice, page, 'old.ipynb', [TAKE]);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await notebook.result(0);
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  const row = panel.lease('old.ipynb');
+  await expect(row).toContainText('Idle · GPU 0');
+  await row.getByRole('button', { name: 'Park the GPU of old.ipynb' }).click();
+  await expect(toolbarItem(page)).toHaveText('Parked');
+  await expect(
+    page.locator('.Toastify__toast').filter({ hasText: 'variables are kept' })
+  ).toBeVisible();
+  await shoot(page, 'oldest-lab');
+  await expectAccessible(page, '.jp-gpushare-panel');
+  await row.getByRole('button', { name: /^Resume/ }).click();
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Release GPU' }).click();
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+
+  await panel
+    .section('leases')
+    .getByRole('button', { name: /^Request/ })
+    .click();
+  const form = page.getByRole('dialog');
+  await expect(form).toContainText('you get it at once');
+  await form.getByLabel('GPUs', { exact: true }).fill('2');
+  await form.getByRole('button', { name: 'Request' }).click();
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 16 GiB · Idle');
+
+  await execute(page, 'gpushare:show-history');
+  await expect(page.locator('.jp-gpushare-page:visible')).toContainText(
+    'GPU-hours in these'
+  );
+  await execute(page, 'running:show-panel');
+  await expect(page.locator('#jp-running-sessions')).toContainText(
+    'GPU Leases'
+  );
+  expect(complaints).toEqual([]);
+});
+
+test('so does what belongs to it, Notebook 7.2', async ({
+  gpushare,
+  openOf,
+  pageOf,
+  tmpPath
+}) => {
+  expect(tmpPath).toBe('project');
+  const page = await pageOf(gpushare.notebook);
+  const complaints = complaintsOf(page);
+  const notebook = await openOf(gpushare.notebook, page, 'older.ipynb', [TAKE]);
+  await notebook.result(0);
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  const panel = await GpuPanel.open(page);
+  await expect(panel.lease('older.ipynb')).toContainText('GPU 0');
+  expect(complaints).toEqual([]);
+});
