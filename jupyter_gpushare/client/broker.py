@@ -191,7 +191,7 @@ class Broker:
     def asks_again(self) -> tuple[Acquire, Sequence[str]] | None:
         """When a GPU that was given back is asked for again, and by which frameworks' use.
 
-        ``None``: not by itself, or there is none to be asked for.
+        ``None``: not by itself.
         """
         names = self._frameworks.names(late=False)
         if not names or self.standing not in (Standing.FREE, Standing.LOST):
@@ -434,6 +434,7 @@ class Broker:
         """
         if not begins:
             self._giving.code_ends()
+            self._stopped.pop(threading.get_ident(), None)
             return
         self._giving.code_begins()
         if not is_refusable and self._is_elsewhere:
@@ -777,12 +778,16 @@ class Broker:
                 )
             self._say(f"The parked GPU lease of this process has ended: {message}")
             return
-        self._say(
-            f"The GPU lease of this process has ended: {message} What it still keeps on the GPU "
-            "counts as used without a lease. Save your work; "
-            + display.advice("`%gpushare request` or a restart asks", "starting it again asks")
-            + " for a new one."
-        )
+        if cuda_started():
+            what = (
+                "What it still keeps on the GPU counts as used without a lease. Save your work; "
+                + display.advice("`%gpushare request` or a restart asks", "starting it again asks")
+                + " for a new one."
+            )
+        else:
+            again = "Starting it again asks for a new one."
+            what = display.advice(display.asks_again_words(self.asks_again), again)
+        self._say(f"The GPU lease of this process has ended: {message} {what}")
         self._watch_first_use()
 
     def _noticed(self, message: Notification) -> None:

@@ -272,20 +272,22 @@ class GpuShareMagics(Magics):
     def _release(self, words: list[str]) -> None:
         _nothing_more("release", words)
         from . import render
+        from .display import asks_again_words
 
         grant = broker().grant
         state = broker().release()
         if state is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
         elif grant is None:
-            self._tell(f"The parked lease is given up.{_what_asks_again()}")
+            again = asks_again_words(broker().asks_again)
+            self._tell(f"The parked lease is given up. {again}")
         elif state == "joined":
             self._tell(
                 "This process shared the lease of the process that started it, and has left it. "
                 "The lease itself goes on: only its owner gives it back."
             )
         else:
-            remains = _remains(grant) or _what_asks_again()
+            remains = _remains(grant) or f" {asks_again_words(broker().asks_again)}"
             self._tell(f"Given back: {render.grant_words(grant)}.{remains}")
 
     def _park(self, words: list[str]) -> None:
@@ -482,19 +484,6 @@ def _give_back(grant: Grant) -> None:
         return
     if remains := _remains(grant):
         say(f"The cell's lease has ended.{remains}")
-
-
-def _what_asks_again() -> str:
-    """When this kernel asks for a GPU again, after it gave one back; "" if never by itself."""
-    from .settings import Acquire
-
-    asks = broker().asks_again
-    if asks is None:
-        return " Cells run without a GPU until `%gpushare request` or the import of a framework."
-    when, frameworks = asks
-    if when is Acquire.FIRST_USE:
-        return " The next start of CUDA asks for a GPU again."
-    return f" The next cell that uses {' or '.join(frameworks)} asks for a GPU again."
 
 
 def _remains(grant: Grant) -> str:

@@ -161,6 +161,7 @@ def test_stopping_the_wait_stops_the_cell(alice: Kernel, bob: NodeClient, root: 
     assert alice.ok("print('ran' in globals())").stream() == "False\n"
     until(lambda: not root.call(Method.STATUS)["queue"], "she left the queue")
     bob.call(Method.RELEASE, lease=held)
+    assert "The cell holds GPU 0" in alice.ok("%%gpushare\n1").stream(), "this one is not barred"
     alice.ok("import cupy")
     assert len(leases(root)) == 1, "and the next one asks again"
 

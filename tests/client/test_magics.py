@@ -148,7 +148,10 @@ def test_release_gives_back_and_says_so(node: RunningNode, kernel: Kernel) -> No
 
     said = kernel.ok("%gpushare release").plain()
 
-    assert said == "Given back: GPU 0 (all of its 24 GiB)."
+    assert said == (
+        "Given back: GPU 0 (all of its 24 GiB). Cells run without a GPU until "
+        "`%gpushare request` or the import of a framework."
+    )
     assert leases(node) == []
     assert "holds no GPU" in kernel.ok("%gpushare release").plain()
 
@@ -292,7 +295,7 @@ def test_waiting_is_one_display_that_changes_in_place(
     assert "Interrupt the kernel" in first["data"]["text/html"]
     texts = [one["data"]["text/plain"] for one in (first, *changes)]
     assert len(set(texts)) == len(texts)  # the time so far grows
-    assert texts[-1].startswith("GPUs granted. Waited ")
+    assert texts[-1].startswith("Granted: GPU 0, 24 GiB. Waited ")
     assert "now holds" in answer["data"]["text/plain"]
     assert cell.stream("stderr") == ""
 

@@ -355,7 +355,7 @@ def test_waiting_is_told_and_ends_with_a_gpu(full: Full) -> None:
         assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
         status, said = task.end()
     assert status == 0
-    assert "granted" in said
+    assert "Granted: GPU" in said
 
 
 def test_wait_timeout_falls_back(full: Full) -> None:

@@ -307,6 +307,26 @@ def test_first_use_steps_aside(torch: Any, cuda: Cuda) -> None:
     assert ("device", 0) in cuda.calls
 
 
+def test_it_watches_again_after_a_release_and_never_twice(torch: Any, cuda: Cuda) -> None:
+    lazy_init = torch.cuda._lazy_init
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    adapter, client = TorchAdapter(), Client(None, grant(8 * GIB), grant(8 * GIB))
+    adapter.first_use(torch, client.acquire, client.expected)
+    watching = torch.cuda._lazy_init
+    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+        torch.cuda.init()
+    assert not torch.cuda.is_available()
+    adapter.first_use(torch, client.acquire, client.expected)
+    assert torch.cuda._lazy_init is watching
+    assert torch.cuda.is_available(), "what was refused may be had now"
+    torch.cuda.set_device(0)
+    assert torch.cuda._lazy_init is lazy_init
+    adapter.first_use(torch, client.acquire, client.expected)  # CUDA has not started yet
+    assert torch.cuda._lazy_init is not lazy_init
+    torch.cuda.init()
+    assert client.asked == 3
+
+
 def test_refused_then_granted(torch: Any, cuda: Cuda) -> None:
     client = Client(None, grant(8 * GIB))
     client.watch(torch)
