@@ -422,8 +422,11 @@ def _schemas() -> Json:
                             "number",
                             description="when JupyterHub, which is away, told its groups' quotas",
                         ),
+                        "ledger": _or_null(
+                            "string", description="where it is, for administrators of the node"
+                        ),
                     },
-                    optional=("quotas_as_of",),
+                    optional=("quotas_as_of", "ledger"),
                 ),
                 "environment": _TEXT,
                 "admin": _FLAG,

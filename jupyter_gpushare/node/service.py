@@ -161,6 +161,7 @@ class Service:
         self._figures: object = None
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
+        self.ledger: str | None = None  # its path, for administrators
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -745,6 +746,7 @@ class Service:
             boot=self._clock.boot(),
             problem=manager.readings.problem,
             quotas_as_of=self.quotas_as_of(),
+            ledger=self.ledger,
         )
         return status_document(
             manager.state,

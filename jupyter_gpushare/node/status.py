@@ -63,7 +63,8 @@ class Viewer:
 class NodeFacts:
     """What a status says of the node itself. ``now`` and ``boot`` are the same instant.
 
-    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away.
+    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away; ``ledger``
+    where that is.
     """
 
     name: str
@@ -74,6 +75,7 @@ class NodeFacts:
     boot: float
     problem: str | None = None
     quotas_as_of: float | None = None
+    ledger: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def status_document(
             "simulated": facts.simulated,
             "problem": state.problem or facts.problem,
             "quotas_as_of": facts.quotas_as_of,
+            "ledger": facts.ledger if viewer.admin else None,
             "time": facts.now,
             "started": facts.started,
             "max_tasks_per_gpu": config.max_tasks_per_gpu,
