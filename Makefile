@@ -78,6 +78,11 @@ $(VENV)/.builder: $(VENV)/.made
 	@$(PIP) install 'jupyter-builder>=1.2,<2'
 	@touch $@
 
+# With it all that pyproject.toml's build-system asks for.
+$(VENV)/.packager: $(VENV)/.builder
+	@$(PIP) install 'hatchling>=1.27' 'hatch-jupyter-builder>=0.9.1'
+	@touch $@
+
 define need_node
 	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null \
 	|| { echo "The JupyterLab side is built with Node 20 or later, and there is none here: https://nodejs.org/en/download" >&2; exit 1; }
@@ -180,10 +185,12 @@ test-oldest-lab: chromium $(UI) $(UI_TEST_MODULES)
 	grep -q 'jupyter-gpushare.*OK' <<< "$$told" || { echo "$$told" >&2; exit 1; }
 	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(OLDEST)/bin/python" $(JLPM) playwright test -c oldest.config.ts
 
-dist: $(VENV)/.dev
+# Needs what builds a package and nothing else: no torch, no tests.
+dist: $(UI_MODULES) | $(VENV)/.packager
 	@rm -rf dist jupyter_gpushare/labextension
 	@$(MAKE) --no-print-directory ui
-	@$(BIN)/python -c "import hatchling.build as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))" 2>/dev/null
+	@told="$$($(BIN)/python -c "import hatchling.build as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))" 2>&1)" \
+	|| { echo "$$told" >&2; exit 1; }; ls dist
 
 clean:
 	rm -rf $(VENV) .lab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,6 +20,8 @@ from .. import __version__
 from ..protocol import names
 from .table import duration
 
+#: What pip is given: the package is not on PyPI.
+WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
 #: Seconds that another process may take to answer a check.
 PATIENCE = 30.0
 #: ``SO_PEERPIDFD`` (Linux 6.5): a pidfd of the process at the other end of a socket.
@@ -37,6 +39,18 @@ try:
     print(json.dumps({"driver": pynvml.nvmlSystemGetDriverVersion(), "gpus": names}))
 except pynvml.NVMLError as error:
     print(json.dumps({"error": str(error)}))
+"""
+# What `jupyter labextension list` goes by.
+_PANEL = """
+import json
+from jupyter_core.paths import jupyter_path
+from jupyterlab.commands import AppOptions, _validate_compatibility, get_app_info
+name = "jupyter-gpushare"
+info = get_app_info(AppOptions(labextensions_path=jupyter_path("labextensions")))
+ours = info["federated_extensions"].get(name) or {"version": None, "dependencies": {}}
+wrong = _validate_compatibility(name, ours["dependencies"], info["core_data"])
+print(json.dumps({"there": ours["version"], "disabled": [*info["disabled"]],
+    "wrong": [[str(part) for part in one] for one in wrong]}))
 """
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "paddle", "mxnet", "caffe")
 
@@ -96,6 +110,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield hook_in_child(off)
     yield from kernels(off)
     yield server_extension()
+    yield panel()
     yield ipython_extension()
     node: dict[str, Any] | None = None
     for check, found in node_manager(environ):
@@ -106,7 +121,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield from driver_checkpoints(environ, answer)
     yield pidfd()
     yield peer_pidfd()
-    yield ledger_place(ledger)
+    yield ledger_place(ledger) if node is None else ledger_in_use(node)
     yield from settings(environ)
     yield cuda_visible_devices(environ)
     yield from frameworks()
@@ -132,7 +147,7 @@ def startup_file() -> Check:
             "start-up file",
             f"{name} is in none of this Python's site-packages: `import torch` does not ask for"
             " GPUs here.",
-            "pip install --force-reinstall --no-deps jupyter_gpushare",
+            f"pip install --force-reinstall --no-deps {WHEEL}",
         )
     return ok("start-up file", str(found[0]))
 
@@ -195,7 +210,7 @@ def kernels(off: bool) -> Iterator[Check]:
             yield warning(
                 "kernels",
                 f"kernel {name} runs {place}, where the import hook is not active.",
-                f"{place} -m pip install jupyter_gpushare",
+                f"{place} -m pip install {WHEEL}",
             )
 
 
@@ -215,6 +230,44 @@ def server_extension() -> Check:
     return ok("server extension", "enabled in Jupyter Server")
 
 
+def panel() -> Check:
+    """Whether the JupyterLab that is installed here takes our panel."""
+    name = "panel"
+    try:
+        lab = importlib.metadata.version("jupyterlab")
+    except importlib.metadata.PackageNotFoundError:
+        return ok(name, "JupyterLab is not installed in this Python")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PANEL],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        seen = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return warning(name, f"JupyterLab {lab} does not say whether it takes the panel.")
+    if not seen["there"]:
+        return problem(
+            name,
+            f"JupyterLab {lab} finds no panel in its labextensions.",
+            f"pip install --force-reinstall --no-deps {WHEEL}",
+        )
+    if "jupyter-gpushare" in seen["disabled"]:
+        fix = "jupyter labextension enable jupyter-gpushare"
+        return warning(name, f"The panel is disabled in JupyterLab {lab}.", fix)
+    if seen["wrong"]:
+        told = "; ".join(f"{what} {wants}, here {has}" for what, has, wants in seen["wrong"])
+        return problem(
+            name,
+            f"JupyterLab {lab} is not one that the panel {seen['there']} is made for: it wants"
+            f" {told}.",
+            "Install versions of jupyter_gpushare and jupyterlab that go together.",
+        )
+    return ok(name, f"{seen['there']}, made for JupyterLab {lab} too")
+
+
 def ipython_extension() -> Check:
     """Whether IPython kernels load the magics."""
     from IPython.core.application import ENV_CONFIG_DIRS, SYSTEM_CONFIG_DIRS
@@ -232,7 +285,7 @@ def ipython_extension() -> Check:
     return problem(
         "IPython extension",
         "No IPython configuration loads it: kernels have no %gpushare.",
-        "pip install --force-reinstall --no-deps jupyter_gpushare, or add"
+        f"pip install --force-reinstall --no-deps {WHEEL}, or add"
         ' c.InteractiveShellApp.extra_extensions = ["jupyter_gpushare"] to'
         f" {profile}/ipython_kernel_config.py",
     )
@@ -431,7 +484,7 @@ def driver_checkpoints(
     said = f"driver {answer['driver']}"
     if not ability.usable:
         fixes = {
-            Cause.NO_BINDINGS: "pip install 'jupyter_gpushare[checkpoint]'",
+            Cause.NO_BINDINGS: "pip install 'cuda-bindings>=12.8'",
             Cause.OLD_DRIVER: "Ask the administrator for driver 570 or newer.",
             Cause.NOT_PERMITTED: "Allow ptrace between a user's own processes.",
             Cause.NOT_SUPPORTED: "Share whole GPUs instead, where idle kernels shall be parked.",
@@ -473,8 +526,23 @@ def peer_pidfd() -> Check:
     return ok("peer identity", "SO_PEERPIDFD works")
 
 
+def ledger_in_use(node: Mapping[str, Any]) -> Check:
+    """The ledger of the node manager that answers, which may be another user's."""
+    told = node.get("ledger")
+    if not told:
+        return ok("ledger", "the node manager's that answers, which tells administrators where")
+    ledger = Path(told)
+    try:
+        disk = os.statvfs(ledger.parent)
+    except OSError as error:
+        return ok("ledger", f"{ledger}, the node manager's (from here: {error.strerror})")
+    if disk.f_bavail * disk.f_frsize < 2**20:
+        return problem("ledger", f"The disk of {ledger.parent} is full.", "Free some space.")
+    return ok("ledger", f"{ledger}, the node manager's")
+
+
 def ledger_place(ledger: Path) -> Check:
-    """Whether a node manager of ours could write its ledger."""
+    """Whether a node manager of ours could write its ledger; none answers now."""
     folder = ledger.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

@@ -1,7 +1,8 @@
 """What ``jupyter gpushare doctor --hub`` looks at: JupyterHub's configuration, and who answers it.
 
-The configuration is executed, as JupyterHub does, and changed nowhere. What is looked at is what
-it says in the end, whoever wrote it: ``setup(c)``, a chart's values, or an administrator by hand.
+The configuration is executed, as JupyterHub does, and changed nowhere; ``setup(c)`` makes no file
+then. What is looked at is what it says in the end, whoever wrote it: ``setup(c)``, a chart's
+values, or an administrator by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from ..hub.configuration import SpawnerKind, spawner_kind, spawner_sections, value
-from ..hub.setup import NODE_SCOPES
+from ..hub.setup import NODE_SCOPES, only_looking
 from ..protocol import names
 from .checks import Check, ok, problem, warning
 
@@ -44,7 +45,8 @@ def examine_hub(path: str | None) -> Iterator[Check]:
         return
     try:
         # The Hub runs it as root, with secrets in it: what it prints is its own.
-        c = PyFileConfigLoader(found.name, str(found.absolute().parent)).load_config()
+        with only_looking():
+            c = PyFileConfigLoader(found.name, str(found.absolute().parent)).load_config()
     except Exception as error:  # noqa: BLE001 - it is somebody's program, anything can happen
         yield problem(
             "hub configuration",

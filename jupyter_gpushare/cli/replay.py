@@ -223,7 +223,7 @@ class ReplayApp(Verb):
             plot_comparison(found, Path(self.plot))
         except ImportError:
             raise Refused(
-                "--plot needs matplotlib: pip install 'jupyter_gpushare[replay]'", "unavailable"
+                "--plot needs matplotlib: pip install 'matplotlib>=3.9'", "unavailable"
             ) from None
         except OSError as error:
             raise Refused(f"{self.plot}: {error.strerror}") from None

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from traitlets import Unicode
 
+from .checks import WHEEL
 from .verb import JSON_FLAG, Refused, UsageError, Verb
 
 #: Where each shipped file goes, below ``/etc`` (or ``/usr/lib`` in a package).
@@ -97,7 +98,7 @@ def check_visible(paths: Sequence[str]) -> None:
                     f"the service could not run the Python in {path}: {hidden} is hidden from it, "
                     "and whoever can write there could change what it does. Install "
                     "jupyter_gpushare where only root can write (python3 -m venv /opt/jupyter; "
-                    "/opt/jupyter/bin/pip install jupyter_gpushare), and run it from there."
+                    f"/opt/jupyter/bin/pip install {WHEEL}), and run it from there."
                 )
 
 
@@ -109,7 +110,7 @@ def shipped() -> dict[str, str]:
         if file is None:
             raise Refused(
                 f"{name} is not where pip put it (share/jupyter_gpushare/systemd). Install "
-                "jupyter_gpushare again: pip install --force-reinstall jupyter_gpushare"
+                f"jupyter_gpushare again: pip install --force-reinstall {WHEEL}"
             )
         found[name] = file.read_text(encoding="utf-8")
     return found

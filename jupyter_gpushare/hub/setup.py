@@ -12,7 +12,9 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -38,6 +40,19 @@ _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 #: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
+
+
+_only_looks: ContextVar[bool] = ContextVar("gpushare_only_looks", default=False)
+
+
+@contextmanager
+def only_looking() -> Iterator[None]:
+    """Within it :func:`setup` says what it would set, and makes no file."""
+    token = _only_looks.set(True)
+    try:
+        yield
+    finally:
+        _only_looks.reset(token)
 
 
 class SetupError(ValueError):
@@ -249,6 +264,8 @@ def hub_major() -> int:
 
 def _shared_token(path: Path) -> str:
     """The token in ``path``, which is made if it is not there. Raises :class:`OSError`."""
+    if _only_looks.get() and not path.exists():
+        return "(made when JupyterHub starts)"
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -519,8 +519,11 @@ def _schemas() -> Json:
                             **_FLAG,
                             "description": "whether a server or task of one's own talks to it now",
                         },
+                        "ledger": _or_null(
+                            "string", description="where it is, for administrators of the node"
+                        ),
                     },
-                    optional=("quotas_as_of", "connected"),
+                    optional=("quotas_as_of", "connected", "ledger"),
                 ),
                 "environment": _TEXT,
                 "admin": _FLAG,

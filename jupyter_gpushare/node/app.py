@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_core.application import JupyterApp
-from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
 from traitlets.config import Configurable
 from traitlets.config.loader import KVArgParseConfigLoader
@@ -70,6 +70,8 @@ _ACTIONS = dict.fromkeys(("wait", "report", "keep"), HolderAction.WAIT)
 _ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
 
 
+#: Where Jupyter looks for everybody's configuration, the last of its places.
+FOR_ALL = SYSTEM_CONFIG_PATH[-1]
 #: The name under which systemd hands over the node manager's token (``LoadCredential=``).
 HUB_CREDENTIAL = "hub-token"
 
@@ -503,7 +505,8 @@ class NodeManagerApp(JupyterApp):
     examples = """
     jupyter gpushare node                        # this host's GPUs
     jupyter gpushare node --simulate 2x24GiB     # two simulated ones
-    jupyter gpushare node --generate-config      # a commented configuration file
+    jupyter gpushare node --generate-config      # a commented configuration file, for this user
+    jupyter gpushare node --hub --generate-config   # for the one that JupyterHub or systemd runs
     """
 
     simulate = Unicode(
@@ -600,6 +603,21 @@ class NodeManagerApp(JupyterApp):
     ) -> KVArgParseConfigLoader:
         return StrictLoader(argv, aliases, flags, classes=classes, log=self.log)
 
+    def write_default_config(self) -> None:
+        """Where the node manager will look for it, which is not everybody's own folder."""
+        if (self.hub or self.shared) and not self.config_file:
+            # JupyterHub's or systemd's runs as another user, with no home of this one.
+            self.config_file = os.path.join(FOR_ALL, f"{self.config_file_name}.py")
+            os.makedirs(FOR_ALL, mode=0o755, exist_ok=True)  # Jupyter would let nobody else in
+        super().write_default_config()
+        if os.path.dirname(os.path.abspath(self.config_file)) == FOR_ALL:
+            print("Every node manager of this host reads it, JupyterHub's and systemd's too.")
+        else:
+            print(
+                "A node manager that you start reads it, or your Jupyter server does. For the one "
+                f"that JupyterHub or systemd runs write {FOR_ALL}: add --hub, as root."
+            )
+
     def get_default_logging_config(self) -> dict[str, Any]:
         """As traitlets has it, with our lines."""
         config: dict[str, Any] = super().get_default_logging_config()
@@ -692,6 +710,7 @@ class NodeManagerApp(JupyterApp):
             heartbeat_interval=policy.heartbeat_interval,
             log=self.log,
         )
+        service.ledger = str(ledger_path.absolute())
         boot_id = clock.boot_id()
         if self.shared and os.getuid() != 0 and not sees_others():
             self.log.warning(

@@ -196,6 +196,7 @@ class Service:
         self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
         #: The members of JupyterHub's groups that have a quota, and which groups those are.
         self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
+        self.ledger: str | None = None  # its path, for administrators
         manager.listeners.append(self._heard)
         manager.measured.append(self._measured)
 
@@ -851,6 +852,7 @@ class Service:
             boot=self._clock.boot(),
             problem=manager.readings.problem,
             quotas_as_of=self.quotas_as_of(),
+            ledger=self.ledger,
         )
         return status_document(
             manager.state,

@@ -70,7 +70,8 @@ class Viewer:
 class NodeFacts:
     """What a status says of the node itself. ``now`` and ``boot`` are the same instant.
 
-    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away.
+    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away; ``ledger``
+    where that is.
     """
 
     name: str
@@ -81,6 +82,7 @@ class NodeFacts:
     boot: float
     problem: str | None = None
     quotas_as_of: float | None = None
+    ledger: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def status_document(
             "quotas_as_of": facts.quotas_as_of,
             # Whether a server or a task of the viewer's talks to this node now.
             "connected": any(viewer.is_mine(name) for name in connected),
+            "ledger": facts.ledger if viewer.admin else None,
             "time": facts.now,
             "started": facts.started,
             "max_tasks_per_gpu": config.max_tasks_per_gpu,

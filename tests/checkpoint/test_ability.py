@@ -132,7 +132,7 @@ def test_no_bindings(cuda_world: CudaWorld, gpu: str, place: Path, tmp_path: Pat
     environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     ability = DriverCheckpoint(place=str(place), environ=environ).probe()
     assert (ability.usable, ability.cause) == (False, Cause.NO_BINDINGS)
-    assert "pip install 'jupyter_gpushare[checkpoint]'" in ability.why
+    assert "pip install 'cuda-bindings>=12.8'" in ability.why
 
 
 def test_the_map_of_gpus_is_made_complete() -> None:

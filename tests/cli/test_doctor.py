@@ -28,6 +28,8 @@ from jupyter_gpushare.cli.doctor import as_text
 
 Report = dict[str, list[dict[str, Any]]]
 
+BUILT_PANEL = Path(jupyter_gpushare.__file__).parent / "labextension" / "package.json"
+
 
 def doctor(
     folder: Path,
@@ -76,7 +78,7 @@ def test_a_sound_installation(node: LiveNode, tmp_path: Path) -> None:
         *("package", "platform", "switch", "start-up file", "import hook"),
         *("import hook in a new Python", "server extension", "IPython extension"),
         *("node manager", "versions", "identity", "quota", "NVIDIA driver", "process watch"),
-        *("peer identity", "ledger", "settings", "CUDA_VISIBLE_DEVICES", "frameworks"),
+        *("peer identity", "ledger", "panel", "settings", "CUDA_VISIBLE_DEVICES", "frameworks"),
     }
     assert expected <= set(report)
     assert all(only(report, name)["level"] == "ok" for name in expected), report
@@ -156,7 +158,7 @@ def test_a_kernel_of_another_python_is_noticed(tmp_path: Path) -> None:
     _, report = doctor(tmp_path)
     (check,) = [row for row in report["kernels"] if "kernel bare" in row["text"]]
     assert check["level"] == "warning"
-    assert check["fix"] == f"{bare} -m pip install jupyter_gpushare"
+    assert check["fix"] == f"{bare} -m pip install {checks.WHEEL}"
 
 
 def test_a_missing_ipython_configuration_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +317,46 @@ def test_the_driver_and_its_gpus_are_named(nvml_world: NvmlWorld, tmp_path: Path
     check = only(report, "NVIDIA driver")
     assert check["level"] == "ok"
     assert "no GPU" not in check["text"]
+
+
+def test_the_ledger_is_that_of_the_node_manager_that_answers(
+    node: LiveNode, tmp_path: Path
+) -> None:
+    """Not the place where one of the caller's own would have it."""
+    assert str(node.ledger) in only(doctor(tmp_path, clean=node)[1], "ledger")["text"]
+    status = node.json("status")
+    assert status["node"]["ledger"] == str(node.ledger)
+    with tiny_disk(tmp_path / "disk", 2 << 20) as disk:
+        status["node"]["ledger"] = str(tmp_path / "disk" / "ledger.sqlite")
+        fill(disk)
+
+        def answer(call: dict[str, Any]) -> bytes:
+            return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+
+        with scripted(tmp_path / "node.sock", answer):
+            _, report = doctor(tmp_path)
+        assert "full" in only(report, "ledger")["text"]
+    # Who is no administrator is not told where it is.
+    assert checks.ledger_in_use({"ledger": None}).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "level", "text"),
+    [
+        ({"@jupyterlab/application": "^4.0.0"}, "ok", "made for JupyterLab"),
+        ({"@jupyterlab/application": "^3.0.0"}, "problem", "it wants @jupyterlab/application ^3"),
+    ],
+)
+def test_the_panel_is_compared_with_the_jupyterlab_that_is_here(
+    tmp_path: Path, dependencies: dict[str, str], level: str, text: str
+) -> None:
+    there = tmp_path / "share" / "labextensions" / "jupyter-gpushare"
+    there.mkdir(parents=True)
+    package = json.loads(BUILT_PANEL.read_text())
+    (there / "package.json").write_text(json.dumps({**package, "dependencies": dependencies}))
+    _, report = doctor(tmp_path, {"JUPYTER_PATH": str(tmp_path / "share")})
+    check = only(report, "panel")
+    assert (check["level"], text in check["text"]) == (level, True), check
 
 
 def test_a_ledger_that_cannot_be_written(tmp_path: Path) -> None:

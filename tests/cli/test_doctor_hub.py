@@ -42,6 +42,18 @@ def test_one_line_is_all_it_needs(tmp_path: Path) -> None:
     assert "gpushare-node" in checks["service"]["text"]
 
 
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    given = f", node='external', token_file={str(tmp_path / 'token')!r}"
+    path = tmp_path / "jupyterhub_config.py"
+    path.write_text("c = get_config()\n" + SETUP.format(arguments=given))
+    before = set(tmp_path.rglob("*"))
+    code, checks = doctor(tmp_path, None, f"--hub-config={path}")
+    assert code == 0, checks
+    assert "token of its own" in checks["service"]["text"]
+    made = {one for one in set(tmp_path.rglob("*")) - before if one.is_file()}
+    assert not made
+
+
 def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
     code, checks = doctor(tmp_path, SETUP.format(arguments=""), "--hub")
     assert checks["hub configuration"]["text"] == str(tmp_path / "jupyterhub_config.py")

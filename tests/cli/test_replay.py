@@ -112,4 +112,4 @@ def test_without_matplotlib_only_the_picture_is_missing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "jupyter_gpushare[replay]" in done.stderr
+    assert "pip install 'matplotlib" in done.stderr

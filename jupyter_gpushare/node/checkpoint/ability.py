@@ -10,7 +10,7 @@ from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
 #: CUDA versions, as the driver says them, from which checkpoints and another GPU are possible.
 CHECKPOINT_CUDA: Final = 12080
 MIGRATION_CUDA: Final = 13000
-_INSTALL: Final = "pip install 'jupyter_gpushare[checkpoint]' in the kernel's environment"
+_INSTALL: Final = "pip install 'cuda-bindings>=12.8' in the kernel's environment"
 
 
 def cannot_load(cause: Cause, text: str, bindings: str | None = None) -> Ability:

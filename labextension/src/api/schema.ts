@@ -573,6 +573,8 @@ export interface components {
                 heartbeat_timeout: number;
                 /** @description the usual time of a pin */
                 keep_for: number;
+                /** @description where it is, for administrators of the node */
+                ledger?: string | null;
                 max_tasks_per_gpu: number;
                 name: string;
                 /** @description seconds from a lease's warning to its parking */
