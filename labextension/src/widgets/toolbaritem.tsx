@@ -1,9 +1,13 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
+import type { Lease, Status, Waiting } from '../api/types';
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
+import { entryOf, waitsForBudget } from '../model/waiting';
 import { turnHint } from '../text/turns';
+import { expectationText, sharedText } from '../text/waiting';
 import { leaseSummary, stateHint } from '../text/words';
 import { Countdown, KeepButton } from './parking';
 import { leaseMenu } from './leasemenu';
@@ -31,12 +35,9 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const lease = leaseOfKernel(status, kernel);
   const warned = lease?.warning ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
-  const text = leaseSummary(lease, units, trans);
-  const hint = lease
-    ? status && lease.turn === 'waits'
-      ? turnHint(status.node, trans)
-      : stateHint(lease.state, trans)
-    : trans.__('This notebook holds no GPU. Importing torch gets one.');
+  const entry = entryOf(lease, status);
+  const text = leaseSummary(lease, units, trans, waitsForBudget(entry));
+  const hint = hintText(lease, entry, status, trans);
   return (
     <>
       <button
@@ -70,6 +71,27 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
       )}
     </>
   );
+}
+
+/** What is behind the words: why it waits and about how long, with whom it shares. */
+function hintText(
+  lease: Lease | null,
+  entry: Waiting | null,
+  status: Status | null,
+  trans: TranslationBundle
+): string {
+  if (!lease || !status) {
+    return trans.__('This notebook holds no GPU. Importing torch gets one.');
+  }
+  if (lease.turn === 'waits') {
+    return turnHint(status.node, trans);
+  }
+  const more = entry
+    ? [entry.message ?? '', expectationText(entry, trans)]
+    : [sharedText(lease, status, trans)];
+  return [stateHint(lease.state, trans), ...more]
+    .filter(text => text)
+    .join(' ');
 }
 
 /** The id of a notebook's kernel, whichever it has now. */
