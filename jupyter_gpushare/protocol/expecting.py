@@ -24,11 +24,9 @@ def waits_for_budget(waiting: Document) -> bool:
 def expectation(waiting: Document) -> list[str]:
     """About how long, and what will happen; nothing where the node manager tells none of it."""
     outlook = waiting.get("outlook")
-    if not isinstance(outlook, Mapping):
-        return []
-    said = [_estimate(outlook.get("estimate"))]
-    if not waits_for_budget(waiting):
-        said.append(_happens(outlook))
+    if not isinstance(outlook, Mapping) or waits_for_budget(waiting):
+        return []  # when GPU-hours are left again is in the reason
+    said = (_estimate(outlook.get("estimate")), _happens(outlook))
     return [sentence for sentence in said if sentence]
 
 
@@ -55,8 +53,6 @@ def _estimate(estimate: object) -> str:
         return "There is no estimate yet of how long it takes."
     if estimate.get("basis") == "idle":
         return f"It takes about {span}, if what is idle now is not used again."
-    if estimate.get("basis") == "budget":
-        return f"It takes about {span}, if you hold nothing more meanwhile."
     return f"It takes about {span}, as it did for others in the last hour."
 
 

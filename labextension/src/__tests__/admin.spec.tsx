@@ -225,7 +225,7 @@ describe('AdminView', () => {
   it('edits a quota in place, and undoes it', async () => {
     const shown = await open();
     const { server } = shown.model;
-    server.on('PUT', 'quotas/alice', 200, {});
+    server.on('PUT', 'quotas/alice', 200, anEnvironmentQuota('alice'));
     fireEvent.click(
       screen.getByRole('button', { name: 'Edit the quota of alice' })
     );
@@ -257,7 +257,7 @@ describe('AdminView', () => {
   it('undoes by removing the override where there was none', async () => {
     const shown = await open();
     const { server } = shown.model;
-    server.on('PUT', 'quotas/bob', 200, {});
+    server.on('PUT', 'quotas/bob', 200, anEnvironmentQuota('bob'));
     server.on('DELETE', 'quotas/bob', 200, {});
     fireEvent.click(
       screen.getByRole('button', { name: 'Edit the quota of bob' })
@@ -277,7 +277,7 @@ describe('AdminView', () => {
     const { server } = shown.model;
     const budget = { hours: 20, spent: 3.5, window: 604800, level: 'ok' };
     const [alice, ...others] = QUOTAS.quotas;
-    server.on('PUT', 'quotas/alice', 200, {});
+    server.on('PUT', 'quotas/alice', 200, anEnvironmentQuota('alice'));
     const name = 'Budget of alice in GPU-hours';
     const edit = (): void =>
       void fireEvent.click(
@@ -344,7 +344,12 @@ describe('AdminView', () => {
 
   it('adds an environment with the default quota as a start', async () => {
     const shown = await open();
-    shown.model.server.on('PUT', 'quotas/dave', 200, {});
+    shown.model.server.on(
+      'PUT',
+      'quotas/dave',
+      200,
+      anEnvironmentQuota('dave')
+    );
     fireEvent.click(screen.getByRole('button', { name: 'Add' }));
     expect(input('GPUs').value).toBe('1');
     type('Name of the environment', 'dave');

@@ -1,9 +1,11 @@
 import { nullTranslator } from '@jupyterlab/translation';
 
 import {
+  eachText,
   formatBytes,
   formatDuration,
   formatGpuHours,
+  formatRange,
   formatShare,
   parseBytes
 } from '../text/format';
@@ -72,14 +74,34 @@ describe('formatDuration', () => {
     [-5, '0 s'],
     [59.9, '59 s'],
     [60, '1 min'],
-    [3599, '59 min'],
+    [1799, '30 min'],
+    [3599, '1 h'],
+    [7799, '2 h 10 min'],
     [3600, '1 h'],
     [7500, '2 h 5 min'],
     [86400, '1 d'],
-    [100000, '1 d 3 h']
+    [100000, '1 d 4 h']
   ])('writes %d s as %s', (seconds, text) => {
     expect(formatDuration(seconds, trans)).toBe(text);
   });
+});
+
+it.each([
+  [605, 1790, '10 to 30 min'],
+  [1075, 1075, '20 min'],
+  [0, 12, '10 s'],
+  [40, 700, '40 s to 10 min'],
+  [3600, 5400, '1 h to 1 h 30 min'],
+  [18000, 200000, '5 h to 2 d 12 h']
+])('writes about %d to %d s as %s', (low, high, text) => {
+  expect(formatRange(low, high, trans)).toBe(text);
+});
+
+it('tells memory for each GPU', () => {
+  expect(eachText([], 'binary', trans)).toBe('');
+  expect(eachText([8 * 2 ** 30], 'binary', trans)).toBe('8 GiB');
+  expect(eachText([2 ** 30, 2 ** 30], 'binary', trans)).toBe('1 GiB each');
+  expect(eachText([2 ** 30, 2 ** 31], 'binary', trans)).toBe('1 GiB, 2 GiB');
 });
 
 it('writes GPU-hours with the figures that say something', () => {

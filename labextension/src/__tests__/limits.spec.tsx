@@ -56,7 +56,7 @@ describe('a limit that is lifted', () => {
   it('is what the use is measured by, and explains itself', () => {
     show(LeasesView, aStatus({ leases: [lifted(12)] }));
     const row = screen.getByRole('listitem');
-    expect(row.textContent).toContain('Uses 10 GiB of 20 GiB');
+    expect(row.textContent).toContain('Uses 9 GiB, 1 GiB of 12 GiB, 8 GiB');
     const words = within(row).getByText(/^Lifted: 4 GiB more/);
     expect(words.title).toContain('the limit is lowered again');
     // For those who have no pointer.
@@ -79,7 +79,9 @@ describe('a limit that is lifted', () => {
     expect(gpuLiftedText(aGpu(0), 'binary', trans)).toBe('');
     const status = aStatus({ leases: [lifted(12)] });
     show(() => <AdminLeases status={status} />);
-    expect(screen.getByText('10 GiB of 20 GiB').title).toContain('Lifted');
+    expect(screen.getByText('9 GiB, 1 GiB of 12 GiB, 8 GiB').title).toContain(
+      'Lifted'
+    );
   });
 });
 

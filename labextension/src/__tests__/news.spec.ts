@@ -1,13 +1,15 @@
 import { nullTranslator } from '@jupyterlab/translation';
 
 import {
+  BudgetNews,
   type ILeaseEvent,
   isLeaseEvent,
   LEASE_EVENTS,
   LeaseNews
 } from '../model/news';
 import { newsText } from '../text/news';
-import { aStatus, aWaiting } from './support/builders';
+import { budgetNews } from '../text/waiting';
+import { aQuota, aStatus, aWaiting } from './support/builders';
 
 const event = (
   action: string,
@@ -68,4 +70,40 @@ it("tells an administrator's reason", () => {
   expect(
     newsText('granted', event('granted', { gpus: ['a', 'b'] }), trans)
   ).toBe('train.ipynb got 2 GPUs.');
+});
+
+describe('a budget', () => {
+  const trans = nullTranslator.load('');
+  const at = (level: 'ok' | 'warned' | 'spent', spent = 0.08) => ({
+    hours: 0.1,
+    spent,
+    window: 604800,
+    level
+  });
+
+  it('is news once at 80 %, once when it is spent, and again after it was raised', () => {
+    const news = new BudgetNews();
+    const look = (level: 'ok' | 'warned' | 'spent'): string | null =>
+      news.observe(aStatus({ quota: aQuota({ budget: at(level) }) }));
+    expect(news.observe(null)).toBeNull();
+    expect(look('ok')).toBeNull();
+    expect(look('warned')).toBe('warned');
+    expect(look('warned')).toBeNull();
+    expect(news.observe(null)).toBeNull();
+    expect(look('spent')).toBe('spent');
+    expect(look('spent')).toBeNull();
+    expect(look('warned')).toBeNull();
+    expect(look('ok')).toBeNull();
+    expect(look('warned')).toBe('warned');
+  });
+
+  it('says what was used, of what, and what follows', () => {
+    expect(budgetNews(at('ok'), trans)).toBeNull();
+    expect(budgetNews(at('warned'), trans)).toMatch(
+      /^Nearly all of your GPU-hours are used: 0.08 of 0.1 in the last 7 d\./
+    );
+    expect(budgetNews(at('spent', 0.1), trans)).toMatch(
+      /are spent: 0.10 of 0.1 in the last 7 d\. New requests wait/
+    );
+  });
 });

@@ -1,6 +1,6 @@
 import { ApiError, Failure, failureOf } from '../api/rest';
 import { BadAnswer } from '../api/validate';
-import { aStatus } from './support/builders';
+import { anEnvironmentQuota, aStatus } from './support/builders';
 import { FakeServer } from './support/server';
 
 const refusal = { reason: 'over_quota', message: 'Too much.' };
@@ -20,7 +20,7 @@ it('refuses an answer that is not what was promised', async () => {
 
 it('writes names into paths so that they stay one part', async () => {
   const server = new FakeServer();
-  server.on('PUT', 'quotas/a%2Fb%20c', 200, {});
+  server.on('PUT', 'quotas/a%2Fb%20c', 200, anEnvironmentQuota('a/b c'));
   await server.api.setQuota('a/b c', { gpus: 1 });
   expect(server.asked[0].path).toBe('quotas/a%2Fb%20c');
   expect(server.asked[0].body).toEqual({ gpus: 1 });

@@ -48,8 +48,8 @@ describe('QuotaView', () => {
   });
 
   it.each([
-    ['ok', 3, '3.0 of 10 in the last 7 d', null],
-    ['warned', 8.25, '8.3 of 10 in the last 7 d', /Nearly all are used/],
+    ['ok', 3, '3.00 of 10 in the last 7 d', null],
+    ['warned', 8.25, '8.25 of 10 in the last 7 d', /Nearly all are used/],
     ['spent', 12, '12.0 of 10 in the last 7 d', /New requests wait/]
   ] as const)('a budget that is %s', (level, spent, text, advice) => {
     const budget = { hours: 10, spent, window: 7 * 86400, level };
@@ -95,7 +95,7 @@ describe('LeasesView', () => {
         node: { ...aStatus().node, time: 2000 }
       })
     );
-    expect(container.textContent).toContain('Active · GPU 0 · for 3 min');
+    expect(container.textContent).toContain('Active for 3 min · GPU 0');
     expect(container.textContent).toContain('Uses 1 GiB of 8 GiB');
   });
 
@@ -178,7 +178,7 @@ describe('LeasesView', () => {
     ];
     show(LeasesView, aStatus({ leases }));
     expect(screen.getByText(/^Parked for /)).toBeTruthy();
-    expect(screen.getByText(/^Parked: place 2 in line, for /)).toBeTruthy();
+    expect(screen.getByText(/^Parked: place 2 in line, waiting /)).toBeTruthy();
     expect(screen.getByTitle(/keeps it: CUDA was started/)).toBeTruthy();
   });
 
@@ -328,6 +328,64 @@ describe('QueueView', () => {
       'Interactive: 7 granted, 2 after waiting 40 s (median), 2 min at most'
     );
     expect(text).toContain('Batch: 1 granted, none had to wait');
+  });
+
+  it('says about how long, and what will happen', () => {
+    const idle = {
+      mine: false,
+      environment: null,
+      name: null,
+      idle: 725,
+      after: 1800,
+      left: 1075
+    };
+    const outlook = {
+      estimate: { low: 605, high: 1790, basis: 'idle' as const },
+      idle,
+      idle_after: 1800
+    };
+    const { container } = show(
+      QueueView,
+      aStatus({ queue: [aWaiting(1, { mine: true, lease: 'w', outlook })] })
+    );
+    const text = container.textContent ?? '';
+    expect(text).toContain(
+      'It takes about 10 to 30 min, if what is idle now is not used again.'
+    );
+    expect(text).toContain(
+      "Somebody's kernel has been idle for 12 min; after 30 min it is asked for its GPU."
+    );
+    expect(text).toContain('You: 1 whole GPU, interactive, waiting 30 s');
+    expect(text).toContain('about 10 to 30 min more');
+  });
+
+  it('puts who waits for GPU-hours in no line', () => {
+    const budget = {
+      hours: 0.05,
+      spent: 0.08,
+      window: 604800,
+      level: 'spent' as const
+    };
+    const { container } = show(
+      QueueView,
+      aStatus({
+        queue: [
+          aWaiting(1, {
+            mine: true,
+            lease: 'w',
+            reason: 'budget_spent',
+            message: 'Your GPU-hour budget is spent.',
+            budget
+          })
+        ]
+      })
+    );
+    const text = container.textContent ?? '';
+    expect(text).toContain(
+      'Your GPU-hours are spent: 0.08 of 0.05 in the last 7 d'
+    );
+    expect(text).not.toContain('ahead');
+    expect(text).not.toContain('in line');
   });
 
   it('stays short however long the queue is', () => {

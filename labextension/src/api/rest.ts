@@ -3,6 +3,7 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import type {
   DailyUsage,
+  EnvironmentQuota,
   GpuService,
   History,
   LeaseAnswer,
@@ -82,8 +83,14 @@ export class GpuShareApi {
   }
 
   /** Set an environment's quota (administrators). */
-  async setQuota(environment: string, wish: QuotaWish): Promise<void> {
-    await this._ask('PUT', ['quotas', environment], {}, wish);
+  async setQuota(
+    environment: string,
+    wish: QuotaWish
+  ): Promise<EnvironmentQuota> {
+    return validated(
+      'Quota',
+      await this._ask('PUT', ['quotas', environment], {}, wish)
+    );
   }
 
   /** Take an override back, so that the configured quota holds again (administrators). */

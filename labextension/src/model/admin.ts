@@ -20,6 +20,8 @@ export interface IEnvironmentRow {
   readonly hours: number | null;
   /** GPU-hours spent of those; `null` where nothing is counted. */
   readonly spent: number | null;
+  /** Whether all of them are spent: new requests wait. */
+  readonly isSpent: boolean;
   readonly source: EnvironmentQuota['source'];
   readonly usedGpus: number;
   readonly leases: number;
@@ -62,6 +64,7 @@ export function environmentRows(
       weight: quota?.weight ?? quotas.default.weight,
       hours: quota ? (quota.budget?.hours ?? null) : quotas.default.gpu_hours,
       spent: quota?.budget?.spent ?? null,
+      isSpent: quota?.budget?.level === 'spent',
       source: quota?.source ?? 'default',
       usedGpus: quota?.used_gpus ?? 0,
       leases: leases.get(environment) ?? 0,

@@ -1,6 +1,11 @@
 /** How much memory a lease may use, and how far it is beyond that. Pure. */
 import type { Lease } from '../api/types';
 
+/** What a lease may use now on each of its GPUs, in bytes. */
+export function limitsNow(lease: Lease): number[] {
+  return lease.gpus.map(gpu => gpu.limit);
+}
+
 /** Bytes over all of a lease's GPUs. */
 export interface IMemoryLimit {
   /** What it was granted, and what it can count on. */

@@ -30,6 +30,9 @@ export function isLeaseEvent(event: {
   );
 }
 
+/** What a lease event may be told as. */
+export type LeaseNewsKind = Exclude<NotificationKind, 'parking' | 'budget'>;
+
 /** Decides which events are news: a grant is, where it was waited for. */
 export class LeaseNews {
   /** Remember who waits now: a page that was just loaded has not seen it begin. */
@@ -42,7 +45,7 @@ export class LeaseNews {
   }
 
   /** Return what to tell, `null` for what is no news. */
-  kindOf(event: ILeaseEvent): Exclude<NotificationKind, 'parking'> | null {
+  kindOf(event: ILeaseEvent): LeaseNewsKind | null {
     const lease = event.lease ?? '';
     switch (event.action) {
       case 'queued':
@@ -68,3 +71,21 @@ export class LeaseNews {
 
 /** Ends that came neither from the user nor from an administrator. */
 const EXPIRED = new Set(['heartbeat_lost', 'refused', 'rebooted']);
+
+/** Tells when a budget of GPU-hours is nearly spent, and when it is: each once while it lasts. */
+export class BudgetNews {
+  /** The level to tell; `null`: no news. */
+  observe(status: Status | null): 'warned' | 'spent' | null {
+    if (status === null) {
+      return null;
+    }
+    const level = status.quota?.budget?.level ?? 'ok';
+    const before = this._level;
+    this._level = level;
+    return level === before || level === 'ok' || before === 'spent'
+      ? null
+      : level;
+  }
+
+  private _level: 'ok' | 'warned' | 'spent' = 'ok';
+}

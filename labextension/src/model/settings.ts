@@ -4,7 +4,8 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import type { Units } from '../text/format';
 
 /** What is told by a notification, and can be turned off one by one. */
-export type NotificationKind = 'granted' | 'revoked' | 'expired' | 'parking';
+export type NotificationKind =
+  'granted' | 'revoked' | 'expired' | 'parking' | 'budget';
 
 export interface ISettingsValues {
   readonly placement: 'left' | 'right';
@@ -18,7 +19,13 @@ export const DEFAULTS: ISettingsValues = {
   placement: 'right',
   refresh: 30,
   units: 'binary',
-  notifications: { granted: true, revoked: true, expired: true, parking: true }
+  notifications: {
+    granted: true,
+    revoked: true,
+    expired: true,
+    parking: true,
+    budget: true
+  }
 };
 
 /** Read the settings registry's composite, which the schema has already checked. Pure. */

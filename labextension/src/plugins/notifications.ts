@@ -6,10 +6,11 @@ import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { ITranslator, type TranslationBundle } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commands';
-import { isLeaseEvent, LeaseNews } from '../model/news';
+import { BudgetNews, isLeaseEvent, LeaseNews } from '../model/news';
 import { ParkWarnings, type WarningNews } from '../model/warnings';
 import { newsText } from '../text/news';
 import { warningNews } from '../text/parking';
+import { budgetNews } from '../text/waiting';
 import { taskName } from '../text/words';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { translations } from './services';
@@ -43,6 +44,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     const news = new LeaseNews();
     model.changed.connect(() => news.observe(model.snapshot.status));
     tellWarnings(app, model, settings, trans);
+    tellBudget(app, model, settings, trans);
     app.serviceManager.events.stream.connect((_, emission) => {
       if (!isLeaseEvent(emission)) {
         return;
@@ -81,6 +83,33 @@ export function readAll(
         }
       ]
     : [];
+}
+
+/** Tells that the GPU-hours are nearly, or all, spent: a kernel says nothing between cells. */
+function tellBudget(
+  app: JupyterFrontEnd,
+  model: IGpuShareModel,
+  settings: IGpuShareSettings,
+  trans: TranslationBundle
+): void {
+  const news = new BudgetNews();
+  model.changed.connect(() => {
+    const { status } = model.snapshot;
+    const level = news.observe(status);
+    const budget = status?.quota?.budget;
+    const text = level && budget ? budgetNews(budget, trans) : null;
+    if (text !== null && settings.values.notifications.budget) {
+      Notification.warning(text, {
+        autoClose: false,
+        actions: [
+          {
+            label: trans.__('Show'),
+            callback: () => void app.commands.execute(CommandIDs.showPanel)
+          }
+        ]
+      });
+    }
+  });
 }
 
 /**

@@ -44,7 +44,7 @@ export function parseBytes(text: string): number | null {
   return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
 }
 
-/** Write a length of time in its two largest units: `42 s`, `3 min`, `2 h 5 min`, `3 d 4 h`. */
+/** Write a length of time, rounded, in its two largest units: `42 s`, `30 min`, `2 h 10 min`. */
 export function formatDuration(
   seconds: number,
   trans: TranslationBundle
@@ -53,20 +53,63 @@ export function formatDuration(
   if (whole < 60) {
     return trans.__('%1 s', whole);
   }
-  const minutes = Math.floor(whole / 60);
+  const minutes = Math.round(seconds / 60);
   if (minutes < 60) {
     return trans.__('%1 min', minutes);
   }
-  const hours = Math.floor(minutes / 60);
-  if (hours < 24) {
+  if (minutes < 24 * 60) {
+    const full = Math.floor(minutes / 60);
     return minutes % 60
-      ? trans.__('%1 h %2 min', hours, minutes % 60)
-      : trans.__('%1 h', hours);
+      ? trans.__('%1 h %2 min', full, minutes % 60)
+      : trans.__('%1 h', full);
   }
+  const hours = Math.round(seconds / 3600);
   const days = Math.floor(hours / 24);
   return hours % 24
     ? trans.__('%1 d %2 h', days, hours % 24)
     : trans.__('%1 d', days);
+}
+
+/** `24 GiB`, `24 GiB each`, `24 GiB, 80 GiB`: bytes on each of several GPUs. */
+export function eachText(
+  sizes: readonly number[],
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const words = sizes.map(size => formatBytes(size, units));
+  return words.length > 1 && new Set(words).size === 1
+    ? trans.__('%1 each', words[0])
+    : words.join(', ');
+}
+
+/** Below how many seconds an estimate is rounded to how many. */
+const GRAINS = [
+  [90, 10],
+  [600, 60],
+  [2700, 300],
+  [6 * 3600, 900],
+  [2 * 86400, 3600],
+  [Infinity, 43200]
+];
+
+/** About how long: `10 to 30 min`, `20 min`; rounded as far as an estimate is worth. */
+export function formatRange(
+  low: number,
+  high: number,
+  trans: TranslationBundle
+): string {
+  const [first, last] = [low, high].map(seconds => {
+    const grain = GRAINS.find(([below]) => seconds < below)?.[1] ?? 60;
+    const rounded = Math.max(grain, Math.round(seconds / grain) * grain);
+    return formatDuration(rounded, trans);
+  });
+  if (first === last) {
+    return last;
+  }
+  const unit = (text: string): string => text.replace(/^\S+ /, '');
+  return unit(first) === unit(last)
+    ? trans.__('%1 to %2', first.split(' ')[0], last)
+    : trans.__('%1 to %2', first, last);
 }
 
 /** Write GPU-seconds as GPU-hours with as many figures as say something. */

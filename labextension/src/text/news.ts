@@ -1,12 +1,11 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { ILeaseEvent } from '../model/news';
-import type { NotificationKind } from '../model/settings';
+import type { ILeaseEvent, LeaseNewsKind } from '../model/news';
 import { formatGpus } from './format';
 
 /** What a notification says. */
 export function newsText(
-  kind: Exclude<NotificationKind, 'parking'>,
+  kind: LeaseNewsKind,
   event: ILeaseEvent,
   trans: TranslationBundle
 ): string {

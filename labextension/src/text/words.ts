@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { Lease, LeaseState } from '../api/types';
-import { formatBytes, formatGpus, type Units } from './format';
+import { eachText, formatGpus, type Units } from './format';
 
 /** The word for a state, as DESIGN's vocabulary has it. */
 export function stateWord(state: LeaseState, trans: TranslationBundle): string {
@@ -88,14 +88,18 @@ export function gpuNames(lease: Lease, trans: TranslationBundle): string {
     .join(', ');
 }
 
-/** A lease in a few words, for the notebook's toolbar. */
+/** A lease in a few words, for the notebook's toolbar; `budgetSpent`: it waits for GPU-hours. */
 export function leaseSummary(
   lease: Lease | null,
   units: Units,
-  trans: TranslationBundle
+  trans: TranslationBundle,
+  budgetSpent = false
 ): string {
   if (!lease) {
     return trans.__('No GPU');
+  }
+  if (budgetSpent) {
+    return trans.__('GPU-hours spent');
   }
   if (lease.state === 'queued' || lease.position !== null) {
     return trans.__('Waiting: %1', lease.position ?? '?');
@@ -103,11 +107,14 @@ export function leaseSummary(
   if (lease.gpus.length === 0) {
     return stateWord(lease.state, trans);
   }
-  const memory = lease.gpus.length ? lease.gpus[0].memory : 0;
   const what = trans.__(
     '%1 · %2',
     formatGpus(lease.gpus.length, trans),
-    formatBytes(memory, units)
+    eachText(
+      lease.gpus.map(part => part.memory),
+      units,
+      trans
+    )
   );
   if (lease.turn === 'waits') {
     return trans.__('%1 · Waits for its turn', what);

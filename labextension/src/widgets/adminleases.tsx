@@ -6,8 +6,13 @@ import type { Lease, Status } from '../api/types';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
 import { measuredMemory } from '../model/derive';
-import { memoryLimit } from '../model/limits';
-import { formatBytes, formatDuration, type Units } from '../text/format';
+import { limitsNow } from '../model/limits';
+import {
+  eachText,
+  formatBytes,
+  formatDuration,
+  type Units
+} from '../text/format';
 import { excessText, liftedText } from '../text/limits';
 import { abilityText, rungText } from '../text/parking';
 import { gpuNames, stateWord, taskName } from '../text/words';
@@ -67,8 +72,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
       id: 'memory',
       label: trans.__('Memory'),
       renderCell: lease => {
-        const used = measuredMemory(lease);
-        const limit = memoryLimit(lease).now;
+        const used = lease.gpus.map(part => part.measured);
         const hint =
           excessText(lease, now, units, trans) ||
           liftedText(lease, units, trans);
@@ -80,8 +84,10 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
           : lease.gpus.length
             ? trans.__(
                 '%1 of %2',
-                used === null ? '?' : formatBytes(used, units),
-                formatBytes(limit, units)
+                used.every(size => size !== null)
+                  ? eachText(used, units, trans)
+                  : '?',
+                eachText(limitsNow(lease), units, trans)
               )
             : '–';
         return <span title={hint || undefined}>{words}</span>;
@@ -90,7 +96,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
     },
     {
       id: 'since',
-      label: trans.__('For'),
+      label: trans.__('In this state for'),
       renderCell: lease => formatDuration(now - lease.since, trans),
       sort: (a, b) => b.since - a.since
     },

@@ -38,6 +38,8 @@ const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
 interface IDone {
   readonly environment: string;
   readonly text: string;
+  /** What may not have been meant, in the node manager's words. */
+  readonly warnings: readonly string[];
   /** What to set again; `null`: remove the override. */
   readonly undo: QuotaWish | null;
 }
@@ -83,9 +85,11 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     wish: QuotaWish | null,
     before: Quotas | null
   ): Promise<void> => {
+    let warnings: readonly string[] = [];
     try {
       if (wish) {
-        await model.api.setQuota(environment, wish);
+        const now = await model.api.setQuota(environment, wish);
+        warnings = now.warnings ?? [];
       } else {
         await model.api.unsetQuota(environment);
       }
@@ -97,6 +101,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     setDone(
       before && {
         environment,
+        warnings,
         text: wish
           ? trans.__(
               'The quota of %1 is now %2.',
@@ -207,13 +212,15 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       id: 'budget',
       label: trans.__('Budget, GPU-hours'),
       renderCell: row =>
-        edited(row)
-          ? field(
-              'hours',
-              trans.__('Budget of %1 in GPU-hours', row.environment),
-              trans.__('not limited')
-            )
-          : budgetText(row, trans),
+        edited(row) ? (
+          field(
+            'hours',
+            trans.__('Budget of %1 in GPU-hours', row.environment),
+            trans.__('not limited')
+          )
+        ) : (
+          <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
+        ),
       sort: number(row => row.hours ?? Infinity)
     },
     {
@@ -331,6 +338,11 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
           </Button>
         </p>
       )}
+      {done?.warnings.map(warning => (
+        <p key={warning} className="jp-gpushare-advice" role="alert">
+          {warning}
+        </p>
+      ))}
       {refusal !== null && (
         <p className="jp-gpushare-advice" role="alert">
           {trans.__('Not changed: %1', refusal)}
@@ -466,9 +478,15 @@ function budgetText(row: IEnvironmentRow, trans: TranslationBundle): string {
   if (row.hours === null) {
     return trans.__('not limited');
   }
-  return row.spent === null
-    ? String(row.hours)
-    : trans.__('%1 of %2', formatGpuHours(row.spent * 3600), row.hours);
+  if (row.spent === null) {
+    return String(row.hours);
+  }
+  const used = trans.__(
+    '%1 of %2',
+    formatGpuHours(row.spent * 3600),
+    row.hours
+  );
+  return row.isSpent ? trans.__('%1, spent', used) : used;
 }
 
 function sourceWord(

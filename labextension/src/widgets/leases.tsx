@@ -13,9 +13,10 @@ import {
   myLeases,
   restartHelps
 } from '../model/derive';
-import { memoryLimit } from '../model/limits';
+import { limitsNow } from '../model/limits';
 import { canKeep, secondsLeft } from '../model/parking';
-import { formatBytes, formatDuration } from '../text/format';
+import { waitsForBudget } from '../model/waiting';
+import { eachText, formatDuration } from '../text/format';
 import {
   abilityText,
   keptUntilText,
@@ -25,6 +26,7 @@ import {
 } from '../text/parking';
 import { excessHint, excessText, liftedHint, liftedText } from '../text/limits';
 import { kindsText, myTurnText, turnHint } from '../text/turns';
+import { sharedText, shortEstimate } from '../text/waiting';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
 import { keepMenu } from './leasemenu';
@@ -77,6 +79,7 @@ export function LeasesView(): JSX.Element {
             kept={keptUntilText(lease, now, trans)}
             turn={myTurnText(lease, status, now, trans)}
             over={excessText(lease, now, units, trans)}
+            shared={sharedText(lease, status, trans)}
             since={formatDuration(
               now - (lease.position !== null ? lease.requested : lease.since),
               trans
@@ -107,19 +110,29 @@ interface ILeaseRow {
   turn: string;
   /** How far it is over its memory limit, in words; empty: it is not. */
   over: string;
+  /** With which of one's own tasks it shares its GPUs, in words; empty: with none. */
+  shared: string;
+  /** For how long it has been in its state, or has waited. */
   since: string;
 }
 
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, node, left, kept, turn, over, since } = props;
+    const { lease, waiting, node, left, kept, turn, over, shared } = props;
     const { trans, commands, model } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
     const Icon = stateIcons[lease.state];
     const measured = measuredMemory(lease);
-    const limit = memoryLimit(lease).now;
+    const limits = limitsNow(lease);
+    const limit = limits.reduce((sum, one) => sum + one, 0);
+    const may = eachText(limits, units, trans);
+    const uses = eachText(
+      lease.gpus.map(part => part.measured ?? 0),
+      units,
+      trans
+    );
     const lifted = liftedText(lease, units, trans);
     const run = (command: string): void =>
       void commands.execute(command, { lease: lease.id });
@@ -206,21 +219,7 @@ const LeaseRow = React.memo(
             </span>
           </div>
           <div title={waiting?.message ?? keptText(lease, trans)}>
-            {lease.position !== null
-              ? trans.__(
-                  '%1: place %2 in line, for %3',
-                  stateWord(lease.state, trans),
-                  lease.position ?? '?',
-                  since
-                )
-              : where
-                ? trans.__(
-                    '%1 · %2 · for %3',
-                    stateWord(lease.state, trans),
-                    where,
-                    since
-                  )
-                : trans.__('%1 for %2', stateWord(lease.state, trans), since)}
+            {stateLine(props, where, trans)}
           </div>
           {lease.warning && left !== null && (
             <div className="jp-gpushare-warning">
@@ -241,32 +240,22 @@ const LeaseRow = React.memo(
               <div>
                 {/* Nothing is measured on simulated GPUs, and nobody has to wonder why. */}
                 {measured === null && node.simulated
-                  ? trans.__('May use %1', formatBytes(limit, units))
+                  ? trans.__('May use %1', may)
                   : measured === null
-                    ? trans.__(
-                        'May use %1; how much it does is unknown',
-                        formatBytes(limit, units)
-                      )
-                    : trans.__(
-                        'Uses %1 of %2',
-                        formatBytes(measured, units),
-                        formatBytes(limit, units)
-                      )}
+                    ? trans.__('May use %1; how much it does is unknown', may)
+                    : trans.__('Uses %1 of %2', uses, may)}
               </div>
               {measured !== null && (
                 <UseBar
                   label={trans.__('GPU memory of %1', name)}
-                  text={trans.__(
-                    '%1 of %2',
-                    formatBytes(measured, units),
-                    formatBytes(limit, units)
-                  )}
+                  text={trans.__('%1 of %2', uses, may)}
                   share={limit ? Math.min(1, measured / limit) : 0}
                   level={measured > limit ? Level.Over : Level.Free}
                 />
               )}
             </>
           )}
+          {shared && <div>{shared}</div>}
           {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
           {over && (
             <div className="jp-gpushare-advice" title={excessHint(trans)}>
@@ -315,10 +304,37 @@ const LeaseRow = React.memo(
     before.kept === after.kept &&
     before.turn === after.turn &&
     before.over === after.over &&
+    before.shared === after.shared &&
     sameNode(before.node, after.node) &&
     sameJson(before.lease, after.lease, 'age') &&
     sameJson(before.waiting, after.waiting, 'waiting')
 );
+
+/** The state, for how long, and where; of who waits: for what, and about how long still. */
+function stateLine(
+  props: ILeaseRow,
+  where: string,
+  trans: TranslationBundle
+): string {
+  const { lease, waiting, since } = props;
+  const word = stateWord(lease.state, trans);
+  if (waitsForBudget(waiting)) {
+    return trans.__('%1: GPU-hours spent, waiting %2', word, since);
+  }
+  if (lease.position !== null) {
+    const line = trans.__(
+      '%1: place %2 in line, waiting %3',
+      word,
+      lease.position,
+      since
+    );
+    const about = shortEstimate(waiting, trans);
+    return about ? trans.__('%1, %2 more', line, about) : line;
+  }
+  return where
+    ? trans.__('%1 for %2 · %3', word, since, where)
+    : trans.__('%1 for %2', word, since);
+}
 
 /** More words for who asks. */
 function Details(props: {

@@ -4,12 +4,14 @@ import React from 'react';
 import type { Status, Waiting } from '../api/types';
 import { longestWait } from '../model/asking';
 import { queueSummary } from '../model/derive';
+import { waitsForBudget } from '../model/waiting';
 import {
   formatBytes,
   formatDuration,
   formatGpus,
   type Units
 } from '../text/format';
+import { budgetText, expectationText, shortEstimate } from '../text/waiting';
 import { useNow, useSettings, useSnapshot, useView } from './host';
 import { Skeleton } from './parts';
 
@@ -31,11 +33,9 @@ export function QueueView(): JSX.Element {
     <div className="jp-gpushare-queue">
       {mine.map(entry => (
         <div key={entry.lease ?? entry.position} className="jp-gpushare-place">
-          <strong>
-            {trans.__('You are number %1 in line', entry.position)}
-          </strong>
+          <strong>{placeText(entry, trans)}</strong>
           <div>
-            {aheadText(entry.ahead, trans)}{' '}
+            {!waitsForBudget(entry) && <>{aheadText(entry.ahead, trans)} </>}
             {trans.__(
               'You have waited %1.',
               formatDuration(entry.waiting + passed, trans)
@@ -43,6 +43,11 @@ export function QueueView(): JSX.Element {
           </div>
           {entry.message && (
             <div className="jp-gpushare-why">{entry.message}</div>
+          )}
+          {expectationText(entry, trans) && (
+            <div className="jp-gpushare-why">
+              {expectationText(entry, trans)}
+            </div>
           )}
         </div>
       ))}
@@ -78,6 +83,16 @@ export function QueueView(): JSX.Element {
       />
     </div>
   );
+}
+
+/** Where a request stands; one that waits for GPU-hours stands in no line. */
+function placeText(entry: Waiting, trans: TranslationBundle): string {
+  if (!waitsForBudget(entry)) {
+    return trans.__('You are number %1 in line', entry.position);
+  }
+  return entry.budget
+    ? trans.__('Your GPU-hours are spent: %1', budgetText(entry.budget, trans))
+    : trans.__('Your GPU-hours are spent');
 }
 
 /** Who is ahead, by priority class. */
@@ -117,11 +132,13 @@ function waitingText(
 ): string {
   const what =
     entry.memory === null
-      ? formatGpus(entry.gpus, trans)
+      ? trans._n('%1 whole GPU', '%1 whole GPUs', entry.gpus)
       : trans.__(
           '%1 with %2',
           formatGpus(entry.gpus, trans),
-          formatBytes(entry.memory, units)
+          entry.gpus > 1
+            ? trans.__('%1 each', formatBytes(entry.memory, units))
+            : formatBytes(entry.memory, units)
         );
   const who = entry.mine
     ? trans.__('You')
@@ -130,13 +147,18 @@ function waitingText(
     entry.priority_class === 'batch'
       ? trans.__('batch')
       : trans.__('interactive');
-  return trans.__(
-    '%1: %2, %3, for %4',
+  const line = trans.__(
+    '%1: %2, %3, waiting %4',
     who,
     what,
     kind,
     formatDuration(entry.waiting + passed, trans)
   );
+  if (waitsForBudget(entry)) {
+    return trans.__('%1, GPU-hours spent', line);
+  }
+  const about = shortEstimate(entry, trans);
+  return about ? trans.__('%1, %2 more', line, about) : line;
 }
 
 function WaitsLately(props: {

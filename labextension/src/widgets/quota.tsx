@@ -9,7 +9,8 @@ import {
   Level,
   memoryUse
 } from '../model/derive';
-import { formatBytes, formatDuration, formatGpus } from '../text/format';
+import { formatBytes, formatGpus } from '../text/format';
+import { budgetText } from '../text/waiting';
 import { useSettings, useSnapshot, useView } from './host';
 import { Skeleton, UseBar } from './parts';
 
@@ -62,21 +63,7 @@ export function QuotaView(): JSX.Element {
       {budget && quota.budget && (
         <Row
           label={trans.__('GPU-hours')}
-          text={
-            quota.budget.per
-              ? trans.__(
-                  '%1 of %2 %3',
-                  budget.used.toFixed(1),
-                  quota.budget.hours,
-                  quota.budget.when
-                )
-              : trans.__(
-                  '%1 of %2 in the last %3',
-                  budget.used.toFixed(1),
-                  quota.budget.hours,
-                  formatDuration(quota.budget.window, trans)
-                )
-          }
+          text={budgetText(quota.budget, trans)}
           use={budget}
           advice={budgetAdvice(quota.budget.level, trans)}
         />

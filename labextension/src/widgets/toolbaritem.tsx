@@ -1,11 +1,15 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Message } from '@lumino/messaging';
 import React from 'react';
 
+import type { Lease, Status, Waiting } from '../api/types';
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
 import { Connection } from '../model/snapshot';
+import { entryOf, waitsForBudget } from '../model/waiting';
 import { turnHint } from '../text/turns';
+import { expectationText, sharedText } from '../text/waiting';
 import { leaseSummary, stateHint } from '../text/words';
 import { Countdown, KeepButton } from './parking';
 import { leaseMenu } from './leasemenu';
@@ -110,16 +114,11 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   // By a clock that nobody sets right any more nothing is counted down.
   const warned = lease?.warning && !stale ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
+  const entry = entryOf(lease, status);
   const text = status
-    ? leaseSummary(lease, units, trans)
+    ? leaseSummary(lease, units, trans, waitsForBudget(entry))
     : trans.__('GPU: not known');
-  const hint = lease
-    ? status && lease.turn === 'waits'
-      ? turnHint(status.node, trans)
-      : stateHint(lease.state, trans)
-    : status
-      ? trans.__('This notebook holds no GPU. Importing torch gets one.')
-      : trans.__('The panel says why.');
+  const hint = hintText(lease, entry, status, trans);
   const label = trans.__('GPU of this notebook: %1', text);
   return (
     <>
@@ -160,6 +159,30 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
       )}
     </>
   );
+}
+
+/** What is behind the words: why it waits and about how long, with whom it shares. */
+function hintText(
+  lease: Lease | null,
+  entry: Waiting | null,
+  status: Status | null,
+  trans: TranslationBundle
+): string {
+  if (!status) {
+    return trans.__('The panel says why.');
+  }
+  if (!lease) {
+    return trans.__('This notebook holds no GPU. Importing torch gets one.');
+  }
+  if (lease.turn === 'waits') {
+    return turnHint(status.node, trans);
+  }
+  const more = entry
+    ? [entry.message ?? '', expectationText(entry, trans)]
+    : [sharedText(lease, status, trans)];
+  return [stateHint(lease.state, trans), ...more]
+    .filter(text => text)
+    .join(' ');
 }
 
 /** The id of a notebook's kernel, whichever it has now. */

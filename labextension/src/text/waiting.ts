@@ -1,0 +1,132 @@
+/** What who waits can expect, and whom one shares with, in a person's words. */
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { Lease, Quota, Status, Waiting } from '../api/types';
+import { sharers, waitsForBudget } from '../model/waiting';
+import { formatDuration, formatGpuHours, formatRange } from './format';
+import { taskName } from './words';
+
+type Outlook = NonNullable<Waiting['outlook']>;
+type Idle = NonNullable<Outlook['idle']>;
+type Budget = NonNullable<Quota['budget']>;
+
+/** `about 10 to 30 min`; empty where there is no estimate. */
+export function shortEstimate(
+  entry: Waiting | null,
+  trans: TranslationBundle
+): string {
+  const estimate = entry?.outlook?.estimate;
+  return estimate
+    ? trans.__('about %1', formatRange(estimate.low, estimate.high, trans))
+    : '';
+}
+
+/** About how long, and what will happen; empty where the node manager tells none of it. */
+export function expectationText(
+  entry: Waiting,
+  trans: TranslationBundle
+): string {
+  const outlook = entry.outlook;
+  if (!outlook || waitsForBudget(entry)) {
+    return ''; // when GPU-hours are left again is in the reason
+  }
+  return [estimateText(outlook, trans), happensText(outlook, trans)]
+    .filter(text => text)
+    .join(' ');
+}
+
+function estimateText(outlook: Outlook, trans: TranslationBundle): string {
+  const estimate = outlook.estimate;
+  if (estimate === null) {
+    return trans.__('There is no estimate yet of how long it takes.');
+  }
+  const span = formatRange(estimate.low, estimate.high, trans);
+  return estimate.basis === 'idle'
+    ? trans.__(
+        'It takes about %1, if what is idle now is not used again.',
+        span
+      )
+    : trans.__(
+        'It takes about %1, as it did for others in the last hour.',
+        span
+      );
+}
+
+function happensText(outlook: Outlook, trans: TranslationBundle): string {
+  if (outlook.idle) {
+    return trans.__(
+      '%1 has been idle for %2; after %3 it is asked for its GPU.',
+      whoseText(outlook.idle, trans),
+      formatDuration(outlook.idle.idle, trans),
+      formatDuration(outlook.idle.after, trans)
+    );
+  }
+  return outlook.idle_after > 0
+    ? trans.__(
+        'Idle GPUs are asked back after %1.',
+        formatDuration(outlook.idle_after, trans)
+      )
+    : '';
+}
+
+function whoseText(idle: Idle, trans: TranslationBundle): string {
+  if (idle.mine) {
+    return idle.name
+      ? trans.__('Your %1', idle.name)
+      : trans.__('A kernel of yours');
+  }
+  return idle.environment === null
+    ? trans.__("Somebody's kernel")
+    : trans.__('A kernel of %1', idle.environment);
+}
+
+/** `0.08 of 0.05 in the last 7 d`: GPU-hours. */
+export function budgetText(budget: Budget, trans: TranslationBundle): string {
+  const used = formatGpuHours(budget.spent * 3600);
+  return budget.per && budget.when
+    ? trans.__('%1 of %2 %3', used, budget.hours, budget.when)
+    : trans.__(
+        '%1 of %2 in the last %3',
+        used,
+        budget.hours,
+        formatDuration(budget.window, trans)
+      );
+}
+
+/** That the GPU-hours are nearly, or all, spent: for a notification. */
+export function budgetNews(
+  budget: Budget,
+  trans: TranslationBundle
+): string | null {
+  const used = budgetText(budget, trans);
+  switch (budget.level) {
+    case 'ok':
+      return null;
+    case 'warned':
+      return trans.__(
+        'Nearly all of your GPU-hours are used: %1. When none are left, new requests wait. Release GPUs that you do not need.',
+        used
+      );
+    case 'spent':
+      return trans.__(
+        'Your GPU-hours are spent: %1. New requests wait, what computes goes on, and an idle GPU is taken back.',
+        used
+      );
+  }
+}
+
+/** With which of the same person's other tasks a lease shares its GPUs; empty: with none. */
+export function sharedText(
+  lease: Lease,
+  status: Status,
+  trans: TranslationBundle
+): string {
+  const names = sharers(lease, status).map(other => taskName(other, trans));
+  if (!names.length) {
+    return '';
+  }
+  const listed = [...new Set(names)].sort().join(', ');
+  return lease.mine
+    ? trans.__('Shared with your %1', listed)
+    : trans.__('Shared with %1', listed);
+}

@@ -1,0 +1,190 @@
+"""What who waits can expect: from idle kernels' deadlines, recent waits, and budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.policy_stories import budgets, idle, lazy, pin
+from support.policy_world import GIB, World, gpu
+
+from jupyter_gpushare.policy import core, outlook
+from jupyter_gpushare.policy.model import Bytes, LeaseId, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.outlook import Basis, Estimate, Outlook, by_waits
+
+RECENT = {PriorityClass.INTERACTIVE: (100.0, 200.0, 300.0, 400.0, 500.0)}
+
+
+def of(world: World, lease: str, recent: outlook.Recent | None = None) -> Outlook:
+    found = outlook.outlooks(world.state, world.config, world.at, recent or {})
+    return found[LeaseId(lease)]
+
+
+def test_an_idle_kernel_is_what_who_waits_waits_for() -> None:
+    world = lazy(2)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    world.request("carol", 3)
+    assert of(world, "L3") == Outlook(None, None, 60.0), "nobody is idle, and nothing is known"
+    world.at += 10
+    idle(world, "L2")
+    world.at += 12
+    told = of(world, "L3")
+    assert told.estimate == Estimate(48.0, 48.0, Basis.IDLE)
+    assert told.idle is not None
+    assert (told.idle.lease, told.idle.idle, told.idle.after, told.idle.left) == (
+        "L2",
+        12.0,
+        60.0,
+        48.0,
+    )
+    # It comes true, if bob stays away.
+    world.tick(48)
+    assert world.state.leases[LeaseId("L2")].is_asked
+
+
+def test_each_who_waits_gets_another_kernels_gpu() -> None:
+    world = lazy(2)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    idle(world, "L1")
+    world.at += 20
+    idle(world, "L2")
+    for number in (3, 4, 5):
+        world.request(f"waiting-{number}", number)
+    found = [of(world, f"L{number}").idle for number in (3, 4, 5)]
+    assert [one and (one.lease, one.left) for one in found] == [("L1", 40.0), ("L2", 60.0), None]
+
+
+def test_what_needs_two_gpus_waits_for_the_later_one() -> None:
+    world = lazy(2)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    idle(world, "L1")
+    world.at += 20
+    idle(world, "L2")
+    world.request("carol", 3, Request(2))
+    told = of(world, "L3")
+    assert told.idle is not None
+    assert (told.idle.lease, told.idle.left) == ("L2", 60.0)
+
+
+def test_its_people_are_told_first_and_what_they_keep_is_waited_for() -> None:
+    world = lazy(1, notify_before=30.0)
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.request("bob", 2)
+    told = of(world, "L2").idle
+    assert told is not None
+    assert told.left == 60.0, "it is warned after 30 s and asked after 60"
+    pin(world, "L1", 600.0)
+    pinned = of(world, "L2").idle
+    assert pinned is not None
+    assert pinned.left == 600.0
+
+
+def test_recent_waits_tell_where_nobody_is_idle_and_shorten_what_is_told_of_who_is() -> None:
+    world = lazy(1)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    assert of(world, "L2", RECENT).estimate == Estimate(200.0, 400.0, Basis.WAITS)
+    world.at += 150
+    assert of(world, "L2", RECENT).estimate == Estimate(150.0, 250.0, Basis.WAITS), "4 waited more"
+    idle(world, "L1")
+    short = {PriorityClass.INTERACTIVE: (150.5, 155.0, 160.0, 170.0)}
+    assert of(world, "L2", short).estimate == Estimate(5.0, 60.0, Basis.IDLE)
+    batch = {PriorityClass.BATCH: RECENT[PriorityClass.INTERACTIVE]}
+    assert of(world, "L2", batch).estimate == Estimate(60.0, 60.0, Basis.IDLE), "another class"
+
+
+def test_a_spent_budget_is_waited_for_and_no_kernel() -> None:
+    world = budgets(1.0)
+    world.request("bob", 1)
+    world.spent["alice"] = 1.5
+    world.measure_budgets()
+    world.request("alice", 2)
+    told = of(world, "L2", RECENT)
+    assert told.idle is None
+    assert told.estimate is None or told.estimate.basis is Basis.BUDGET
+
+
+@given(
+    st.lists(st.floats(0, 1e6), max_size=30),
+    st.floats(0, 1e6),
+)
+def test_an_estimate_is_a_range_of_what_really_happened(waited: list[float], so_far: float) -> None:
+    estimate = by_waits(waited, so_far)
+    longer = [seconds - so_far for seconds in waited if seconds > so_far]
+    if estimate is None:
+        assert len(longer) < outlook.FEWEST_WAITS
+    else:
+        assert min(longer) <= estimate.low <= estimate.high <= max(longer)
+
+
+def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = 0
+    real = outlook.parking.fits_without
+
+    def counted(*arguments: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(outlook.parking, "fits_without", counted)
+    world = lazy(40)
+    for number in range(40):
+        world.request(f"holder-{number}", number + 1)
+    for number in range(30):
+        world.request(f"waiting-{number}", 100 + number)
+    of(world, "L41")
+    assert calls == 0
+    for number in range(40):
+        idle(world, f"L{number + 1}")
+    of(world, "L41")
+    assert 0 < calls <= 2 * outlook.FORESEEN * outlook.MOST_IDLE
+
+
+def message(world: World, lease: str, ahead: int = 0) -> str:
+    return core.why_waiting(world.state, LeaseId(lease), ahead, world.config, world.at).message
+
+
+def test_who_needs_a_whole_gpu_reads_what_is_free_and_that_it_is_not_enough() -> None:
+    """The reader saw: 0 free for you now, beside two GPUs with 16 GiB free."""
+    world = World().start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)), carol=Quota(2, None))
+    world.request("alice", 1, Request(2))
+    world.request("carol", 2)
+    world.request("carol", 3, Request(2))
+    world.request("carol", 4, Request(1, Bytes(20 * GIB)))
+    assert message(world, "L2") == (
+        "You asked for a whole GPU (24 GiB). GPUs 0 and 1 have 16 GiB free. It is granted as soon "
+        "as others give GPUs back."
+    )
+    assert message(world, "L3", 1).startswith(
+        "You asked for 2 whole GPUs (24 GiB each). GPUs 0 and 1 have 16 GiB free. "
+        "1 request is ahead."
+    )
+    assert message(world, "L4").startswith("You asked for 1 GPU with 20 GiB. GPUs 0 and 1 have")
+
+
+def test_a_gpu_with_room_and_too_many_tasks_is_named() -> None:
+    world = lazy(1)
+    world.start([gpu(0)], Quota(1, Bytes(4 * GIB)))
+    world.request("alice", 1)
+    world.request("bob", 2)
+    assert message(world, "L2").startswith(
+        "You asked for 1 GPU with 4 GiB. GPU 0 has room, but as many tasks as a GPU may have."
+    )
+
+
+def test_no_reason_of_the_policy_tells_what_to_press() -> None:
+    world = lazy(1)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    world.request("alice", 3)
+    for lease in ("L2", "L3"):
+        for ahead in (0, 1, 100):
+            assert "interrupt" not in message(world, lease, ahead).lower()
