@@ -283,7 +283,9 @@ class LeaseFormHandler(PageHandler):
             status = await self.ask(node, Method.STATUS)
             lease = next((one for one in status["leases"] if one["id"] == name), None)
             if lease is None or lease["phase"] == "ended":
-                note = Note("There was nothing to do: this lease has ended already.", Done.NOTHING)
+                note = Note(
+                    "There was nothing to do: you have no such lease any more.", Done.NOTHING
+                )
             else:
                 note = await self.act(node, lease)
         except NodeProblem as problem:
@@ -317,7 +319,8 @@ class KeepHandler(LeaseFormHandler):
         if seconds == 0 and not lease["pinned_until"]:
             return Note("There was nothing to do: the GPU was not kept.", Done.NOTHING)
         kept = (await self.ask(node, Method.PIN, lease=lease["id"], **more)).get("seconds")
-        return Note(f"The GPU is kept for {duration(kept)}." if kept else "It is kept no longer.")
+        text = f"The GPU is kept for {duration(kept)}." if kept else "The GPU is kept no longer."
+        return Note(text)
 
 
 class CsvHandler(PageHandler):

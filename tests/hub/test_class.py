@@ -232,7 +232,7 @@ def test_a_lease_that_has_ended_is_not_released_again(hub: RunningHub) -> None:
         wish = {"node": node[1], "lease": lease, "state": "active", "_xsrf": xsrf[1]}
         for expected in (
             ("success", "The GPU is released."),
-            ("info", "There was nothing to do: this lease has ended already."),
+            ("info", "There was nothing to do: you have no such lease any more."),
         ):
             assert note(browser.post("/services/gpushare/release", data=wish)) == expected
         kept = client.request()["lease"]
