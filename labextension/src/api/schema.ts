@@ -256,15 +256,19 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description GPU-hours held in the rolling window; null: they are not limited */
+        /** @description GPU-hours held in a period; null: they are not limited */
         Budget: {
             /** @description GPU-hours that may be held */
             hours: number;
             /** @enum {unknown} */
             level: "ok" | "warned" | "spent";
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
             /** @description GPU-hours held, as measured last */
             spent: number;
-            /** @description seconds */
+            /** @description the period in words: 'this month' */
+            when?: string;
+            /** @description the rolling window, seconds */
             window: number;
         } | null;
         DailyUsage: {
@@ -337,10 +341,38 @@ export interface components {
             gpu: string;
             out_of_service: components["schemas"]["OutOfService"];
         };
+        GroupQuota: {
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            burst_memory?: number;
+            /** @description GPU-hours; null: they are not limited */
+            gpu_hours: number | null;
+            gpus: number;
+            /** @description null: the default quota */
+            group?: string | null;
+            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            idle_timeout?: number | null;
+            /** @description that are known; null: not asked */
+            members?: number | null;
+            /** @description bytes on each GPU; null: whole GPUs */
+            memory: number | null;
+            /** @description the quota's own burst_memory; null: it has none */
+            own_burst_memory?: number | null;
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
+            /** @enum {unknown} */
+            source?: "configuration" | "override";
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
+            weight: number;
+            /** @description the same in words, as 'this month' */
+            when?: string | null;
+        };
         HeldQuota: {
             budget: components["schemas"]["Budget"];
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
+            /** @description the groups whose quotas make it up, where its source is 'group' */
+            from_groups?: string[];
             gpus: number;
             /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
             idle_timeout?: number | null;
@@ -363,6 +395,8 @@ export interface components {
                 /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) or rebooted; there may be more words later. null: it has not ended. */
                 reason: string | null;
                 text: string;
+                /** @description the kind in words */
+                what?: string;
             }[];
         };
         Lease: {
@@ -408,6 +442,8 @@ export interface components {
             kind: "kernel" | "process";
             /** @description whether its frameworks' memory limits can change while it runs; null: not tried yet */
             live_limits: boolean | null;
+            /** @description until when an idle one keeps its GPUs whoever waits: Unix time, seconds; null: for ever, or not yours to know */
+            may_be_taken_at?: number | null;
             mine: boolean;
             name: string | null;
             /** @description it uses more of a GPU than it may, and what is done about it when; null: it does not, or not yours to know */
@@ -511,6 +547,8 @@ export interface components {
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             environment: string;
+            /** @description the groups whose quotas make it up, where its source is 'group' */
+            from_groups?: string[];
             gpus: number;
             /** @description as identity told them */
             groups: string[];
@@ -518,37 +556,37 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description the quota's own burst_memory; null: it has none */
+            own_burst_memory?: number | null;
+            /** @description whether it was ever here */
+            seen?: boolean;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
             weight: number;
         };
         QuotaWish: {
             /** @description Up to what limits are lifted on a nearly empty GPU: bytes, text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the node's own. */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
-            /** @description In the node manager's rolling window; null is no budget. */
+            /** @description For the period 'per'; null is no budget. */
             gpu_hours?: number | null;
             gpus: number;
             /** @description Seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out. */
             idle_timeout?: number | null;
             /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
+            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            per?: string | null;
             weight?: number;
         };
         Quotas: {
-            default: {
-                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
-                burst_memory?: number;
-                /** @description GPU-hours; null: they are not limited */
-                gpu_hours: number | null;
-                gpus: number;
-                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
-                idle_timeout?: number | null;
-                /** @description bytes on each GPU; null: whole GPUs */
-                memory: number | null;
-                weight: number;
-            };
+            default: components["schemas"]["GroupQuota"];
+            groups?: components["schemas"]["GroupQuota"][];
             quotas: components["schemas"]["Quota"][];
+            /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
+            warnings?: string[];
         };
         Readings: {
             gpus: {
@@ -569,6 +607,8 @@ export interface components {
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
             node: {
+                /** @description whether a server or task of one's own talks to it now */
+                connected?: boolean;
                 /** @description seconds */
                 heartbeat_timeout: number;
                 /** @description the usual time of a pin */
@@ -664,6 +704,8 @@ export interface components {
                 batch: number;
                 interactive: number;
             };
+            /** @description the GPU-hours that it waits for; null: it does not */
+            budget?: components["schemas"]["Budget"];
             environment: string | null;
             gpus: number;
             lease: string | null;
@@ -672,6 +714,34 @@ export interface components {
             /** @description why it waits, for a person; null: not yours to know */
             message: string | null;
             mine: boolean;
+            /** @description what it can expect; null: not yours to know */
+            outlook?: {
+                /** @description seconds until it is granted, about; null: there is none yet. Made of when idle kernels are asked for their GPUs (if they stay idle), of recent waits, or of when some GPU-hours are left again */
+                estimate: {
+                    /** @enum {unknown} */
+                    basis: "idle" | "waits" | "budget";
+                    /** @description seconds */
+                    high: number;
+                    /** @description seconds */
+                    low: number;
+                } | null;
+                /** @description the idle kernel whose GPU it gets, if nothing else happens */
+                idle: {
+                    /** @description of idleness it is asked */
+                    after: number;
+                    /** @description null: others' */
+                    environment: string | null;
+                    /** @description seconds since it last ran */
+                    idle: number;
+                    /** @description seconds until then */
+                    left: number;
+                    mine: boolean;
+                    /** @description null: others' */
+                    name: string | null;
+                } | null;
+                /** @description after which an idle kernel is asked; 0: never */
+                idle_after: number;
+            } | null;
             position: number;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";
