@@ -862,7 +862,7 @@ class Service:
             manager.readings.by_gpu,
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
-            self._waits.waited(facts.now),
+            self._waits.waited(facts.now) if manager.state.queue.waiting else {},
         )
 
 

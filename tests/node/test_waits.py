@@ -244,6 +244,55 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
         assert after["interactive"] == {"granted": 2, "waited": 1}
 
 
+def test_who_waits_is_told_of_the_idle_kernel_and_no_strangers_name(
+    tmp_path: Path, people: list[str]
+) -> None:
+    config = (
+        "c.Policy.max_tasks_per_gpu = 1\nc.Policy.idle_timeout = 1800.0\n"
+        'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
+    )
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=people) as node,
+        node.client("alice-token") as alice,
+        node.client("bob-token") as bob,
+    ):
+        held = alice.request(name="secret.ipynb", kernel_id="k")
+        bob.ask(name="second")
+        first = bob.wait_notice(Notice.QUEUED)["outlook"]
+        assert first == {"estimate": None, "idle": None, "idle_after": 1800.0}
+        alice.call(Method.ACTIVITY, lease=held["lease"], state="idle")
+        told = bob.wait_notice(Notice.QUEUED, where=lambda n: n["outlook"]["idle"])["outlook"]
+        assert told["idle"]["after"] == 1800.0
+        assert told["estimate"]["basis"] == "idle"
+        assert 1500 < told["estimate"]["low"] <= told["estimate"]["high"] <= 1800
+        mine, theirs, all_ = queues(node)
+        assert [mine[0]["outlook"]["idle"][key] for key in ("environment", "name")] == [None] * 2
+        assert "secret" not in str(mine)
+        assert theirs[0]["outlook"] is None
+        assert all_[0]["outlook"]["idle"]["environment"] == "alice"
+        # What is asked is what it takes: by the quota, here.
+        assert [rows[0]["memory"] for rows in (mine, theirs, all_)] == [8 * GIB] * 3
+        said = mine[0]["message"]
+        assert said.startswith("You asked for 1 GPU with 8 GiB. GPU 0 has room, but as many")
+
+
+def test_who_shares_a_gpu_with_oneself_is_told_with_what(tmp_path: Path, people: list[str]) -> None:
+    with (
+        RunningNode(tmp_path, simulate="2x24GiB", arguments=people) as node,
+        node.client("alice-token") as alice,
+        node.client("bob-token") as bob,
+    ):
+        first = alice.request(name="first.ipynb", gpus=2)
+        assert [gpu["index"] for gpu in first["gpus"]] == [0, 1]
+        assert [gpu["shared_with"] for gpu in first["gpus"]] == [[], []]
+        second = alice.request(name="second.ipynb", memory=4 * GIB)
+        assert [gpu["shared_with"] for gpu in second["gpus"]] == [["first.ipynb"]]
+        waiting = bob.ask(name="others")
+        alice.call(Method.RELEASE, lease=first["lease"])
+        alice.call(Method.RELEASE, lease=second["lease"])
+        assert bob.wait(waiting)["gpus"][0]["shared_with"] == []
+
+
 def waits(node: RunningNode) -> dict[str, Any]:
     with node.client("root-token") as client:
         told: dict[str, Any] = client.call(Method.STATUS)["waits"]

@@ -229,6 +229,7 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
             {"gpus": 1, "gpu_hours": None},
         ):
             put = ask(crowd.root, "PUT", "quotas/dave", wish)
+            assert all("dave" in warning for warning in put.pop("warnings"))
             assert put == ask(crowd.root, "GET", "quotas/dave")
             assert put["source"] == "override"
         ask(crowd.root, "DELETE", "quotas/dave")

@@ -33,7 +33,12 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
   const queue = panel.section('queue');
   await expect(queue).toContainText('You are number 2 in line');
   await expect(queue).toContainText('1 interactive request is ahead of you.');
-  await expect(queue).toContainText('1 GPU asked, 0 free for you now');
+  await expect(queue).toContainText(
+    'You asked for 1 GPU with 8 GiB. No GPU is free for you now.'
+  );
+  await expect(queue).toContainText('There is no estimate yet');
+  await expect(queue).not.toContainText('nterrupt');
+  await expect(queue).toContainText('You: 1 GPU with 8 GiB, interactive');
   await shoot(carols, 'waiting');
 
   // Bob leaves the queue through his panel; his cell goes on without a GPU.
