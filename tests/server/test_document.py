@@ -239,6 +239,10 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         ask(crowd.alice, "POST", f"leases/{leases['kernel']}/pin", {"seconds": -1}, code=400)
         ask(crowd.alice, "POST", "leases/no-such/pin", {}, code=404)
         ask(crowd.alice, "DELETE", f"leases/{leases['batch']}")
+        gpu = ask(crowd.root, "GET", "status")["gpus"][0]["uuid"]
+        ask(crowd.root, "POST", f"gpus/{gpu}/drain", {"reason": "A demo."})
+        assert ask(crowd.alice, "GET", "status")["gpus"][0]["out_of_service"]["by"] is None
+        ask(crowd.root, "POST", f"gpus/{gpu}/resume")
         ask(crowd.root, "POST", f"leases/{leases['bobs']}/revoke", {"reason": "A demo."})
         kinds = {row["kind"] for row in ask(crowd.root, "GET", "history?limit=1000")["events"]}
         assert {"LeaseQueued", "LeaseGranted", "LeaseEnded", "QuotaOverridden"} <= kinds

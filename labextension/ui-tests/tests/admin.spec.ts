@@ -78,9 +78,10 @@ test('an administrator takes a GPU out of service, and who waits reads why', asy
 
   const notebook = await open('waits.ipynb', [IMPORT]);
   await notebook.run(0);
-  await expect(
-    page.locator('.jp-Notebook .jp-OutputArea').first()
-  ).toContainText('out of service: its fan is replaced');
+  const own = await GpuPanel.open(page);
+  await expect(own.section('queue')).toContainText(
+    'out of service: its fan is replaced'
+  );
   const back = gpus.getByRole('button', { name: /back into service/ });
   for (let left = count; left > 0; left--) {
     await back.first().click();
