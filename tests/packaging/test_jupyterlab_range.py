@@ -71,7 +71,8 @@ def test_the_installed_jupyterlab_lists_it_as_ok(tmp_path: Path) -> None:
     ).stdout
     # Once as linked into the environment, perhaps, and once from here.
     mine = [line for line in told.splitlines() if PACKAGE["name"] in line]
-    assert mine and all(plain(line).endswith("enabled OK") for line in mine), told
+    assert mine, told
+    assert all(plain(line).endswith("enabled OK") for line in mine), told
 
 
 def plain(line: str) -> str:

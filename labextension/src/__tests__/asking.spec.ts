@@ -54,8 +54,13 @@ describe('what is typed', () => {
 });
 
 it.each([
-  [1, null, 'interactive', '%gpushare request --gpus 1'],
-  [2, 8 * GIB, 'interactive', '%gpushare request --gpus 2 --memory 8GiB'],
+  [1, null, 'interactive', '%gpushare request --gpus 1 --class interactive'],
+  [
+    2,
+    8 * GIB,
+    'interactive',
+    '%gpushare request --gpus 2 --memory 8GiB --class interactive'
+  ],
   [1, 8e9, 'batch', '%gpushare request --gpus 1 --memory 8GB --class batch']
 ] as const)('the line for %d × %s, %s', (gpus, memory, priorityClass, line) => {
   expect(requestLine({ gpus, memory, priorityClass })).toBe(line);

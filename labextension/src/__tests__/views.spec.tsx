@@ -219,9 +219,7 @@ describe('GpusView', () => {
         ]
       })
     );
-    expect(
-      screen.getByText(/All simulated: code runs on the CPU/)
-    ).toBeTruthy();
+    expect(screen.getByText(/Simulated: code runs on CPU/)).toBeTruthy();
     expect(screen.getByText('Lost')).toBeTruthy();
     expect(screen.getByText('It fell off the bus.')).toBeTruthy();
     expect(

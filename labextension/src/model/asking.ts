@@ -5,7 +5,12 @@ import { exactSize } from './admin';
 
 export type PriorityClass = 'interactive' | 'batch';
 
-/** What is asked for; `memory` in bytes on each GPU, `null`: what the quota allows. */
+/**
+ * What is asked for; `memory` in bytes on each GPU.
+ *
+ * `null`: not named, so as the notebook asks by itself (its metadata, or what it asked before), or
+ * what the quota allows.
+ */
 export interface IAsk {
   readonly gpus: number;
   readonly memory: number | null;
@@ -15,7 +20,7 @@ export interface IAsk {
 /** The same as it is typed. */
 export interface IAskDraft {
   readonly gpus: string;
-  /** Empty: what the quota allows. */
+  /** Empty: it is not named. */
   readonly memory: string;
   readonly priorityClass: PriorityClass;
 }
@@ -65,7 +70,7 @@ export function requestLine(ask: IAsk): string {
     ...(ask.memory === null
       ? []
       : [`--memory ${exactSize(ask.memory).replace(/\s/g, '')}`]),
-    ...(ask.priorityClass === 'batch' ? ['--class batch'] : [])
+    `--class ${ask.priorityClass}`
   ].join(' ');
 }
 

@@ -176,7 +176,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
             memory: {
               type: 'string',
               description: trans.__(
-                'Memory on each, such as 8GiB; what the quota allows if absent.'
+                'Memory on each, such as 8GiB; if absent as the notebook asks by itself.'
               )
             },
             priorityClass: { type: 'string', enum: ['interactive', 'batch'] }

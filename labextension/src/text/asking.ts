@@ -72,7 +72,7 @@ export function askMistakeText(
       return trans.__('A whole number from 1 on.');
     case AskMistake.NoSize:
       return trans.__(
-        'A size with its unit, as 8GiB or 16 GB; empty is what your quota allows.'
+        'A size with its unit, as 8GiB or 16 GB; empty is as the notebook asks by itself, or what your quota allows.'
       );
   }
 }

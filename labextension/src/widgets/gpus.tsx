@@ -43,7 +43,7 @@ export function GpusView(): JSX.Element {
           className="jp-gpushare-note"
           title={trans.__('They are shared like real ones.')}
         >
-          {trans.__('All simulated: code runs on the CPU.')}
+          {trans.__('Simulated: code runs on CPU.')}
         </p>
       )}
       <HostMemory node={status.node} />

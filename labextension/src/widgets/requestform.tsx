@@ -93,8 +93,11 @@ export function RequestFormView(props: {
             quota === null
               ? ''
               : quota.memory === null
-                ? trans.__('the whole GPU')
-                : trans.__('%1, your quota', formatBytes(quota.memory, units))
+                ? trans.__('as the notebook asks, or a whole GPU')
+                : trans.__(
+                    'as the notebook asks, or %1 (your quota)',
+                    formatBytes(quota.memory, units)
+                  )
         })}
         <label htmlFor={`${id}-class`}>{trans.__('Class')}</label>
         <HTMLSelect

@@ -112,7 +112,7 @@ test('who asks and has to wait is seen by all, and may cancel', async ({
   await openOf(gpushare.bob, bobs, 'waits.ipynb', ['"after"']);
   await panel
     .section('leases')
-    .getByRole('button', { name: /^Request/ })
+    .getByRole('button', { name: /^Ask for GPUs/ })
     .click();
   const form = bobs.getByRole('dialog');
   await expect(form).toContainText('GPU 0: 0 B of 24 GiB free');
@@ -156,7 +156,8 @@ test('the palette has them, and releases what a program holds', async ({
   await notebook.result(1);
   await expect(panel.leases).toHaveCount(2);
   await execute(page, 'apputils:activate-command-palette');
-  for (const name of ['Request GPU…', 'Park GPU', 'Resume GPU']) {
+  // (What cannot be done now is not shown there.)
+  for (const name of ['Request GPU…', 'Park GPU', 'Release GPU']) {
     await page.locator('.lm-CommandPalette-input').fill(name);
     await expect(
       page.locator('.lm-CommandPalette-itemLabel').filter({ hasText: name })

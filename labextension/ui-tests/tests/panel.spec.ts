@@ -15,7 +15,7 @@ test('the panel shows the quota, and teaches where nothing is held', async ({
   await expect(quota).toContainText('your own entry');
   await expect(panel.section('leases')).toContainText('import torch');
   await expect(panel.section('queue')).toContainText('Nobody waits.');
-  await expect(panel.section('gpus')).toContainText('simulated');
+  await expect(panel.section('gpus')).toContainText('Simulated');
   await expect(panel.gpu(0)).toContainText('24 GiB free');
   await expect(panel.section('admin')).toHaveCount(0);
   await expect(statusItem(page)).toContainText('0/2');
