@@ -306,6 +306,8 @@ export interface components {
             members?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description the quota's own burst_memory; null: it has none */
+            own_burst_memory?: number | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: string | null;
             /** @enum {unknown} */
@@ -494,6 +496,8 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description the quota's own burst_memory; null: it has none */
+            own_burst_memory?: number | null;
             /** @description whether it was ever here */
             seen?: boolean;
             /** @enum {unknown} */
