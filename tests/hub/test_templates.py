@@ -52,6 +52,11 @@ def test_gpu_hours_of_several_servers_are_told_apart() -> None:
     assert "Server" not in page([own])
 
 
+def test_what_is_to_be_typed_is_code_and_everything_else_is_text() -> None:
+    page = render(message="Run `jupyter <b>`; one ` is nothing.")
+    assert "<p>Run <code>jupyter &lt;b&gt;</code>; one ` is nothing.</p>" in page
+
+
 def test_a_page_is_the_hubs_without_what_runs_in_it() -> None:
     page = render(title="<b>", message="M", advice="A")
     assert 'src="/hub/logo"' in page

@@ -12,8 +12,10 @@ import pytest
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.clock import bounds
+from jupyter_gpushare.node.history import WORDS
 from jupyter_gpushare.node.hubquotas import members_of
 from jupyter_gpushare.node.ledger import Ledger, Record
+from jupyter_gpushare.policy.events import EVENTS
 from jupyter_gpushare.policy.model import Bytes, EnvironmentName, Period, Quota
 from jupyter_gpushare.policy.quotas import best
 from jupyter_gpushare.protocol.errors import Reason
@@ -250,3 +252,8 @@ def test_members_are_those_of_groups_that_have_a_quota() -> None:
     alice, bob = EnvironmentName("alice"), EnvironmentName("bob")
     assert members_of(groups) == {alice: ("a", "b"), bob: ("a",)}
     assert members_of("nonsense") == {}
+
+
+def test_every_event_that_the_ledger_keeps_has_words() -> None:
+    durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
+    assert durable == WORDS.keys()

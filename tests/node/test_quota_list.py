@@ -24,12 +24,14 @@ OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
 def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
     more = {"gpu_hours": None, "per": None, "when": None}
-    more |= {"idle_timeout": None, "burst_memory": 0.0, "source": "configuration"}
+    more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
+    more |= {"source": "configuration"}
     assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
     (team,) = answer["groups"]
     assert team == {**TEAM, **more, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
+    assert {row.pop("own_burst_memory") for row in answer["quotas"]} == {None}
     return {row.pop("environment"): row for row in answer["quotas"]}
 
 
