@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -341,7 +342,7 @@ class GpuShareMagics(Magics):
         else:
             from .render import duration
 
-            kept = duration(until)
+            kept = duration(math.ceil(until))  # what was asked, and not a moment less
             self._tell(f"This kernel keeps its {gpus} for {kept}, also while it is idle.")
 
     def _cell(self, words: list[str], cell: str) -> Any:

@@ -458,7 +458,7 @@ def test_a_refusal_of_another_lease_costs_nothing(world: World, node: RunningNod
     with pytest.raises(QuotaExceeded):
         broker.request(Ask(3))
     with pytest.raises(QuotaExceeded):
-        broker.request(Ask(1, 99 * GIB))
+        broker.request(Ask(2, 99 * GIB))
     assert broker.grant is first
     assert [lease["id"] for lease in held(node)] == [first.lease]
 
