@@ -5,7 +5,6 @@ const SHOW =
   "import os, torch; print(len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')), 'GPUs')";
 
 test('the first import gets what the notebook asks in its metadata', async ({
-  gpushare,
   open,
   page
 }) => {
@@ -15,8 +14,8 @@ test('the first import gets what the notebook asks in its metadata', async ({
   });
   expect(await notebook.result(0)).toContain('2 GPUs');
   await expect(panel.lease('wishes.ipynb')).toContainText('GPU 0, GPU 1');
-  const [lease] = (await gpushare.alice.status()).leases;
-  expect(lease.gpus.map(gpu => gpu.memory)).toEqual([4 * 2 ** 30, 4 * 2 ** 30]);
+  await expect(panel.gpu(0)).toContainText('4 GiB mine');
+  await expect(panel.gpu(1)).toContainText('4 GiB mine');
   await expect(toolbarItem(page)).toContainText('2 GPUs');
 });
 
