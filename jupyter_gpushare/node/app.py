@@ -40,6 +40,7 @@ from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol.address import embedded_socket
 from ..protocol.parent import when_parent_ends
+from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
@@ -879,14 +880,17 @@ def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
 
     The pid alone could be somebody else's by now; the pidfd came with the
     connection, and while it is not readable the pid is still the peer's.
+    Without one (Linux before 6.5) a process of another user is not the peer;
+    a later one of the same user cannot be told from it.
     """
     process = identify(peer.pid, boot_id)
-    if peer.pidfd is not None:
-        poll = select.poll()
-        poll.register(peer.pidfd, select.POLLIN)
-        if poll.poll(0):
-            return None
-    return process
+    if peer.pidfd is None:
+        theirs = process is not None and peer.uid in user_ids(peer.pid)
+        # Looked at again: between the two looks the pid may have become another's.
+        return process if theirs and identify(peer.pid, boot_id) == process else None
+    poll = select.poll()
+    poll.register(peer.pidfd, select.POLLIN)
+    return None if poll.poll(0) else process
 
 
 def _raise_file_limit() -> None:

@@ -348,6 +348,21 @@ class Ledger:
             more = usage.roll_up(connection, wall, self._history, PRUNE_ROWS)
         return more or removed == PRUNE_ROWS
 
+    def remember(self, key: str, value: JSON) -> None:
+        """Keep one small thing under ``key``, over restarts. Raises as :meth:`append` does."""
+        with self._writing() as connection:
+            connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
+
+    def recollect(self, key: str) -> JSON:
+        """What :meth:`remember` kept under ``key``; ``None`` if nothing, or nothing readable."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        try:
+            value: JSON = None if row is None else json.loads(row[0])
+        except ValueError:
+            return None
+        return value
+
     def close(self) -> None:
         """Close the file and let another node manager have it. May be called again."""
         self._drop_connection()

@@ -26,6 +26,7 @@ from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
 from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
+from . import walljumps
 from .clock import Clock
 from .codec import from_record, to_record
 from .inventory.base import Inventory, InventoryError
@@ -33,10 +34,14 @@ from .ledger import Ledger, LedgerError, UsageRow
 from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
+from .walljumps import Instant
 
 BATCH = 512
 #: So many who have spent their GPU-hours are told when they have some again; who waits first.
 MOST_EXPLAINED = 8
+
+#: Under this name the ledger keeps which wall clock was believed last.
+_CLOCKS = "clocks"
 
 T = TypeVar("T")
 
@@ -375,12 +380,30 @@ class Manager:
             if self._since_snapshot:
                 self._snapshot_due = True
             try:
+                if not await loop.run_in_executor(self._ledger_thread, self._wall_is_believed):
+                    continue
                 while await loop.run_in_executor(
                     self._ledger_thread, self.ledger.prune, self.clock.wall()
                 ):
                     pass
             except LedgerError as error:
                 self._log.error("The ledger could not be tidied: %s", error)
+
+    def _wall_is_believed(self) -> bool:
+        """Whether history may be forgotten now; on the ledger's thread."""
+        before = walljumps.from_json(self.ledger.recollect(_CLOCKS))
+        now = Instant(self.clock.boot_id(), self.clock.boot(), self.clock.wall())
+        belief = before.after(now)
+        if belief != before:
+            self.ledger.remember(_CLOCKS, walljumps.to_json(belief))
+        if before.is_sure and not belief.is_sure and belief.known is not None:
+            self._log.error(
+                "The wall clock went forward by %.1f days since history was tidied, and the time "
+                "since boot does not explain it. No history is forgotten until the clock is right, "
+                "or has been like this for a day.",
+                (now.wall - belief.known.wall) / 86400.0,
+            )
+        return belief.is_sure
 
     # -- effects ------------------------------------------------------------
 
