@@ -462,17 +462,20 @@ class Connections(Configurable):
         help="""Connections in all. When there are so many, the environment that has most of
         them loses one for each newcomer of another.""",
     ).tag(config=True)
-    most_per_user = Integer(12_000, min=1, help="Connections of one environment.").tag(config=True)
+    most_per_user = Integer(2_000, min=1, help="Connections of one environment.").tag(config=True)
     strangers = Integer(
         2_000,
         min=1,
         help="""Connections that have not said hello yet; of more, the one that has said nothing
         for longest goes.""",
     ).tag(config=True)
-    calls_per_second = Finite(200.0, min=1.0, help="Calls a second of one connection.").tag(
-        config=True
-    )
-    burst = Integer(400, min=1, help="Calls of one connection at once.").tag(config=True)
+    calls_per_second = Finite(
+        500.0,
+        min=1.0,
+        help="""Calls a second of one environment, over all its connections; a call that keeps
+        the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
+    ).tag(config=True)
+    burst = Integer(1_000, min=1, help="Calls of one environment at once.").tag(config=True)
     calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
     hello_timeout = Finite(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
         config=True

@@ -29,6 +29,7 @@ from ..policy.state import State
 from . import walljumps
 from .clock import Clock
 from .codec import from_record, to_record
+from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, UsageRow
 from .observers import Observers
@@ -37,6 +38,8 @@ from .readings import Readings, Samples
 from .walljumps import Instant
 
 BATCH = 512
+#: Commands of one owner that are decided together: the next owner waits for no more.
+EACH = 16
 #: So many who have spent their GPU-hours are told when they have some again; who waits first.
 MOST_EXPLAINED = 8
 
@@ -149,7 +152,8 @@ class Manager:
         self._log = log or logging.getLogger(__name__)
         #: Whoever only looks on is called through this.
         self.observers = Observers(clock.boot, self._log)
-        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._queue: RoundRobin[_Pending] = RoundRobin()
+        self._asked = asyncio.Event()
         self._backlog: list[Event] = []
         self._is_broken = False
         self._measure_wanted = asyncio.Event()
@@ -241,13 +245,16 @@ class Manager:
         command: cmd.Command,
         answer: Callable[[core.Decision], None] | None = None,
         call: str = "",
+        owner: str = "",
     ) -> None:
         """Decide ``command`` and call ``answer`` when the decision is on disk.
 
-        ``call`` is the tag of the client's call that asks for it. Must be called on the loop.
+        ``call`` is the tag of the client's call that asks for it, ``owner`` its environment: the
+        commands of many owners are decided by turns. Must be called on the loop.
         No task is made: heart-beats come by the thousand.
         """
-        self._queue.put_nowait(_Pending(command, answer, call, self.clock.boot()))
+        self._queue.put(owner, _Pending(command, answer, call, self.clock.boot()))
+        self._asked.set()
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
         """Run a reading of the ledger in its own thread."""
@@ -255,9 +262,10 @@ class Manager:
 
     async def _run(self) -> None:
         while True:
-            batch = [await self._queue.get()]
-            while len(batch) < BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
+            await self._asked.wait()
+            batch = self._queue.take(BATCH, EACH)
+            if not self._queue:
+                self._asked.clear()
             try:
                 await self._handle(batch)
             except InvariantBroken as story:

@@ -225,7 +225,7 @@ class Service:
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
-        self._manager.ask(command, self._or_hang_up(conn, welcome), tag)
+        self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
         say(
             self._log,
             logging.DEBUG,
@@ -305,7 +305,8 @@ class Service:
         )
         tag = call_tag(guest.conn.id, call.id)
         answer = partial(self._answer, guest, call)
-        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag)
+        owner = guest.who.environment
+        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner)
 
     def _or_hang_up(
         self, conn: Conn, answer: Callable[[core.Decision], None]
