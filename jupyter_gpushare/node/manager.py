@@ -31,7 +31,8 @@ from .clock import Clock
 from .codec import from_record, to_record
 from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
-from .ledger import Ledger, LedgerError, UsageRow
+from .ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledgerreads import LedgerReads
 from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
@@ -164,6 +165,8 @@ class Manager:
         # One thread each: the ledger has one writer, and a driver call that
         # hangs must not hold up the disk.
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
+        #: Readings for people, beside the writer.
+        self.reads = LedgerReads(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
@@ -222,6 +225,7 @@ class Manager:
         if close is not None:
             close()
         loop = asyncio.get_running_loop()
+        await self.reads.close()
         await loop.run_in_executor(self._ledger_thread, self.ledger.close)
         self._ledger_thread.shutdown(wait=True)
         self._inventory_thread.submit(self.inventory.close)
@@ -505,16 +509,16 @@ class Manager:
         state, since = self.state, wall - window
         free_at: list[tuple[EnvironmentName, float]] = []
 
-        def read() -> list[UsageRow]:
-            rows = self.ledger.usage(since, wall, None)
+        def read(ledger: Reads) -> list[UsageRow]:
+            rows = ledger.usage(since, wall, None)
             for name, seconds in _overdrawn(state, rows):
-                wait = self.ledger.usage_leaves(since, wall, name, seconds)
+                wait = ledger.usage_leaves(since, wall, name, seconds)
                 if wait is not None:
                     free_at.append((name, at + wait))
             return rows
 
         try:
-            rows = await self.in_ledger(read)
+            rows = await self.reads.ask("", read)
         except LedgerError as error:
             self._log.error("What was spent of GPU-hour budgets could not be read: %s", error)
             return
