@@ -476,6 +476,13 @@ class Connections(Configurable):
         the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
     ).tag(config=True)
     burst = Integer(1_000, min=1, help="Calls of one environment at once.").tag(config=True)
+    recorded_per_second = Finite(
+        8192.0,
+        min=1.0,
+        help="""Bytes a second that the calls of one environment may leave in the ledger, over
+        time. Its further calls wait.""",
+    ).tag(config=True)
+    recorded_at_once = Integer(4 * 2**20, min=65536, help="The same, at once.").tag(config=True)
     calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
     hello_timeout = Finite(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
         config=True
@@ -489,6 +496,8 @@ class Connections(Configurable):
             strangers=self.strangers,
             calls_per_second=self.calls_per_second,
             burst=self.burst,
+            recorded_per_second=self.recorded_per_second,
+            recorded_at_once=self.recorded_at_once,
             calls_in_flight=self.calls_in_flight,
             hello_timeout=self.hello_timeout,
         )
@@ -747,6 +756,7 @@ class NodeManagerApp(JupyterApp):
 
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
+            manager.wrote = transport.turnstile.wrote
             service.start()
             if self.metrics_port:
                 from .metrics import serve_metrics

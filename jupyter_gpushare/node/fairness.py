@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -35,6 +35,29 @@ class Purse:
     def wait(self, cost: float, now: float) -> float:
         """Seconds until ``cost`` is there."""
         return max(0.0, (min(cost, self._most) - self.left(now)) / self._rate)
+
+
+#: So many owners' purses are kept before those that are full are thrown away.
+_MANY: Final = 1000
+
+
+class Purses:
+    """A :class:`Purse` for each owner that has spent something."""
+
+    def __init__(self, rate: float, most: float) -> None:
+        self._rate, self._most = rate, most
+        self._purses: dict[Hashable, Purse] = {}
+
+    def of(self, owner: Hashable, now: float) -> Purse:
+        """The purse of ``owner``."""
+        purse = self._purses.get(owner)
+        if purse is None:
+            if len(self._purses) >= _MANY:
+                # One that is not full is what its owner has spent: coming back must not fill it.
+                for name in [n for n, p in self._purses.items() if p.left(now) >= self._most]:
+                    del self._purses[name]
+            purse = self._purses[owner] = Purse(self._rate, self._most, now)
+        return purse
 
 
 class RoundRobin(Generic[T]):

@@ -574,6 +574,10 @@ def _encode(record: Record) -> _Row:
         if text is not None:
             text.encode()  # a lone surrogate cannot be stored: UnicodeEncodeError is a ValueError
     try:
+        # Not escaped: that would make twelve bytes of one character.
+        data = json.dumps(record.data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        data.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can only be escaped
         data = json.dumps(record.data, separators=(",", ":"), allow_nan=False)
     except TypeError as error:
         raise ValueError(f"a record's data must be JSON: {error}") from error

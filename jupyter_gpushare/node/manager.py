@@ -28,7 +28,7 @@ from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
 from . import walljumps
 from .clock import Clock
-from .codec import from_record, to_record
+from .codec import from_record, size_of, to_record
 from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, Reads, UsageRow
@@ -36,6 +36,7 @@ from .ledgerreads import LedgerReads
 from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
+from .refusals import RefusalSieve
 from .walljumps import Instant
 
 BATCH = 512
@@ -93,6 +94,7 @@ class _Pending:
     answer: Callable[[core.Decision], None] | None
     call: str
     since: float
+    owner: str
 
 
 class Manager:
@@ -133,6 +135,8 @@ class Manager:
         #: Called after each measurement, with what it found. As of ``listeners``, one that raises
         #: is told in the log and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
+        #: Called with an owner and the bytes that its command left in the ledger, about.
+        self.wrote: Callable[[str, int], None] = lambda owner, size: None
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
@@ -153,6 +157,7 @@ class Manager:
         self._log = log or logging.getLogger(__name__)
         #: Whoever only looks on is called through this.
         self.observers = Observers(clock.boot, self._log)
+        self._refusals = RefusalSieve()
         self._queue: RoundRobin[_Pending] = RoundRobin()
         self._asked = asyncio.Event()
         self._backlog: list[Event] = []
@@ -257,7 +262,7 @@ class Manager:
         commands of many owners are decided by turns. Must be called on the loop.
         No task is made: heart-beats come by the thousand.
         """
-        self._queue.put(owner, _Pending(command, answer, call, self.clock.boot()))
+        self._queue.put(owner, _Pending(command, answer, call, self.clock.boot(), owner))
         self._asked.set()
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
@@ -277,7 +282,13 @@ class Manager:
 
     async def _handle(self, batch: Sequence[_Pending]) -> None:
         state, outcomes = self._decide(self.state, [pending.command for pending in batch])
-        durable = [event for o in outcomes for event in o.events if event.DURABLE]
+        now = self.clock.boot()
+        durable = [
+            event
+            for outcome in outcomes
+            for event in outcome.events
+            if event.DURABLE and self._refusals.keeps(event, now)
+        ]
         if durable or self._backlog:
             failure = await self._append([*self._backlog, *durable])
             if failure is None:
@@ -367,6 +378,10 @@ class Manager:
             self._carry_out(effect)
         if pending.answer is not None:
             self.observers.call(pending.answer, outcome.decision)
+        if pending.owner:
+            size = sum(size_of(event) for event in outcome.events if event.DURABLE)
+            if size:
+                self.wrote(pending.owner, size)
         seconds = max(0.0, self.clock.boot() - pending.since)
         outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:

@@ -36,6 +36,7 @@ from ..protocol.errors import (
 from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
 from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
+from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal
 from .logs import RefusalLog, call_tag
 from .processes import container_of
@@ -61,7 +62,8 @@ class Limits:
     Of what has not been read of all connections of one owner (an environment; before it is
     known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
     ``hard_buffer`` the next message closes its connection. ``calls_per_second`` and ``burst``
-    bound calls of one owner; more of them wait unread.
+    bound calls of one owner, ``recorded_per_second`` and ``recorded_at_once`` the bytes that they
+    leave in the ledger; more of them wait unread.
     ``connections`` and ``connections_per_user`` count those who said who they
     are; ``strangers`` those who have not, yet.
     """
@@ -73,6 +75,8 @@ class Limits:
     calls_in_flight: int = 256
     calls_per_second: float = 500.0
     burst: int = 1_000
+    recorded_per_second: float = 8192.0
+    recorded_at_once: int = 4 * 1024 * 1024
     hello_timeout: float = 10.0
     soft_buffer: int = 4 * 1024 * 1024
     hard_buffer: int = 24 * 1024 * 1024
@@ -491,8 +495,11 @@ class Transport:
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
         self._loop = asyncio.get_running_loop()
+        limits = self.limits
         self._turnstile = Turnstile(
-            self._loop, self.limits.calls_per_second, float(self.limits.burst)
+            self._loop,
+            Purses(limits.calls_per_second, float(limits.burst)),
+            Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
         )
         sock = self._bind() if self._inherited is None else self._inherited
         # From Python 3.13 on asyncio would remove the file, an inherited socket's too.

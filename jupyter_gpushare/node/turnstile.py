@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import Final, Protocol
 
-from .fairness import Purse, RoundRobin
+from .fairness import Purses, RoundRobin
 
 #: Seconds for which lines are handled before the loop does something else.
 SLICE: Final = 0.002
@@ -19,8 +19,6 @@ SLICE: Final = 0.002
 READ_COSTS: Final = 0.1
 #: Seconds of handling that cost as much as one call more.
 CALL_TAKES: Final = 0.001
-#: So many people's purses are kept before those that are full are thrown away.
-_MANY: Final = 1000
 
 
 class Guest(Protocol):
@@ -35,12 +33,14 @@ class Guest(Protocol):
 
 
 class Turnstile:
-    """``rate`` calls a second for each owner, ``most`` at once. All on ``loop``."""
+    """Lets through what the purses of each owner allow. All on ``loop``.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rate: float, most: float) -> None:
+    ``calls`` are spent on what is said here, ``records`` (bytes) on what is written of it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls: Purses, records: Purses) -> None:
         self._loop = loop
-        self._rate, self._most = rate, most
-        self._purses: dict[Hashable, Purse] = {}
+        self._calls, self._records = calls, records
         self._waiting: RoundRobin[Guest] = RoundRobin()
         self._broke: dict[Hashable, list[Guest]] = {}
         self._is_due = False
@@ -48,7 +48,8 @@ class Turnstile:
 
     def came(self, owner: Hashable) -> None:
         """Something was read of ``owner``."""
-        self._purse(owner).spend(READ_COSTS, self._loop.time())
+        now = self._loop.time()
+        self._calls.of(owner, now).spend(READ_COSTS, now)
 
     def enter(self, guest: Guest) -> bool:
         """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
@@ -56,13 +57,12 @@ class Turnstile:
         The first of each owner in a round of the loop may, if nobody waits and there is allowance.
         """
         owner = guest.owner
-        if not self._waiting and owner not in self._passed and owner not in self._broke:
-            now = self._loop.time()
-            if self._purse(owner).left(now) >= 1.0:
-                if not self._passed:
-                    self._loop.call_soon(self._passed.clear)
-                self._passed.add(owner)
-                return True
+        others = bool(self._waiting) or owner in self._passed or owner in self._broke
+        if not others and self._must_wait(owner, self._loop.time()) <= 0.0:
+            if not self._passed:
+                self._loop.call_soon(self._passed.clear)
+            self._passed.add(owner)
+            return True
         self._wait(owner, guest)
         return False
 
@@ -72,20 +72,20 @@ class Turnstile:
 
     def charge(self, owner: Hashable, seconds: float) -> None:
         """A line of ``owner`` was handled, which took so long."""
-        self._purse(owner).spend(1.0 + seconds / CALL_TAKES, self._loop.time())
+        now = self._loop.time()
+        self._calls.of(owner, now).spend(1.0 + seconds / CALL_TAKES, now)
+
+    def wrote(self, owner: Hashable, size: int) -> None:
+        """So many bytes were recorded of what ``owner`` asked for."""
+        now = self._loop.time()
+        self._records.of(owner, now).spend(size, now)
 
     # -- inside -------------------------------------------------------------------------
 
-    def _purse(self, owner: Hashable) -> Purse:
-        purse = self._purses.get(owner)
-        if purse is None:
-            now = self._loop.time()
-            if len(self._purses) >= _MANY:
-                # One that is not full is what its owner has spent: coming back must not fill it.
-                for name in [n for n, p in self._purses.items() if p.left(now) >= self._most]:
-                    del self._purses[name]
-            purse = self._purses[owner] = Purse(self._rate, self._most, now)
-        return purse
+    def _must_wait(self, owner: Hashable, now: float) -> float:
+        """Seconds until a call of ``owner`` is due."""
+        calls, records = self._calls.of(owner, now), self._records.of(owner, now)
+        return max(calls.wait(1.0, now), records.wait(1.0, now))
 
     def _wait(self, owner: Hashable, guest: Guest) -> None:
         if owner in self._broke:
@@ -106,7 +106,7 @@ class Turnstile:
                 self._loop.call_soon(self._run)
                 return
             owner = self._waiting.next_owner()
-            wait = self._purse(owner).wait(1.0, now)
+            wait = self._must_wait(owner, now)
             if wait > 0.0:
                 self._broke[owner] = self._waiting.remove(owner)
                 self._loop.call_later(wait, self._has_some, owner)
