@@ -759,11 +759,11 @@ class NodeManagerApp(JupyterApp):
             manager.wrote = transport.turnstile.wrote
             service.start()
             if self.metrics_port:
-                from .metrics import serve_metrics
+                from . import metricsport
+                from .metrics import registry_of
 
-                exporter, _thread = serve_metrics(
-                    manager, transport, self.metrics_address, self.metrics_port
-                )
+                registry = registry_of(manager, transport)
+                exporter = metricsport.serve(registry, self.metrics_address, self.metrics_port)
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
             print(f"ready {transport.path}", flush=True)
@@ -776,8 +776,8 @@ class NodeManagerApp(JupyterApp):
             for task in (*ends, *background):
                 task.cancel()
             if exporter is not None:
-                exporter.shutdown()
-                exporter.server_close()
+                exporter.stop()
+                await exporter.close_all_connections()
             await transport.close()
             await service.close()
             await manager.close()

@@ -228,15 +228,28 @@ def test_ten_thousand_wrong_tokens_cost_the_hub_little_and_others_nothing() -> N
         wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(10_000)]
         answers = await asyncio.gather(*wrong, return_exceptions=True)
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
-        assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
+        assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
         assert not identity._asking
         time.now += 0.01
         assert "Too many new tokens" in await refused(identity, "c")
+        # Another user is new meanwhile, and is let in.
+        assert (await identity.identify(Peer(1, 4712, 4712), "c")).admin
         # Who was known is looked at again all the same.
         time.now += 60 - 0.01
         hub.users["alice"] = ["staff"]
         assert (await identity.identify(PEER, "a")).groups == ("staff",)
         assert (await identity.identify(PEER, "c")).admin
+
+    asking(work)
+
+
+def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        for uid in range(5000, 5010):
+            peer = Peer(0, uid, uid)
+            wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(300)]
+            await asyncio.gather(*wrong, return_exceptions=True)
+        assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
 
     asking(work)
 
