@@ -11,6 +11,7 @@ import secrets
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -624,6 +625,7 @@ class NodeManagerApp(JupyterApp):
             ProcessError,
             systemd.InheritedSocketWrong,
             TraitError,
+            UnsafeFile,
             ValueError,
         ) as error:
             self.exit_with(str(error))
@@ -661,6 +663,7 @@ class NodeManagerApp(JupyterApp):
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
+        check_directory(ledger_path.parent)
         policy = Policy(parent=self)
         whole = open_inventory(self.simulate or None, now=clock.boot)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
@@ -823,6 +826,24 @@ class NodeManagerApp(JupyterApp):
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
 
 
+class UnsafeFile(Exception):
+    """A file of the node manager's is in others' hands; the text says which, and what to do."""
+
+
+def check_directory(path: Path) -> None:
+    """See that nobody else may put files beside the ledger. Raises :class:`UnsafeFile`."""
+    there = path.stat()
+    mode = stat.S_IMODE(there.st_mode)
+    # In a folder like /tmp everybody may make files, and nobody replace another's.
+    is_open = mode & 0o002 and not mode & stat.S_ISVTX
+    if there.st_uid not in (0, os.getuid()) or is_open:
+        raise UnsafeFile(
+            f"The ledger's directory {path} belongs to user {there.st_uid} and has mode {mode:o}: "
+            "others could replace the ledger. Give it to the node manager's user "
+            f"(`chown`), run `chmod go-w {path}`, or name another place with --ledger."
+        )
+
+
 class NodeManagerCrashed(Exception):
     """Our bug stopped the node manager's loop; its cause is the story."""
 
@@ -919,7 +940,15 @@ def _key(ledger: Path) -> bytes:
     """The key from which leases' secrets are derived; kept beside the ledger."""
     path = ledger.with_suffix(".key")
     with contextlib.suppress(FileNotFoundError):
-        key = path.read_bytes()
+        with path.open("rb") as file:
+            there = os.fstat(file.fileno())
+            key = file.read()
+        if there.st_uid not in (0, os.getuid()) or stat.S_IMODE(there.st_mode) & 0o077:
+            raise UnsafeFile(
+                f"The key {path}, from which leases' secrets are made, belongs to user "
+                f"{there.st_uid} and has mode {stat.S_IMODE(there.st_mode):o}: others could know "
+                "it. Remove it and start again; a new one is made, and leases stay."
+            )
         if len(key) >= 32:
             return key
     fresh = secrets.token_bytes(32)

@@ -68,8 +68,9 @@ class HubTrust:
     environments of their own, ``user/server``. ``host_admins``: root and the
     node manager's own user need no token and are administrators; wrong where
     anybody's server or container runs as one of them, for who shows no token
-    would then be more than who does. ``service``: users' tokens must be allowed
-    to access the Hub's service of that name; empty: any token of theirs will do.
+    would then be more than who does. ``service``: tokens of users, and of services that are not in
+    ``admin_services``, must be allowed to access the Hub's service of that name; empty: any
+    token will do.
     """
 
     believed: float = 60.0
@@ -219,6 +220,9 @@ class HubIdentity:
             raise HubUnreachable("it did not say whose the token is")
         if model.get("kind") == "service":
             admin = name in self._trust.admin_services
+            wanted = self._trust.service
+            if not admin and wanted and not may_access(wanted, model.get("scopes")):
+                return _Known(asked, None, narrow=True)
             return _Known(asked, Principal(f"{SERVICE}{name}", (), admin))
         if model.get("kind") != "user":
             return _Known(asked, None)

@@ -342,6 +342,23 @@ def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> N
     asking(work, HubTrust(service="gpushare"))
 
 
+def test_a_services_token_needs_the_permission_as_a_users_does() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert "not for GPUs" in await refused(identity, "s")
+        hub.scopes["s"] = ["access:services!service=gpushare"]
+        time.now += 60
+        assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
+
+    asking(work, HubTrust(service="gpushare"))
+
+
+def test_a_service_that_administers_needs_none() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert (await identity.identify(PEER, "s")).admin
+
+    asking(work, HubTrust(service="gpushare", admin_services=frozenset({"gpushare"})))
+
+
 def test_no_user_has_a_services_environment() -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
         real = hub.answer
