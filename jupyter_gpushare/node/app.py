@@ -11,6 +11,7 @@ import secrets
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -41,6 +42,7 @@ from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol.address import embedded_socket
 from ..protocol.parent import when_parent_ends
+from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
 from . import systemd
 from .clock import SystemClock
@@ -465,17 +467,27 @@ class Connections(Configurable):
         help="""Connections in all. When there are so many, the environment that has most of
         them loses one for each newcomer of another.""",
     ).tag(config=True)
-    most_per_user = Integer(12_000, min=1, help="Connections of one environment.").tag(config=True)
+    most_per_user = Integer(2_000, min=1, help="Connections of one environment.").tag(config=True)
     strangers = Integer(
         2_000,
         min=1,
         help="""Connections that have not said hello yet; of more, the one that has said nothing
         for longest goes.""",
     ).tag(config=True)
-    calls_per_second = Finite(200.0, min=1.0, help="Calls a second of one connection.").tag(
-        config=True
-    )
-    burst = Integer(400, min=1, help="Calls of one connection at once.").tag(config=True)
+    calls_per_second = Finite(
+        500.0,
+        min=1.0,
+        help="""Calls a second of one environment, over all its connections; a call that keeps
+        the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
+    ).tag(config=True)
+    burst = Integer(1_000, min=1, help="Calls of one environment at once.").tag(config=True)
+    recorded_per_second = Finite(
+        8192.0,
+        min=1.0,
+        help="""Bytes a second that the calls of one environment may leave in the ledger, over
+        time. Its further calls wait.""",
+    ).tag(config=True)
+    recorded_at_once = Integer(4 * 2**20, min=65536, help="The same, at once.").tag(config=True)
     calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
     hello_timeout = Finite(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
         config=True
@@ -489,6 +501,8 @@ class Connections(Configurable):
             strangers=self.strangers,
             calls_per_second=self.calls_per_second,
             burst=self.burst,
+            recorded_per_second=self.recorded_per_second,
+            recorded_at_once=self.recorded_at_once,
             calls_in_flight=self.calls_in_flight,
             hello_timeout=self.hello_timeout,
         )
@@ -643,6 +657,7 @@ class NodeManagerApp(JupyterApp):
             ProcessError,
             systemd.InheritedSocketWrong,
             TraitError,
+            UnsafeFile,
             ValueError,
         ) as error:
             self.exit_with(str(error))
@@ -680,6 +695,7 @@ class NodeManagerApp(JupyterApp):
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
+        check_directory(ledger_path.parent)
         policy = Policy(parent=self)
         whole = open_inventory(self.simulate or None, now=clock.boot)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
@@ -781,17 +797,14 @@ class NodeManagerApp(JupyterApp):
 
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
+            manager.wrote = transport.turnstile.wrote
             service.start()
             if self.metrics_port:
-                from .metrics import serve_metrics
+                from . import metricsport
+                from .metrics import registry_of
 
-                exporter, _thread = serve_metrics(
-                    manager,
-                    transport,
-                    self.metrics_address,
-                    self.metrics_port,
-                    self.metrics_environments,
-                )
+                registry = registry_of(manager, transport, self.metrics_environments)
+                exporter = metricsport.serve(registry, self.metrics_address, self.metrics_port)
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
             print(f"ready {transport.path}", flush=True)
@@ -804,8 +817,8 @@ class NodeManagerApp(JupyterApp):
             for task in (*ends, *background):
                 task.cancel()
             if exporter is not None:
-                exporter.shutdown()
-                exporter.server_close()
+                exporter.stop()
+                await exporter.close_all_connections()
             await transport.close()
             await service.close()
             await manager.close()
@@ -849,6 +862,24 @@ class NodeManagerApp(JupyterApp):
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
+
+
+class UnsafeFile(Exception):
+    """A file of the node manager's is in others' hands; the text says which, and what to do."""
+
+
+def check_directory(path: Path) -> None:
+    """See that nobody else may put files beside the ledger. Raises :class:`UnsafeFile`."""
+    there = path.stat()
+    mode = stat.S_IMODE(there.st_mode)
+    # In a folder like /tmp everybody may make files, and nobody replace another's.
+    is_open = mode & 0o002 and not mode & stat.S_ISVTX
+    if there.st_uid not in (0, os.getuid()) or is_open:
+        raise UnsafeFile(
+            f"The ledger's directory {path} belongs to user {there.st_uid} and has mode {mode:o}: "
+            "others could replace the ledger. Give it to the node manager's user "
+            f"(`chown`), run `chmod go-w {path}`, or name another place with --ledger."
+        )
 
 
 class NodeManagerCrashed(Exception):
@@ -921,14 +952,17 @@ def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
 
     The pid alone could be somebody else's by now; the pidfd came with the
     connection, and while it is not readable the pid is still the peer's.
+    Without one (Linux before 6.5) a process of another user is not the peer;
+    a later one of the same user cannot be told from it.
     """
     process = identify(peer.pid, boot_id)
-    if peer.pidfd is not None:
-        poll = select.poll()
-        poll.register(peer.pidfd, select.POLLIN)
-        if poll.poll(0):
-            return None
-    return process
+    if peer.pidfd is None:
+        theirs = process is not None and peer.uid in user_ids(peer.pid)
+        # Looked at again: between the two looks the pid may have become another's.
+        return process if theirs and identify(peer.pid, boot_id) == process else None
+    poll = select.poll()
+    poll.register(peer.pidfd, select.POLLIN)
+    return None if poll.poll(0) else process
 
 
 def _raise_file_limit() -> None:
@@ -944,7 +978,15 @@ def _key(ledger: Path) -> bytes:
     """The key from which leases' secrets are derived; kept beside the ledger."""
     path = ledger.with_suffix(".key")
     with contextlib.suppress(FileNotFoundError):
-        key = path.read_bytes()
+        with path.open("rb") as file:
+            there = os.fstat(file.fileno())
+            key = file.read()
+        if there.st_uid not in (0, os.getuid()) or stat.S_IMODE(there.st_mode) & 0o077:
+            raise UnsafeFile(
+                f"The key {path}, from which leases' secrets are made, belongs to user "
+                f"{there.st_uid} and has mode {stat.S_IMODE(there.st_mode):o}: others could know "
+                "it. Remove it and start again; a new one is made, and leases stay."
+            )
         if len(key) >= 32:
             return key
     fresh = secrets.token_bytes(32)

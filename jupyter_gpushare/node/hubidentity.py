@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .fairness import Purse, Purses
 from .hubapi import HubApi, HubUnreachable
 from .identity import IdentityRefused, Peer, Principal
+from .processes import container_of
 from .troubles import Trouble
 
 #: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
@@ -28,6 +30,9 @@ REMEMBERED: Final = 10_000
 #: shows wrong tokens must not take the Hub's time from it; those that were good do not count.
 NEW_AT_ONCE: Final = 500
 NEW_PER_SECOND: Final = 50.0
+#: The same of one OS user in one container: what others may ask is more than that.
+ONES_AT_ONCE: Final = 200
+ONES_PER_SECOND: Final = 10.0
 #: The share of ``believed`` after which a live connection is looked at again.
 LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
@@ -64,8 +69,9 @@ class HubTrust:
     environments of their own, ``user/server``. ``host_admins``: root and the
     node manager's own user need no token and are administrators; wrong where
     anybody's server or container runs as one of them, for who shows no token
-    would then be more than who does. ``service``: users' tokens must be allowed
-    to access the Hub's service of that name; empty: any token of theirs will do.
+    would then be more than who does. ``service``: tokens of users, and of services that are not in
+    ``admin_services``, must be allowed to access the Hub's service of that name; empty: any
+    token will do.
     """
 
     believed: float = 60.0
@@ -115,8 +121,8 @@ class HubIdentity:
         # Two, or a flood of bad tokens would push the good ones out.
         self._good: OrderedDict[str, _Known] = OrderedDict()
         self._bad: OrderedDict[str, _Known] = OrderedDict()
-        self._allowance = float(NEW_AT_ONCE)
-        self._allowance_at = now()
+        self._allowance = Purse(NEW_PER_SECOND, NEW_AT_ONCE, now())
+        self._allowances = Purses(ONES_PER_SECOND, ONES_AT_ONCE)
         self._asking: dict[str, asyncio.Task[_Known]] = {}
 
     @property
@@ -139,7 +145,7 @@ class HubIdentity:
         digest = hashlib.sha256(token.encode("ascii")).hexdigest()
         known = self._good.get(digest) or self._bad.get(digest)
         if known is None or not self._is_fresh(known):
-            known = await self._ask_once(digest, token, known)
+            known = await self._ask_once(peer, digest, token, known)
         if known.principal is None:
             raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
         return known.principal
@@ -165,11 +171,11 @@ class HubIdentity:
             lasts = self._trust.believed * (1 - LOOK_AGAIN)
         return self._now() < known.asked + lasts
 
-    async def _ask_once(self, digest: str, token: str, before: _Known | None) -> _Known:
+    async def _ask_once(self, peer: Peer, digest: str, token: str, before: _Known | None) -> _Known:
         """Ask the Hub; whoever shows the same token meanwhile waits for the same answer."""
         task = self._asking.get(digest)
         if task is None:
-            if digest not in self._good and not self._spend():
+            if digest not in self._good and not self._spend(peer):
                 raise IdentityRefused(TOO_MANY)
             task = asyncio.get_running_loop().create_task(self._ask(token))
             self._asking[digest] = task
@@ -202,15 +208,14 @@ class HubIdentity:
         while len(stays) > REMEMBERED:
             stays.popitem(last=False)
 
-    def _spend(self) -> bool:
-        """One question about a new token from the allowance, which fills up with time."""
+    def _spend(self, peer: Peer) -> bool:
+        """One question about a new token, from what this peer's like and all together may ask."""
         now = self._now()
-        earned = (now - self._allowance_at) * NEW_PER_SECOND
-        self._allowance = min(float(NEW_AT_ONCE), self._allowance + earned)
-        self._allowance_at = now
-        if self._allowance < 1:
+        ones = self._allowances.of((peer.uid, container_of(peer.pid, peer.uid)), now)
+        if min(ones.left(now), self._allowance.left(now)) < 1.0:
             return False
-        self._allowance -= 1
+        for purse in (ones, self._allowance):
+            purse.spend(1.0, now)
         return True
 
     async def _ask(self, token: str) -> _Known:
@@ -226,6 +231,9 @@ class HubIdentity:
             raise HubUnreachable("it did not say whose the token is")
         if model.get("kind") == "service":
             admin = name in self._trust.admin_services
+            wanted = self._trust.service
+            if not admin and wanted and not may_access(wanted, model.get("scopes")):
+                return _Known(asked, None, narrow=True)
             return _Known(asked, Principal(f"{SERVICE}{name}", (), admin))
         if model.get("kind") != "user":
             return _Known(asked, None)

@@ -173,7 +173,109 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 # -- the ledger ------------------------------------------------------------------------------
 
 
-class Ledger:
+class Reads:
+    """What can be read of a ledger by whoever has it open: see :meth:`_reading`."""
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """An open connection. Raises :class:`LedgerError` for what goes wrong with it."""
+        raise NotImplementedError
+        yield
+
+    def history(self, environment: str | None, limit: int) -> list[Record]:
+        """The newest ``limit`` records, newest first, of one environment or (``None``) of all.
+
+        Raises :class:`LedgerFailed` where one of them is damaged.
+        """
+        # Turns come and go every few seconds: nobody would see anything else.
+        condition = "WHERE kind <> 'TurnGiven'"
+        condition += "" if environment is None else " AND environment = :environment"
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT :limit",
+                {"environment": environment, "limit": max(0, limit)},
+            )
+            try:
+                return [_decode(row) for row in rows]
+            except ValueError as error:
+                raise LedgerFailed(f"A record of the history is damaged: {error}") from error
+
+    def usage(
+        self, since_wall: float, until_wall: float, environment: str | None
+    ) -> list[UsageRow]:
+        """GPU-seconds between two unix times, one row an environment (or only ``environment``).
+
+        Exact for the last two days; before that an hour, and beyond the
+        history a day, that is only partly inside the window counts in
+        proportion. Running leases count until ``until_wall``.
+        """
+        with self._reading() as connection:
+            return usage.summarise(connection, since_wall, until_wall, environment)
+
+    def usage_leaves(
+        self, since_wall: float, until_wall: float, environment: str, seconds: float
+    ) -> float | None:
+        """Seconds until so many GPU-seconds have left the window, if nothing more is held.
+
+        ``None``: there are not so many in it. As exact as :meth:`usage`.
+        """
+        with self._reading() as connection:
+            return usage.leaves(connection, since_wall, until_wall, environment, seconds)
+
+    def usage_daily(
+        self, now: float, days: int, utc_offset: float, environment: str
+    ) -> list[UsageDay]:
+        """The last ``days`` local days of ``environment`` and of all together, oldest first.
+
+        The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now`` (unix
+        seconds). As exact as :meth:`usage`.
+        """
+        with self._reading() as connection:
+            return usage.daily(connection, now, days, utc_offset, environment)
+
+    def recollect(self, key: str) -> JSON:
+        """What :meth:`remember` kept under ``key``; ``None`` if nothing, or nothing readable."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        try:
+            value: JSON = None if row is None else json.loads(row[0])
+        except ValueError:
+            return None
+        return value
+
+
+class LedgerReader(Reads):
+    """A second connection to an open ledger, for reading beside its writer, on another thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._connection: sqlite3.Connection | None = None
+        self._place: Path | None = None
+
+    def close(self) -> None:
+        """Close the connection; a later reading opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        place = self._ledger.place
+        try:
+            if self._connection is None or place != self._place:
+                self.close()
+                self._connection = sqlite3.connect(
+                    place, isolation_level=None, check_same_thread=False, timeout=2.0
+                )
+                self._connection.execute("PRAGMA query_only = ON")
+                self._place = place
+            yield self._connection
+        except sqlite3.Error as error:
+            raise self._ledger.translate(error) from error
+
+
+class Ledger(Reads):
     """An open ledger. Make one with :meth:`open`; use it from one thread at a time."""
 
     def __init__(self, path: Path, history: float, lock: int | None) -> None:
@@ -181,6 +283,8 @@ class Ledger:
         self.path = path
         #: A sentence for people when a corrupt file was set aside at open, else ``None``.
         self.notice: str | None = None
+        #: Grows with each append; what was read before is as good as long as it stays.
+        self.appended = 0
         self._history = history
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
@@ -252,6 +356,7 @@ class Ledger:
                         record.lease,
                         record.data,
                     )
+        self.appended += 1
         return seq
 
     def load(self) -> tuple[list[Record], list[Record]]:
@@ -280,57 +385,6 @@ class Ledger:
             )
             connection.execute(_SET_META, ("snapshot_seq", str(covered)))
 
-    def history(self, environment: str | None, limit: int) -> list[Record]:
-        """The newest ``limit`` records, newest first, of one environment or (``None``) of all.
-
-        Raises :class:`LedgerFailed` where one of them is damaged.
-        """
-        # Turns come and go every few seconds: nobody would see anything else.
-        condition = "WHERE kind <> 'TurnGiven'"
-        condition += "" if environment is None else " AND environment = :environment"
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT :limit",
-                {"environment": environment, "limit": max(0, limit)},
-            )
-            try:
-                return [_decode(row) for row in rows]
-            except ValueError as error:
-                raise LedgerFailed(f"A record of the history is damaged: {error}") from error
-
-    def usage(
-        self, since_wall: float, until_wall: float, environment: str | None
-    ) -> list[UsageRow]:
-        """GPU-seconds between two unix times, one row an environment (or only ``environment``).
-
-        Exact for the last two days; before that an hour, and beyond the
-        history a day, that is only partly inside the window counts in
-        proportion. Running leases count until ``until_wall``.
-        """
-        with self._reading() as connection:
-            return usage.summarise(connection, since_wall, until_wall, environment)
-
-    def usage_leaves(
-        self, since_wall: float, until_wall: float, environment: str, seconds: float
-    ) -> float | None:
-        """Seconds until so many GPU-seconds have left the window, if nothing more is held.
-
-        ``None``: there are not so many in it. As exact as :meth:`usage`.
-        """
-        with self._reading() as connection:
-            return usage.leaves(connection, since_wall, until_wall, environment, seconds)
-
-    def usage_daily(
-        self, now: float, days: int, utc_offset: float, environment: str
-    ) -> list[UsageDay]:
-        """The last ``days`` local days of ``environment`` and of all together, oldest first.
-
-        The clocks there are ``utc_offset`` seconds before UTC's; today ends ``now`` (unix
-        seconds). As exact as :meth:`usage`.
-        """
-        with self._reading() as connection:
-            return usage.daily(connection, now, days, utc_offset, environment)
-
     def prune(self, wall: float) -> bool:
         """Forget records older than the history, as far as the snapshot covers them.
 
@@ -347,6 +401,16 @@ class Ledger:
             ).rowcount
             more = usage.roll_up(connection, wall, self._history, PRUNE_ROWS)
         return more or removed == PRUNE_ROWS
+
+    def remember(self, key: str, value: JSON) -> None:
+        """Keep one small thing under ``key``, over restarts. Raises as :meth:`append` does."""
+        with self._writing() as connection:
+            connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
+
+    @property
+    def place(self) -> Path:
+        """The file that is open: on a disk gone read-only, a copy of it."""
+        return self.path if self._copy is None else self._copy / "ledger"
 
     def close(self) -> None:
         """Close the file and let another node manager have it. May be called again."""
@@ -397,9 +461,7 @@ class Ledger:
             path, isolation_level=None, check_same_thread=False, timeout=2.0
         )
         self._connection = connection
-        # One writer: hold the file for good. This also keeps the log's index in
-        # memory, so no -shm file can get in the way.
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        # Not held for good: there is one writer by its own lock, and others may read and copy.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
@@ -415,7 +477,7 @@ class Ledger:
             damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
             if _primary_code(error) in damage:
                 raise _Corrupt(str(error)) from error
-            raise self._translate(error) from error
+            raise self.translate(error) from error
         except (ValueError, TypeError, RecursionError) as error:
             raise _Corrupt(f"a record is not readable: {error}") from error
 
@@ -427,7 +489,7 @@ class Ledger:
         try:
             yield connection
         except sqlite3.Error as error:
-            raise self._translate(error) from error
+            raise self.translate(error) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -480,7 +542,7 @@ class Ledger:
         if copy is not None:
             shutil.rmtree(copy, ignore_errors=True)
 
-    def _translate(self, error: sqlite3.Error) -> LedgerError:
+    def translate(self, error: sqlite3.Error) -> LedgerError:
         """SQLite's error in our words. An I/O error is looked into: SQLite hides its errno."""
         code = _primary_code(error)
         if code == sqlite3.SQLITE_FULL:
@@ -512,6 +574,10 @@ def _encode(record: Record) -> _Row:
         if text is not None:
             text.encode()  # a lone surrogate cannot be stored: UnicodeEncodeError is a ValueError
     try:
+        # Not escaped: that would make twelve bytes of one character.
+        data = json.dumps(record.data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        data.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can only be escaped
         data = json.dumps(record.data, separators=(",", ":"), allow_nan=False)
     except TypeError as error:
         raise ValueError(f"a record's data must be JSON: {error}") from error

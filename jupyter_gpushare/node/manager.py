@@ -26,18 +26,28 @@ from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
 from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
+from . import walljumps
 from .clock import Clock, bounds
-from .codec import from_record, to_record
+from .codec import from_record, size_of, to_record
+from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
-from .ledger import Ledger, LedgerError, UsageRow
+from .ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledgerreads import LedgerReads
 from .observers import Observers
 from .processes import ProcessError
 from .readings import Readings, Samples
+from .refusals import RefusalSieve
 from .troubles import Trouble
+from .walljumps import Instant
 
 BATCH = 512
+#: Commands of one owner that are decided together: the next owner waits for no more.
+EACH = 16
 #: So many who have spent their GPU-hours are told when they have some again; who waits first.
 MOST_EXPLAINED = 8
+
+#: Under this name the ledger keeps which wall clock was believed last.
+_CLOCKS = "clocks"
 
 T = TypeVar("T")
 
@@ -85,6 +95,7 @@ class _Pending:
     answer: Callable[[core.Decision], None] | None
     call: str
     since: float
+    owner: str
 
 
 class Manager:
@@ -125,6 +136,8 @@ class Manager:
         #: Called after each measurement, with what it found. As of ``listeners``, one that raises
         #: is told in the log and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
+        #: Called with an owner and the bytes that its command left in the ledger, about.
+        self.wrote: Callable[[str, int], None] = lambda owner, size: None
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
@@ -156,7 +169,9 @@ class Manager:
         self._list_trouble = trouble("The GPUs are listed again")
         self._measure_trouble = trouble("The GPUs are measured again")
         self._process_trouble = trouble("Processes are watched again")
-        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._refusals = RefusalSieve()
+        self._queue: RoundRobin[_Pending] = RoundRobin()
+        self._asked = asyncio.Event()
         self._backlog: list[Event] = []
         self._is_broken = False
         self._measure_wanted = asyncio.Event()
@@ -167,6 +182,8 @@ class Manager:
         # One thread each: the ledger has one writer, and a driver call that
         # hangs must not hold up the disk.
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
+        #: Readings for people, beside the writer.
+        self.reads = LedgerReads(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
@@ -225,6 +242,7 @@ class Manager:
         if close is not None:
             close()
         loop = asyncio.get_running_loop()
+        await self.reads.close()
         await loop.run_in_executor(self._ledger_thread, self.ledger.close)
         self._ledger_thread.shutdown(wait=True)
         self._inventory_thread.submit(self.inventory.close)
@@ -248,13 +266,16 @@ class Manager:
         command: cmd.Command,
         answer: Callable[[core.Decision], None] | None = None,
         call: str = "",
+        owner: str = "",
     ) -> None:
         """Decide ``command`` and call ``answer`` when the decision is on disk.
 
-        ``call`` is the tag of the client's call that asks for it. Must be called on the loop.
+        ``call`` is the tag of the client's call that asks for it, ``owner`` its environment: the
+        commands of many owners are decided by turns. Must be called on the loop.
         No task is made: heart-beats come by the thousand.
         """
-        self._queue.put_nowait(_Pending(command, answer, call, self.clock.boot()))
+        self._queue.put(owner, _Pending(command, answer, call, self.clock.boot(), owner))
+        self._asked.set()
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
         """Run a reading of the ledger in its own thread."""
@@ -262,9 +283,10 @@ class Manager:
 
     async def _run(self) -> None:
         while True:
-            batch = [await self._queue.get()]
-            while len(batch) < BATCH and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
+            await self._asked.wait()
+            batch = self._queue.take(BATCH, EACH)
+            if not self._queue:
+                self._asked.clear()
             try:
                 await self._handle(batch)
             except InvariantBroken as story:
@@ -272,7 +294,13 @@ class Manager:
 
     async def _handle(self, batch: Sequence[_Pending]) -> None:
         state, outcomes = self._decide(self.state, [pending.command for pending in batch])
-        durable = [event for o in outcomes for event in o.events if event.DURABLE]
+        now = self.clock.boot()
+        durable = [
+            event
+            for outcome in outcomes
+            for event in outcome.events
+            if event.DURABLE and self._refusals.keeps(event, now)
+        ]
         if durable or self._backlog:
             failure = await self._append([*self._backlog, *durable])
             if failure is None:
@@ -363,6 +391,10 @@ class Manager:
             self._carry_out(effect)
         if pending.answer is not None:
             self.observers.call(pending.answer, outcome.decision)
+        if pending.owner:
+            size = sum(size_of(event) for event in outcome.events if event.DURABLE)
+            if size:
+                self.wrote(pending.owner, size)
         seconds = max(0.0, self.clock.boot() - pending.since)
         outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:
@@ -390,6 +422,8 @@ class Manager:
             if self._since_snapshot:
                 self._snapshot_due = True
             try:
+                if not await loop.run_in_executor(self._ledger_thread, self._wall_is_believed):
+                    continue
                 while await loop.run_in_executor(
                     self._ledger_thread, self.ledger.prune, self.clock.wall()
                 ):
@@ -398,6 +432,22 @@ class Manager:
                 self._tidy_trouble.came(f"The ledger could not be tidied: {error}")
             else:
                 self._tidy_trouble.is_over()
+
+    def _wall_is_believed(self) -> bool:
+        """Whether history may be forgotten now; on the ledger's thread."""
+        before = walljumps.from_json(self.ledger.recollect(_CLOCKS))
+        now = Instant(self.clock.boot_id(), self.clock.boot(), self.clock.wall())
+        belief = before.after(now)
+        if belief != before:
+            self.ledger.remember(_CLOCKS, walljumps.to_json(belief))
+        if before.is_sure and not belief.is_sure and belief.known is not None:
+            self._log.error(
+                "The wall clock went forward by %.1f days since history was tidied, and the time "
+                "since boot does not explain it. No history is forgotten until the clock is right, "
+                "or has been like this for a day.",
+                (now.wall - belief.known.wall) / 86400.0,
+            )
+        return belief.is_sure
 
     # -- effects ------------------------------------------------------------
 
@@ -494,18 +544,18 @@ class Manager:
         state = self.state
         free_at: list[tuple[EnvironmentName, float]] = []
 
-        def read() -> list[UsageRow]:
+        def read(ledger: Reads) -> list[UsageRow]:
             found: list[UsageRow] = []
             for per in state.quotas.periods or {None}:
                 since, ends = (wall - window, None) if per is None else bounds(per, wall)
                 whose = [
                     row
-                    for row in self.ledger.usage(since, wall, None)
+                    for row in ledger.usage(since, wall, None)
                     if state.quotas.resolve(EnvironmentName(row.environment))[0].per == per
                 ]
                 for name, seconds in _overdrawn(state, whose):
                     wait = (
-                        self.ledger.usage_leaves(since, wall, name, seconds)
+                        ledger.usage_leaves(since, wall, name, seconds)
                         if per is None
                         else ends and ends - wall
                     )
@@ -515,7 +565,7 @@ class Manager:
             return found
 
         try:
-            rows = await self.in_ledger(read)
+            rows = await self.reads.ask("", read)
         except LedgerError as error:
             self._budget_trouble.came(
                 f"What was spent of GPU-hour budgets could not be read: {error}"

@@ -9,7 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -365,10 +365,8 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
 
 
-def serve_metrics(
-    manager: Manager, door: Door, address: str, port: int, environments: int = 0
-) -> tuple[Any, Any]:
-    """Serve ``http://address:port/metrics`` from a thread; returns the server and the thread."""
+def registry_of(manager: Manager, door: Door, environments: int = 0) -> CollectorRegistry:
+    """All of it, for whoever serves it; of so many environments each by name."""
     registry = CollectorRegistry()
     NodeMetrics(manager, door, registry, environments)
-    return start_http_server(port, address, registry)
+    return registry

@@ -110,6 +110,20 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
     return tuple(chain)
 
 
+def container_of(pid: int, uid: int) -> str:
+    """A name of the container that ``pid`` runs in, by its control group; empty: not known.
+
+    Groups that users may make themselves, below their own slice, are one.
+    """
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+            path = file.readline(4096).strip().rpartition(":")[2]
+    except OSError:
+        return ""
+    own, found, _below = path.partition(f"/user-{uid}.slice")
+    return own + found if found else path
+
+
 def sees_others() -> bool:
     """Whether we may look at other users' processes: not so where /proc is mounted with hidepid.
 

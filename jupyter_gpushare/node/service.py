@@ -65,7 +65,7 @@ from ..protocol.messages import (
 )
 from . import history, translate
 from .clock import Clock
-from .ledger import LedgerError
+from .ledger import LedgerError, Reads
 from .logs import call_tag, say
 from .manager import Manager, Outcome
 from .readings import Readings, figures
@@ -205,9 +205,9 @@ class Service:
 
         Where that cannot be read they are told from now on: nobody's GPUs hang on it.
         """
-        ledger = self._manager.ledger
+        reads = self._manager.reads
         try:
-            records = await self._manager.in_ledger(lambda: ledger.history(None, _RECALLED))
+            records = await reads.ask("", lambda ledger: ledger.history(None, _RECALLED))
         except (LedgerError, ValueError) as error:
             self._log.error("The waits of the last hour could not be read: %s", error)
         else:
@@ -262,7 +262,7 @@ class Service:
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
-        self._manager.ask(command, self._or_hang_up(conn, welcome), tag)
+        self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
         say(
             self._log,
             logging.DEBUG,
@@ -348,7 +348,8 @@ class Service:
         )
         tag = call_tag(guest.conn.id, call.id)
         answer = answer or partial(self._answer, guest, call)
-        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag)
+        owner = guest.who.environment
+        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner)
 
     def _or_hang_up(
         self, conn: Conn, answer: Callable[[core.Decision], None]
@@ -398,9 +399,8 @@ class Service:
         until = self._clock.wall()
         since = until - params.since
         mine = self._visible(guest, params.environment)
-        ledger = self._manager.ledger
 
-        def work() -> dict[str, Any]:
+        def work(ledger: Reads) -> dict[str, Any]:
             rows = ledger.usage(since, until, mine)
             return {
                 "since": since,
@@ -416,32 +416,31 @@ class Service:
                 ],
             }
 
-        self._spawn(self._from_ledger(guest, call, work))
+        self._spawn(self._from_ledger(guest, call, work, mine))
 
     def _usage_daily(self, guest: _Guest, call: Call) -> None:
         params: DailyUsageParams = call.params
         now = self._clock.wall()
         whose = self._visible(guest, params.environment) or guest.who.environment
         gpus = len(self._manager.state.gpus)
-        ledger = self._manager.ledger
         viewer = guest.who.viewer if params.environment is None else None
 
-        def of(name: str) -> dict[str, Any]:
+        def of(ledger: Reads, name: str) -> dict[str, Any]:
             days = ledger.usage_daily(now, params.days, params.utc_offset, name)
             return {
                 "environment": name,
                 "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
             }
 
-        def work() -> dict[str, Any]:
-            own = of(whose)
+        def work(ledger: Reads) -> dict[str, Any]:
+            own = of(ledger, whose)
             if viewer is None or not viewer.all_servers:
                 return own
             used = ledger.usage(own["days"][0]["start"], now, None)
             servers = (row.environment for row in used if viewer.is_mine(row.environment))
-            return {**own, "servers": [of(name) for name in servers if name != whose]}
+            return {**own, "servers": [of(ledger, name) for name in servers if name != whose]}
 
-        self._spawn(self._from_ledger(guest, call, work))
+        self._spawn(self._from_ledger(guest, call, work, whose))
 
     def _readings(self, guest: _Guest, call: Call) -> None:
         params: ReadingsParams = call.params
@@ -453,13 +452,12 @@ class Service:
     def _history(self, guest: _Guest, call: Call) -> None:
         params: HistoryParams = call.params
         mine = self._visible(guest, params.environment)
-        ledger = self._manager.ledger
 
-        def work() -> dict[str, Any]:
+        def work(ledger: Reads) -> dict[str, Any]:
             records = ledger.history(mine, params.limit)
             return {"events": [history.entry(record) for record in records]}
 
-        self._spawn(self._from_ledger(guest, call, work))
+        self._spawn(self._from_ledger(guest, call, work, mine))
 
     def _visible(self, guest: _Guest, asked: str | None) -> str | None:
         """Whose records may be read: everybody's only by an administrator."""
@@ -469,10 +467,16 @@ class Service:
         return who.environment
 
     async def _from_ledger(
-        self, guest: _Guest, call: Call, work: Callable[[], dict[str, Any]]
+        self,
+        guest: _Guest,
+        call: Call,
+        work: Callable[[Reads], dict[str, Any]],
+        whose: str | None,
     ) -> None:
+        who = guest.who.environment
         try:
-            guest.conn.reply(call.id, await self._manager.in_ledger(work))
+            key = (call.method, call.params, whose)
+            guest.conn.reply(call.id, await self._manager.reads.ask(who, work, key))
         except LedgerError as error:
             self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -77,13 +78,32 @@ def knows_secret(key: bytes, lease: str, secret: str) -> bool:
     return hmac.compare_digest(right.encode(), secret.encode("utf-8", "replace"))
 
 
+#: Bytes that a task's name and path may take as they are stored and sent, escapes included.
+_LONGEST_NAME: Final = 512
+_LONGEST_PATH: Final = 2048
+
+
+def _within(text: str, most: int) -> str:
+    """``text``, cut where its JSON would be longer than ``most`` bytes."""
+    if 6 * len(text) <= most or len(json.dumps(text, ensure_ascii=False).encode()) <= most:
+        return text
+    fits, over = 0, len(text)
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if len(json.dumps(text[:middle], ensure_ascii=False).encode()) <= most - 3:
+            fits = middle
+        else:
+            over = middle
+    return text[:fits] + "…"
+
+
 def _request(at: float, who: Caller, params: msg.RequestParams, fresh: LeaseId) -> cmd.Command:
     task = Task(
         process=who.process,
-        name=params.task.name,
+        name=_within(params.task.name, _LONGEST_NAME),
         kind=TaskKind(params.task.kind),
         kernel_id=params.task.kernel_id,
-        path=params.task.path,
+        path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
     )
     memory = None if params.memory is None else Bytes(params.memory)
     request = Request(params.gpus, memory, PriorityClass(params.priority_class), params.request_id)

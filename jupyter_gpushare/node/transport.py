@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -36,10 +36,18 @@ from ..protocol.errors import (
 from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
 from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
+from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal
 from .logs import RefusalLog, call_tag
+from .processes import container_of
 from .troubles import Trouble
+from .turnstile import Turnstile
 
+#: Bytes that the kernel did not take at once; with more of them a client counts as one that does
+#: not read.
+SMALL_BUFFER: Final = 16 * 1024
+#: Bytes that are read of a connection at once.
+_READ: Final = 16 * 1024
 SO_PEERPIDFD: Final = 77
 _UCRED: Final = struct.Struct("3i")
 
@@ -52,23 +60,27 @@ class SocketInUse(Exception):
 class Limits:
     """What one client may take. Sizes in bytes, times in seconds.
 
-    Of what a client has not read: beyond ``soft_buffer`` status changes are
-    dropped; beyond ``hard_buffer`` the next message closes the connection.
-    ``calls_per_second`` and ``burst`` bound calls of one connection.
+    Of what has not been read of all connections of one owner (an environment; before it is
+    known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
+    ``hard_buffer`` the next message closes its connection. ``calls_per_second`` and ``burst``
+    bound calls of one owner, ``recorded_per_second`` and ``recorded_at_once`` the bytes that they
+    leave in the ledger; more of them wait unread.
     ``connections`` and ``connections_per_user`` count those who said who they
     are; ``strangers`` those who have not, yet.
     """
 
     line: int = MAX_LINE
     connections: int = 20_000
-    connections_per_user: int = 12_000
+    connections_per_user: int = 2_000
     strangers: int = 2_000
     calls_in_flight: int = 256
-    calls_per_second: float = 200.0
-    burst: int = 400
+    calls_per_second: float = 500.0
+    burst: int = 1_000
+    recorded_per_second: float = 8192.0
+    recorded_at_once: int = 4 * 1024 * 1024
     hello_timeout: float = 10.0
-    soft_buffer: int = 1024 * 1024
-    hard_buffer: int = 8 * 1024 * 1024
+    soft_buffer: int = 4 * 1024 * 1024
+    hard_buffer: int = 24 * 1024 * 1024
 
 
 class Handler(Protocol):
@@ -80,21 +92,22 @@ class Handler(Protocol):
     def on_close(self, conn: Connection) -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """One client."""
+class Connection(asyncio.BufferedProtocol):
+    """One client. It is read a line at a time, when it is its owner's turn."""
 
     def __init__(self, transport: Transport, number: int) -> None:
         self.id = number
         self.peer: Peer | None = None
         self.principal: Principal | None = None
+        #: Whose allowance it spends: an environment, or while that is not known an OS user.
+        self.owner: Hashable = None
         self.process: ProcessId | None = None
         self._home = transport
         self._limits = transport.limits
         self._wire: asyncio.Transport | None = None
         self._protocol = ServerConnection(transport.limits.line)
         self._in_flight: set[CallId] = set()
-        self._allowance = float(transport.limits.burst)
-        self._allowance_at = 0.0
+        self._waiting: bytes | None = None  # a line that nobody has handled yet
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
         self._refusals_told = 0
@@ -103,10 +116,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = cast(asyncio.Transport, transport)
-        # Buffers are bounded by us; asyncio need not pause anybody.
-        self._wire.set_write_buffer_limits(high=self._limits.hard_buffer)
+        # Above this, what is not read is counted against its owner: see `Transport.owes`.
+        self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
         self.peer = peer_of(self._wire.get_extra_info("socket"))
-        self._allowance_at = self._home.now()
+        self.owner = self._home.owner_of(self.peer)
         refusal = self._home.admit(self)
         if refusal is not None:
             self.turn_away(*refusal)
@@ -129,18 +142,54 @@ class Connection(asyncio.Protocol):
         self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
         self._home.handler.on_open(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._home.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._home.turnstile.came(self.owner)
+        self._protocol.push(self._home.buffer[:nbytes])
+        if self._has_line() and self._home.turnstile.enter(self) and self.serve():
+            self._home.turnstile.again(self)
+
+    def serve(self) -> bool:
+        """Handle the line that waits. Whether there is another; if not, more is read."""
+        line, self._waiting = self._waiting, None
+        if line is None or self._protocol.phase is Phase.CLOSED:
+            return False
+        begun, owner = self._home.now(), self.owner
+        self._line(line)
+        self._home.turnstile.charge(owner, self._home.now() - begun)
+        return self._has_line()
+
+    def _has_line(self) -> bool:
+        """Whether a whole line waits to be handled; the connection is read only when none does."""
+        if self._protocol.phase is Phase.CLOSED or self._wire is None:
+            return False
         try:
-            lines = self._protocol.lines(data)
+            self._waiting = self._protocol.next_line()
         except RemoteProtocolError as error:
             # Where the next message begins is unknown, so nothing more can be read.
             self.error(None, error.code, Reason.BAD_REQUEST, str(error))
             self.close()
-            return
-        for line in lines:
-            if self._protocol.phase is Phase.CLOSED:
-                return
-            self._line(line)
+            return False
+        if self._waiting is not None:
+            self._wire.pause_reading()
+        else:
+            self._wire.resume_reading()
+        return self._waiting is not None
+
+    def pause_writing(self) -> None:
+        self._home.slow_readers.setdefault(self.owner, set()).add(self)
+
+    def resume_writing(self) -> None:
+        self._reads_again()
+
+    def _reads_again(self) -> None:
+        slow = self._home.slow_readers.get(self.owner)
+        if slow is not None:
+            slow.discard(self)
+            if not slow:
+                del self._home.slow_readers[self.owner]
 
     def eof_received(self) -> bool:
         return False
@@ -150,6 +199,7 @@ class Connection(asyncio.Protocol):
             self._protocol.move(Phase.CLOSED)
         if self._deadline is not None:
             self._deadline.cancel()
+        self._reads_again()
         if self._admitted:
             self._home.forget(self)
             self._home.handler.on_close(self)
@@ -184,7 +234,7 @@ class Connection(asyncio.Protocol):
         answer is False, and the caller tells it again later.
         """
         notice = Notice(method)
-        if notice is Notice.CHANGED and self._buffered() > self._limits.soft_buffer:
+        if notice is Notice.CHANGED and self._unread() > self._limits.soft_buffer:
             return False
         self._send(messages.notification(notice, params))
         return True
@@ -199,7 +249,7 @@ class Connection(asyncio.Protocol):
         if self._protocol.phase is not Phase.CLOSED:
             self._protocol.move(Phase.CLOSED)
         if self._wire is not None and not self._wire.is_closing():
-            if self._buffered() > self._limits.soft_buffer:
+            if self._unread() > self._limits.soft_buffer:
                 self._wire.abort()
             else:
                 self._wire.close()
@@ -208,8 +258,17 @@ class Connection(asyncio.Protocol):
 
     # -- inside -----------------------------------------------------------------
 
-    def _buffered(self) -> int:
+    @property
+    def buffered(self) -> int:
+        """Bytes that were sent and not read."""
         return self._wire.get_write_buffer_size() if self._wire is not None else 0
+
+    def _unread(self) -> int:
+        """The same of all its owner's connections, if it does not read itself."""
+        mine = self.buffered
+        if mine <= SMALL_BUFFER:
+            return mine
+        return sum(slow.buffered for slow in self._home.slow_readers.get(self.owner, ()))
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._wire is None or self._wire.is_closing():
@@ -229,7 +288,7 @@ class Connection(asyncio.Protocol):
                 )
             )
         # What was not read before counts: one long message is not the client's fault.
-        if self._buffered() > self._limits.hard_buffer:
+        if self._unread() > self._limits.hard_buffer:
             self._home.log.warning("Connection %d does not read and is closed", self.id)
             self._wire.abort()
         else:
@@ -239,14 +298,9 @@ class Connection(asyncio.Protocol):
         try:
             call = self._protocol.receive(line)
         except RemoteProtocolError as error:
-            if self._spend():
-                self._refuse(error.call_id, error.reason, str(error), error.code)
-            else:
-                self._refuse(error.call_id, Reason.RATE_LIMITED, _SLOW_DOWN)
+            self._refuse(error.call_id, error.reason, str(error), error.code)
             return
-        if not self._spend():
-            self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
-        elif call.id in self._in_flight:
+        if call.id in self._in_flight:
             self._refuse(call.id, Reason.BAD_REQUEST, f"A call with id {call.id!r} is still open.")
         elif len(self._in_flight) >= self._limits.calls_in_flight:
             self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
@@ -296,7 +350,10 @@ class Connection(asyncio.Protocol):
             self._refuse(call.id, Reason.RATE_LIMITED, refusal)
             self.close()
             return
-        self.principal = principal
+        self._reads_again()
+        self.principal, self.owner = principal, principal.environment
+        if self.buffered > SMALL_BUFFER:
+            self.pause_writing()
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
         self._check_later(call.params.token)
@@ -335,19 +392,8 @@ class Connection(asyncio.Protocol):
             self.error(None, DOMAIN_ERROR, Reason.TIMED_OUT, "No hello came in time.")
             self.close()
 
-    def _spend(self) -> bool:
-        """One call from the allowance, which fills up again with time (a token bucket)."""
-        now = self._home.now()
-        earned = (now - self._allowance_at) * self._limits.calls_per_second
-        self._allowance = min(self._limits.burst, self._allowance + earned)
-        self._allowance_at = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
 
-
-_SLOW_DOWN: Final = "Too many calls; wait for answers before you send more."
+_SLOW_DOWN: Final = "Too many open calls; wait for answers before you send more."
 
 
 # What the kernel answers for SO_PEERPIDFD when the peer has ended and was waited for; which of
@@ -415,8 +461,13 @@ class Transport:
             Places(limits.strangers, limits.connections, limits.connections_per_user)
         )
         self._connections: set[Connection] = set()
+        #: One for all: what is read into it is copied before anything else is read.
+        self.buffer = memoryview(bytearray(_READ))
+        #: By owner, the connections that have not read what they were sent.
+        self.slow_readers: dict[Hashable, set[Connection]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turnstile: Turnstile | None = None
         self._is_closing = False
 
     @property
@@ -435,16 +486,32 @@ class Transport:
         assert self._loop is not None
         return self._loop
 
+    @property
+    def turnstile(self) -> Turnstile:
+        """Where lines wait for their turn."""
+        assert self._turnstile is not None
+        return self._turnstile
+
+    def owner_of(self, peer: Peer) -> Hashable:
+        """Whose allowance a stranger spends: its OS user's, in the container that it is of."""
+        return peer.uid, container_of(peer.pid, peer.uid)
+
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
         self._loop = asyncio.get_running_loop()
+        limits = self.limits
+        self._turnstile = Turnstile(
+            self._loop,
+            Purses(limits.calls_per_second, float(limits.burst)),
+            Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
+        )
         sock = self._bind() if self._inherited is None else self._inherited
         # From Python 3.13 on asyncio would remove the file, an inherited socket's too.
         keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
         # asyncio accepts as many at once as may wait: few, so that a flood of connections does
         # not hold up those that are there; many may wait.
         self._server = await self._loop.create_unix_server(
-            self._connect, sock=sock, backlog=64, **keep
+            self._connect, sock=sock, backlog=8, **keep
         )
         sock.listen(4096)
 

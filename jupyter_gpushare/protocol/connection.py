@@ -48,9 +48,16 @@ class ServerConnection:
         self._framer = LineFramer(limit)
         self.phase = Phase.NEW
 
-    def lines(self, data: bytes) -> list[bytes]:
-        """Whole lines in ``data``. Raises :class:`RemoteProtocolError` when one is too long."""
-        return self._framer.feed(data)
+    def push(self, data: bytes | memoryview) -> None:
+        """Bytes of the client; :meth:`next_line` gives the lines."""
+        self._framer.push(data)
+
+    def next_line(self) -> bytes | None:
+        """The next whole line, ``None`` when there is none.
+
+        Raises :class:`RemoteProtocolError` when one is too long: close the connection.
+        """
+        return self._framer.pop()
 
     def receive(self, line: bytes) -> Call:
         """The call on a line, if it may come now.

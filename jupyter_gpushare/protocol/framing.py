@@ -19,24 +19,39 @@ class LineFramer:
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
         self._rest = bytearray()
+        self._searched = 0  # only what is new can end a line: a long one is not searched again
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes, without their newlines; blank ones are dropped.
+    def push(self, data: bytes | memoryview) -> None:
+        """More of the stream; :meth:`pop` gives the lines."""
+        self._rest += data
+
+    def pop(self) -> bytes | None:
+        """The next whole line without its newline; ``None`` when there is none. Blank ones are
+        dropped.
 
         Raises :class:`RemoteProtocolError` on a line over the limit; the
         stream cannot be resynchronised after that.
         """
-        self._rest += data
-        lines: list[bytes] = []
-        # Only what is new can end a line: a long one is not searched again and again.
-        if b"\n" in data:
-            *lines, rest = bytes(self._rest).split(b"\n")
-            self._rest = bytearray(rest)
-        if len(self._rest) >= self._limit or any(len(line) >= self._limit for line in lines):
+        if self._rest[:1].isspace():
+            self._rest = self._rest.lstrip()
+            self._searched = 0
+        end = self._rest.find(b"\n", self._searched)
+        if (len(self._rest) if end < 0 else end) >= self._limit:
             raise RemoteProtocolError(
                 f"A line is longer than {self._limit} bytes.", code=PARSE_ERROR
             )
-        return [line for line in lines if line.strip()]
+        if end < 0:
+            self._searched = len(self._rest)
+            return None
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        self._searched = 0
+        return line
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """:meth:`push`, and all lines that there are. Raises as :meth:`pop`."""
+        self.push(data)
+        return list(iter(self.pop, None))
 
 
 def _dump(message: Any) -> bytes:

@@ -54,12 +54,16 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
     if os.path.isabs(runtime):
         yield os.path.join(runtime, _FOLDER)
     yield f"/tmp/{_FOLDER}-{os.getuid()}"
+    # Anybody may have made that one first, to keep us out.
+    home = environ.get("HOME", "")
+    if os.path.isabs(home):
+        yield os.path.join(home, ".cache", _FOLDER)
 
 
 def make_private(folder: str) -> None:
     """Make ``folder`` for us alone, or see that it is. Raises :class:`UnsafePlace`, ``OSError``."""
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
+        os.makedirs(folder, 0o700)
     there = os.lstat(folder)
     if not stat.S_ISDIR(there.st_mode):
         raise UnsafePlace(f"{folder} is no directory")

@@ -572,6 +572,29 @@ def test_a_folder_that_another_user_has_prepared_is_not_used(tmp_path: Path) -> 
         make_private(str(folder))
 
 
+@as_root
+def test_whoever_makes_the_folder_in_tmp_first_blocks_nobody() -> None:
+    victim = 54117
+    planted = Path(f"/tmp/jupyter-gpushare-{victim}")
+    planted.mkdir(mode=0o755)
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpushare-") as home:
+            Path(home).chmod(0o755)
+            mine = Path(home, "mine")
+            mine.mkdir(mode=0o700)
+            os.chown(mine, victim, victim)
+            code = "import os, sys\n"
+            code += "from jupyter_gpushare.protocol.privateplace import checkpoint_socket\n"
+            code += f"os.setgid({victim}); os.setuid({victim})\n"
+            code += f"print(checkpoint_socket({{'HOME': {str(mine)!r}}}, '/python'))"
+            told = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            )
+            assert Path(told.stdout.strip()).parent == mine / ".cache" / "jupyter-gpushare"
+    finally:
+        planted.rmdir()
+
+
 def test_a_long_runtime_directory_is_passed_over() -> None:
     place = checkpoint_socket({"XDG_RUNTIME_DIR": "/run/" + "x" * 100}, sys.executable)
     assert place.startswith("/tmp/")

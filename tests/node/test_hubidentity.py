@@ -228,15 +228,28 @@ def test_ten_thousand_wrong_tokens_cost_the_hub_little_and_others_nothing() -> N
         wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(10_000)]
         answers = await asyncio.gather(*wrong, return_exceptions=True)
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
-        assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
+        assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
         assert not identity._asking
         time.now += 0.01
         assert "Too many new tokens" in await refused(identity, "c")
+        # Another user is new meanwhile, and is let in.
+        assert (await identity.identify(Peer(1, 4712, 4712), "c")).admin
         # Who was known is looked at again all the same.
         time.now += 60 - 0.01
         hub.users["alice"] = ["staff"]
         assert (await identity.identify(PEER, "a")).groups == ("staff",)
         assert (await identity.identify(PEER, "c")).admin
+
+    asking(work)
+
+
+def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        for uid in range(5000, 5010):
+            peer = Peer(0, uid, uid)
+            wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(300)]
+            await asyncio.gather(*wrong, return_exceptions=True)
+        assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
 
     asking(work)
 
@@ -327,6 +340,23 @@ def test_a_token_for_something_else_gets_no_gpu(scopes: Any, lets_in: bool) -> N
         assert hub.asked["user"] == 1
 
     asking(work, HubTrust(service="gpushare"))
+
+
+def test_a_services_token_needs_the_permission_as_a_users_does() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert "not for GPUs" in await refused(identity, "s")
+        hub.scopes["s"] = ["access:services!service=gpushare"]
+        time.now += 60
+        assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
+
+    asking(work, HubTrust(service="gpushare"))
+
+
+def test_a_service_that_administers_needs_none() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        assert (await identity.identify(PEER, "s")).admin
+
+    asking(work, HubTrust(service="gpushare", admin_services=frozenset({"gpushare"})))
 
 
 def test_no_user_has_a_services_environment() -> None:

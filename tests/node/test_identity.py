@@ -130,6 +130,20 @@ def test_whoever_got_the_pid_of_a_peer_that_is_gone_is_not_the_peer(door: socket
         os.close(peer.pidfd)
 
 
+@needs_root
+def test_without_a_pidfd_another_users_process_is_not_the_peer(door: socket.socket) -> None:
+    """Linux before 6.5 has no SO_PEERPIDFD: the pid that the socket tells may be another's."""
+    with Puppet(uid=STRANGER) as puppet:
+        peer, theirs = meet(door, puppet)
+        with theirs:
+            if peer.pidfd is not None:
+                os.close(peer.pidfd)
+            old = Peer(peer.pid, peer.uid, peer.gid)
+            assert identify_peer(old, "boot") == identify(puppet.pid, "boot")
+            with Puppet(uid=STRANGER + 1) as successor:
+                assert identify_peer(Peer(successor.pid, STRANGER, STRANGER), "boot") is None
+
+
 def test_a_named_user_is_its_environment_with_its_groups() -> None:
     peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
     group = grp.getgrgid(NOBODY.pw_gid).gr_name

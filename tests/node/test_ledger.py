@@ -29,6 +29,7 @@ from jupyter_gpushare.node.ledger import (
     LedgerFailed,
     LedgerFull,
     LedgerInUse,
+    LedgerReader,
     LedgerReadOnly,
     Record,
     UsageRow,
@@ -165,11 +166,38 @@ def test_an_outside_program_that_holds_the_file_is_named(path: Path) -> None:
     open_ledger(path).close()
     shell = sqlite3.connect(path, isolation_level=None)
     shell.execute("BEGIN IMMEDIATE")
+    ledger = open_ledger(path)
     with pytest.raises(LedgerInUse, match="another program"):
-        open_ledger(path)
+        ledger.append([record("Noted", 1.0)])
     shell.execute("ROLLBACK")
     shell.close()
-    open_ledger(path).close()
+    ledger.append([record("Noted", 1.0)])
+    ledger.close()
+
+
+def test_others_read_and_copy_it_while_it_is_written(path: Path, tmp_path: Path) -> None:
+    ledger = open_ledger(path)
+    reader = LedgerReader(ledger)
+    for number in range(5):
+        ledger.append([record("Noted", float(number))])
+        assert len(reader.history(None, 100)) == number + 1
+    with sqlite3.connect(path) as shell, sqlite3.connect(tmp_path / "copy") as copy:
+        shell.backup(copy)
+        assert copy.execute("SELECT COUNT(*) FROM records").fetchone() == (5,)
+    shell.close()
+    copy.close()
+    ledger.append([record("Noted", 6.0)])
+    reader.close()
+    ledger.close()
+
+
+def test_a_reader_cannot_write(path: Path) -> None:
+    ledger = open_ledger(path)
+    reader = LedgerReader(ledger)
+    with pytest.raises(LedgerError), reader._reading() as connection:
+        connection.execute("DELETE FROM records")
+    reader.close()
+    ledger.close()
 
 
 CHILD = textwrap.dedent(
@@ -331,7 +359,7 @@ def test_the_log_goes_aside_with_its_file(path: Path) -> None:
     ledger = open_ledger(path)
     aside = path.name + ".corrupt-20231114T221320Z"
     assert path.with_name(aside + "-wal").read_bytes() == b"old-wal"
-    assert path.with_name(aside + "-shm").read_bytes() == b"old-shm"
+    assert path.with_name(aside + "-shm").exists()
     ledger.close()
 
 

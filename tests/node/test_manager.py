@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.node.clock import SystemClock
 from jupyter_gpushare.node.codec import from_record
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, LedgerFull, Record
+from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, LedgerFull, Reads, Record
 from jupyter_gpushare.node.manager import Manager, Outcome
 from jupyter_gpushare.node.processes import ProcessError
 from jupyter_gpushare.policy import commands as cmd
@@ -400,7 +400,7 @@ def test_a_ledger_that_cannot_be_read_stops_nobody(
     def usage(*_: object) -> list[Any]:
         raise LedgerFailed("The disk is gone.")
 
-    monkeypatch.setattr(Ledger, "usage", usage)
+    monkeypatch.setattr(Reads, "usage", usage)
 
     async def run() -> None:
         async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
@@ -413,15 +413,15 @@ def test_a_ledger_that_cannot_be_read_stops_nobody(
 def test_nothing_is_read_while_no_quota_has_a_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger's thread has better things to do."""
+    """Whoever reads for people has better things to do."""
     calls: list[object] = []
-    real = Ledger.usage
+    real = Reads.usage
 
-    def usage(self: Ledger, *arguments: Any) -> Any:
+    def usage(self: Reads, *arguments: Any) -> Any:
         calls.append(arguments)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Ledger, "usage", usage)
+    monkeypatch.setattr(Reads, "usage", usage)
 
     async def run() -> None:
         async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:

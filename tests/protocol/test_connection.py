@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,12 @@ from jupyter_gpushare.protocol.messages import Answer, Call, ErrorAnswer, Method
 CLIENT = {"name": "test", "version": "0"}
 
 
+def lines(server: ServerConnection, data: bytes) -> Iterator[bytes]:
+    """Whole lines, as the transport takes them."""
+    server.push(data)
+    return iter(server.next_line, None)
+
+
 class Ends:
     """A client and a server joined by two pipes of bytes that are cut as the test likes."""
 
@@ -35,7 +42,7 @@ class Ends:
     def to_server(self, data: bytes) -> list[Call]:
         received = []
         for piece in self._pieces(data):
-            received += [self.server.receive(line) for line in self.server.lines(piece)]
+            received += [self.server.receive(line) for line in lines(self.server, piece)]
         return received
 
     def to_client(self, *sent: dict[str, Any]) -> list[messages.Incoming]:

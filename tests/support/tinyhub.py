@@ -65,7 +65,13 @@ class TinyHub:
                 return refused
             kind, _, service = owner.partition(":")
             if kind == "service" and service:
-                return 200, {"kind": "service", "name": service, "admin": False, "scopes": []}
+                scopes = self.scopes.get(token, [])
+                return 200, {
+                    "kind": "service",
+                    "name": service,
+                    "admin": False,
+                    "scopes": scopes,
+                }
             scopes = self.scopes.get(token, [f"read:users:name!user={owner}"])
             return 200, {"kind": "user", "name": owner, "scopes": scopes, "session_id": None}
         if token != OWN:

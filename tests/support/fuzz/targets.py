@@ -74,7 +74,8 @@ def calls(data: bytes) -> None:
     half = len(data) // 2
     with contextlib.suppress(ProtocolError):
         for chunk in (data[:half], data[half:], b"\n"):
-            for line in connection.lines(chunk):
+            connection.push(chunk)
+            for line in iter(connection.next_line, None):
                 with contextlib.suppress(ProtocolError):
                     connection.receive(line)
 

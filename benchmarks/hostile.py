@@ -1,0 +1,63 @@
+"""One user does his worst: what does another one notice? Prints a table; exit 1 past the bar.
+
+Needs root, to be two users. ``--seconds`` is for each attack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.hostile import people, scene
+from support.node import RunningNode, open_directory
+
+MIB = 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="*")
+    args = parser.parse_args()
+    attacks = [n for n in people.PEOPLE if n not in ("honest", "burn")]
+    attacks = [n for n in attacks if not args.only or n in args.only]
+    seen: list[scene.Seen] = []
+    with open_directory() as place, tempfile.TemporaryDirectory() as private:
+        node = RunningNode(
+            place,
+            simulate="8x24GiB",
+            config=scene.CONFIG,
+            shared=True,
+            ledger=Path(private) / "ledger.sqlite",
+        )
+        with node:
+            for attack in [None, "burn", *attacks]:
+                one = scene.play(node, attack, args.seconds)
+                seen.append(one)
+                hour = one.ledger / one.seconds * 3600
+                print(
+                    f"{one.name:22} p50 {one.p50 * 1e3:8.1f} ms  p99 {one.p99 * 1e3:8.1f} ms  "
+                    f"{one.grants:4} grants  {len(one.refused):3} refused  "
+                    f"memory +{one.memory / MIB:6.1f} MiB  ledger {hour / MIB:8.0f} MiB/h  "
+                    f"log {one.log / MIB:6.2f} MiB",
+                    flush=True,
+                )
+    quiet, control = seen[0].p99, seen[1].p99
+    bar = max(5 * quiet, 0.05 if quiet < 0.01 else 0.0, control)
+    bad = [s for s in seen[2:] if s.p99 > bar or s.refused or s.memory > 64 * MIB]
+    if args.json:
+        args.json.write_text(
+            json.dumps([s.__dict__ if hasattr(s, "__dict__") else {} for s in seen])
+        )
+    print(f"bar: p99 {bar * 1e3:.1f} ms; past it: {', '.join(s.name for s in bad) or 'none'}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

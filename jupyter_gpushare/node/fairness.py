@@ -1,0 +1,116 @@
+"""Whose turn it is when many people's things wait: by turns, each within an allowance. Pure.
+
+Owners are people (an environment; before it is known, an OS user), never connections: who
+opens a thousand of them waits as long as who has one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Purse:
+    """What one owner may spend: ``rate`` a second, at most ``most`` at once (a token bucket)."""
+
+    __slots__ = ("_at", "_left", "_most", "_rate")
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self._rate, self._most = rate, most
+        self._left, self._at = most, now
+
+    def left(self, now: float) -> float:
+        """What may be spent at ``now``; below zero after a thing that was dearer than expected."""
+        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._rate)
+        self._at = max(self._at, now)
+        return self._left
+
+    def spend(self, cost: float, now: float) -> None:
+        """Take ``cost``; it may be more than is left, and is then owed."""
+        self._left = self.left(now) - cost
+
+    def wait(self, cost: float, now: float) -> float:
+        """Seconds until ``cost`` is there."""
+        return max(0.0, (min(cost, self._most) - self.left(now)) / self._rate)
+
+
+#: So many owners' purses are kept before those that are full are thrown away.
+_MANY: Final = 1000
+
+
+class Purses:
+    """A :class:`Purse` for each owner that has spent something."""
+
+    def __init__(self, rate: float, most: float) -> None:
+        self._rate, self._most = rate, most
+        self._purses: dict[Hashable, Purse] = {}
+
+    def of(self, owner: Hashable, now: float) -> Purse:
+        """The purse of ``owner``."""
+        purse = self._purses.get(owner)
+        if purse is None:
+            if len(self._purses) >= _MANY:
+                # One that is not full is what its owner has spent: coming back must not fill it.
+                for name in [n for n, p in self._purses.items() if p.left(now) >= self._most]:
+                    del self._purses[name]
+            purse = self._purses[owner] = Purse(self._rate, self._most, now)
+        return purse
+
+
+class RoundRobin(Generic[T]):
+    """Things that wait, each its owner's; taken one of each owner in turn, oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[T]] = {}
+        self._order: deque[Hashable] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, owner: Hashable, thing: T) -> None:
+        """Add a thing behind the others of its owner."""
+        mine = self._waiting.get(owner)
+        if mine is None:
+            self._waiting[owner] = deque((thing,))
+            self._order.append(owner)
+        else:
+            mine.append(thing)
+        self._count += 1
+
+    def next_owner(self) -> Hashable:
+        """Whose turn it is. Raises :class:`IndexError` when nothing waits."""
+        return self._order[0]
+
+    def pop(self) -> T:
+        """The next thing; its owner is last in turn then. Raises :class:`IndexError`."""
+        owner = self._order.popleft()
+        mine = self._waiting[owner]
+        thing = mine.popleft()
+        self._count -= 1
+        if mine:
+            self._order.append(owner)
+        else:
+            del self._waiting[owner]
+        return thing
+
+    def take(self, most: int, each: int) -> list[T]:
+        """At most ``most`` things in turn, and at most ``each`` of one owner."""
+        taken: list[T] = []
+        while self._order and len(taken) < most and each > 0:
+            for _ in range(min(len(self._order), most - len(taken))):
+                taken.append(self.pop())
+            each -= 1
+        return taken
+
+    def remove(self, owner: Hashable) -> list[T]:
+        """Take all of one owner out."""
+        mine = self._waiting.pop(owner, None)
+        if mine is None:
+            return []
+        self._order.remove(owner)
+        self._count -= len(mine)
+        return list(mine)

@@ -1,0 +1,68 @@
+"""The port on which Prometheus asks for metrics, served by the node manager's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from tornado import web
+from tornado.httpserver import HTTPServer
+
+#: Connections at once; of more, the oldest goes.
+MOST: Final = 64
+#: Seconds in which a request must have come.
+_PATIENCE: Final = 5.0
+#: Seconds for which one answer is good.
+FRESH: Final = 1.0
+
+
+class _FewAtOnce(HTTPServer):
+    """Keeps :data:`MOST` connections: whoever opens many and says nothing keeps nobody out."""
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize(*args, **kwargs)
+        self._open: dict[Any, None] = {}
+
+    def handle_stream(self, stream: Any, address: Any) -> None:
+        self._open = {one: None for one in self._open if not one.closed()}
+        while len(self._open) >= MOST:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close()
+        self._open[stream] = None
+        super().handle_stream(stream, address)
+
+
+class _Metrics(web.RequestHandler):
+    def initialize(self, text: Callable[[], bytes]) -> None:
+        self._text = text
+
+    def get(self) -> None:
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        self.finish(self._text())
+
+
+def serve(registry: CollectorRegistry, address: str, port: int) -> HTTPServer:
+    """Answer ``http://address:port/metrics`` until ``stop()``. Raises :class:`OSError`."""
+    clock = asyncio.get_running_loop().time
+    known: tuple[float, bytes] = (-FRESH, b"")
+
+    def text() -> bytes:
+        nonlocal known
+        now = clock()
+        if now >= known[0] + FRESH:
+            known = (now, generate_latest(registry))
+        return known[1]
+
+    pages = [(r"/(?:metrics)?", _Metrics, {"text": text})]
+    server = _FewAtOnce(
+        web.Application(pages, log_function=lambda handler: None),
+        idle_connection_timeout=_PATIENCE,
+        max_header_size=16 * 1024,
+        max_body_size=0,
+    )
+    server.listen(port, address)
+    return server

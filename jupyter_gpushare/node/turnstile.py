@@ -1,0 +1,120 @@
+"""Calls come in by turns: one line of each person, and a person no more than the allowance.
+
+A connection with a whole line waits here and is not read meanwhile. One line of each person
+is handled in turn, in short slices between which the loop does everything else. Whoever has
+spent the allowance is read again when there is some: nobody is refused for being fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+from .fairness import Purses, RoundRobin
+
+#: Seconds for which lines are handled before the loop does something else.
+SLICE: Final = 0.002
+#: What reading costs of the allowance, in calls: a byte at a time is not free.
+READ_COSTS: Final = 0.1
+#: Seconds of handling that cost as much as one call more.
+CALL_TAKES: Final = 0.001
+
+
+class Guest(Protocol):
+    """A connection, as it waits here."""
+
+    @property
+    def owner(self) -> Hashable:
+        """Whose it is."""
+
+    def serve(self) -> bool:
+        """Handle one line. Whether there is another."""
+
+
+class Turnstile:
+    """Lets through what the purses of each owner allow. All on ``loop``.
+
+    ``calls`` are spent on what is said here, ``records`` (bytes) on what is written of it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls: Purses, records: Purses) -> None:
+        self._loop = loop
+        self._calls, self._records = calls, records
+        self._waiting: RoundRobin[Guest] = RoundRobin()
+        self._broke: dict[Hashable, list[Guest]] = {}
+        self._is_due = False
+        self._passed: set[Hashable] = set()  # in this round of the loop
+
+    def came(self, owner: Hashable) -> None:
+        """Something was read of ``owner``."""
+        now = self._loop.time()
+        self._calls.of(owner, now).spend(READ_COSTS, now)
+
+    def enter(self, guest: Guest) -> bool:
+        """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
+
+        The first of each owner in a round of the loop may, if nobody waits and there is allowance.
+        """
+        owner = guest.owner
+        others = bool(self._waiting) or owner in self._passed or owner in self._broke
+        if not others and self._must_wait(owner, self._loop.time()) <= 0.0:
+            if not self._passed:
+                self._loop.call_soon(self._passed.clear)
+            self._passed.add(owner)
+            return True
+        self._wait(owner, guest)
+        return False
+
+    def again(self, guest: Guest) -> None:
+        """Another line of one that was just served."""
+        self._wait(guest.owner, guest)
+
+    def charge(self, owner: Hashable, seconds: float) -> None:
+        """A line of ``owner`` was handled, which took so long."""
+        now = self._loop.time()
+        self._calls.of(owner, now).spend(1.0 + seconds / CALL_TAKES, now)
+
+    def wrote(self, owner: Hashable, size: int) -> None:
+        """So many bytes were recorded of what ``owner`` asked for."""
+        now = self._loop.time()
+        self._records.of(owner, now).spend(size, now)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _must_wait(self, owner: Hashable, now: float) -> float:
+        """Seconds until a call of ``owner`` is due."""
+        calls, records = self._calls.of(owner, now), self._records.of(owner, now)
+        return max(calls.wait(1.0, now), records.wait(1.0, now))
+
+    def _wait(self, owner: Hashable, guest: Guest) -> None:
+        if owner in self._broke:
+            self._broke[owner].append(guest)
+            return
+        self._waiting.put(owner, guest)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        until = self._loop.time() + SLICE
+        while self._waiting:
+            now = self._loop.time()
+            if now >= until:
+                self._is_due = True
+                self._loop.call_soon(self._run)
+                return
+            owner = self._waiting.next_owner()
+            wait = self._must_wait(owner, now)
+            if wait > 0.0:
+                self._broke[owner] = self._waiting.remove(owner)
+                self._loop.call_later(wait, self._has_some, owner)
+                continue
+            guest = self._waiting.pop()
+            if guest.serve():
+                self._wait(guest.owner, guest)
+
+    def _has_some(self, owner: Hashable) -> None:
+        for guest in self._broke.pop(owner, ()):
+            self._wait(owner, guest)

@@ -1,0 +1,72 @@
+"""Whether the wall clock may be believed when history is forgotten. Pure.
+
+A clock that is set forward by mistake makes all history look old. What the wall clock
+gained since the last look must be explained by boot time, or prove itself by lasting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+#: Seconds that the wall clock may gain over boot time between two looks.
+SLACK: Final = 86_400.0
+#: Seconds for which a host may have been switched off before it must prove its clock.
+OFF: Final = 30 * 86_400.0
+#: Seconds of boot time in which a clock that was set must stay as it is, to be believed.
+PROOF: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One instant by both clocks, in seconds; boot times of two boots cannot be compared."""
+
+    boot_id: str
+    boot: float
+    wall: float
+
+    def explains(self, later: Instant) -> bool:
+        """Whether the time since boot explains what ``later``'s wall clock shows."""
+        if later.boot_id == self.boot_id:
+            return later.wall - self.wall <= later.boot - self.boot + SLACK
+        return later.wall - self.wall <= later.boot + OFF
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The last instant that was believed, and since when another clock tries to be."""
+
+    known: Instant | None = None
+    candidate: Instant | None = None
+
+    def after(self, now: Instant) -> Belief:
+        """The belief after a look at the clocks."""
+        if self.known is None or self.known.explains(now):
+            return Belief(now)
+        tried = self.candidate
+        if tried is None or tried.boot_id != now.boot_id or not tried.explains(now):
+            return Belief(self.known, now)
+        return Belief(now) if now.boot - tried.boot >= PROOF else self
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether history may be forgotten by the wall clock as it stands."""
+        return self.candidate is None
+
+
+def to_json(belief: Belief) -> dict[str, Any]:
+    """As the ledger keeps it."""
+    return asdict(belief)
+
+
+def from_json(data: object) -> Belief:
+    """What :func:`to_json` made; anything else is no belief."""
+    kept = data if isinstance(data, dict) else {}
+    return Belief(_instant(kept.get("known")), _instant(kept.get("candidate")))
+
+
+def _instant(data: object) -> Instant | None:
+    match data:
+        case {"boot_id": str(boot_id), "boot": float(boot), "wall": float(wall)}:
+            return Instant(boot_id, boot, wall)
+    return None

@@ -1,0 +1,107 @@
+"""Turns and allowances: nobody waits for more than one thing of each other owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.node.fairness import Purse, Purses, RoundRobin
+from jupyter_gpushare.node.refusals import AT_ONCE, SECONDS, RefusalSieve
+from jupyter_gpushare.policy.events import BootSeen, RequestRefused
+from jupyter_gpushare.policy.model import (
+    EnvironmentName,
+    ProcessId,
+    RefusalReason,
+    Request,
+    Task,
+    TaskKind,
+)
+
+OWNERS = st.sampled_from("abcde")
+
+
+@given(st.lists(OWNERS, max_size=60), st.integers(1, 8), st.integers(1, 4))
+def test_turns_keep_each_owners_order_and_lose_nothing(
+    owners: list[str], most: int, each: int
+) -> None:
+    queue: RoundRobin[tuple[str, int]] = RoundRobin()
+    for number, owner in enumerate(owners):
+        queue.put(owner, (owner, number))
+    taken: list[tuple[str, int]] = []
+    while queue:
+        batch = queue.take(most, each)
+        assert 0 < len(batch) <= most
+        assert max(Counter(owner for owner, _ in batch).values()) <= each
+        taken += batch
+    assert len(taken) == len(owners)
+    for owner in set(owners):
+        mine = [number for who, number in taken if who == owner]
+        assert mine == sorted(mine)
+
+
+@given(st.integers(1, 200), st.integers(1, 5))
+def test_whoever_has_one_waits_for_one_of_each_other(many: int, others: int) -> None:
+    queue: RoundRobin[str] = RoundRobin()
+    for _ in range(many):
+        for other in range(others):
+            queue.put(other, "theirs")
+    queue.put("me", "mine")
+    before = 0
+    while queue.pop() != "mine":
+        before += 1
+    assert before <= others
+
+
+def test_what_is_taken_out_comes_back_in_order() -> None:
+    queue: RoundRobin[int] = RoundRobin()
+    for number in range(4):
+        queue.put("a", number)
+        queue.put("b", 10 + number)
+    assert queue.remove("a") == [0, 1, 2, 3]
+    assert queue.remove("a") == []
+    assert [queue.pop() for _ in range(len(queue))] == [10, 11, 12, 13]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 30.0)), min_size=1, max_size=40),
+    st.floats(0.5, 20.0),
+    st.floats(1.0, 50.0),
+)
+def test_over_time_nobody_spends_more_than_the_rate_and_what_was_there(
+    steps: list[tuple[float, float]], rate: float, most: float
+) -> None:
+    purse, now, spent, largest = Purse(rate, most, 0.0), 0.0, 0.0, 0.0
+    for seconds, cost in steps:
+        now += seconds
+        if purse.left(now) < 1.0:
+            now += purse.wait(1.0, now)
+            assert purse.left(now) >= 1.0 - 1e-6
+        purse.spend(cost, now)
+        spent += cost
+        largest = max(largest, cost)
+    assert spent <= most + rate * now + largest + 1e-6
+
+
+def test_coming_back_fills_no_purse() -> None:
+    purses = Purses(1.0, 10.0)
+    purses.of("mallory", 0.0).spend(10.0, 0.0)
+    for number in range(5000):
+        purses.of(number, 1.0)
+    assert purses.of("mallory", 1.0).left(1.0) == 1.0
+
+
+def refused(name: str) -> RequestRefused:
+    task = Task(ProcessId("b", 1, 1), "t", TaskKind.PROCESS)
+    reason = RefusalReason.TOO_LARGE
+    return RequestRefused(0.0, EnvironmentName(name), task, Request(9), reason, "too large")
+
+
+def test_of_endless_refusals_history_has_some_and_of_the_others_all() -> None:
+    sieve = RefusalSieve()
+    kept = sum(sieve.keeps(refused("mallory"), 0.001 * number) for number in range(5000))
+    assert kept == AT_ONCE
+    assert sieve.keeps(refused("alice"), 5.0)
+    assert sieve.keeps(BootSeen(5.0, "b", 1.0), 5.0)
+    assert sieve.keeps(refused("mallory"), 5.0 + SECONDS)

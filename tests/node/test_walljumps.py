@@ -1,0 +1,155 @@
+"""A wall clock that jumps forward makes no history old."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clock import FakeClock
+
+from jupyter_gpushare.node import walljumps
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
+from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.manager import Manager
+from jupyter_gpushare.node.processes import ProcessWatch
+from jupyter_gpushare.node.walljumps import OFF, PROOF, SLACK, Belief, Instant
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import Gpu, Quota
+
+DAY = 86_400.0
+START = Instant("boot-1", 1000.0, 1.7e9)
+
+
+def later(since: Instant, seconds: float, jump: float = 0.0, boot_id: str | None = None) -> Instant:
+    boot = since.boot + seconds if boot_id is None else seconds
+    return Instant(boot_id or since.boot_id, boot, since.wall + seconds + jump)
+
+
+def test_time_that_passed_is_believed() -> None:
+    belief = Belief().after(START)
+    assert belief.is_sure
+    assert belief.after(later(START, 400 * DAY)).is_sure
+
+
+def test_a_jump_is_believed_when_it_has_lasted() -> None:
+    belief = Belief().after(START)
+    jumped = later(START, 600.0, 91 * DAY)
+    belief = belief.after(jumped)
+    assert not belief.is_sure
+    assert not belief.after(later(jumped, PROOF - 1)).is_sure
+    assert belief.after(later(jumped, PROOF)).is_sure
+
+
+def test_a_clock_that_is_put_right_is_believed_at_once() -> None:
+    belief = Belief().after(START).after(later(START, 600.0, 91 * DAY))
+    assert belief.after(later(START, 1200.0)).is_sure
+
+
+def test_a_host_that_was_off_for_a_month_is_believed_and_for_longer_after_a_day() -> None:
+    belief = Belief().after(START)
+    assert belief.after(later(START, 60.0, OFF - 60.0, boot_id="boot-2")).is_sure
+    long_off = later(START, 60.0, 91 * DAY, boot_id="boot-2")
+    belief = belief.after(long_off)
+    assert not belief.is_sure
+    # A boot that did not last proves nothing.
+    assert not belief.after(later(START, PROOF, 91 * DAY, boot_id="boot-3")).is_sure
+    assert belief.after(later(long_off, PROOF)).is_sure
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 3 * DAY), st.floats(-SLACK / 2, SLACK / 2)), max_size=20))
+def test_a_clock_that_drifts_or_is_set_back_is_always_believed(
+    steps: list[tuple[float, float]],
+) -> None:
+    belief, at = Belief().after(START), START
+    for seconds, jump in steps:
+        at = later(at, seconds, jump)
+        belief = belief.after(at)
+        assert belief.is_sure
+        assert walljumps.from_json(walljumps.to_json(belief)) == belief
+
+
+@pytest.mark.parametrize("kept", [None, 3, {}, {"known": 1}, {"known": {"boot_id": "x"}}])
+def test_what_cannot_be_read_is_no_belief(kept: object) -> None:
+    assert walljumps.from_json(kept) == Belief()
+
+
+class Watched:
+    """A real ledger that tells when a tidying has asked it for the clocks, or has ended."""
+
+    def __init__(self, path: Path, wall: float) -> None:
+        self.real = Ledger.open(path, history=90 * DAY, wall=wall)
+        self.looks = 0
+
+    def recollect(self, key: str) -> object:
+        self.looks += 1
+        return self.real.recollect(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_history_outlives_a_clock_that_jumps_91_days(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Host(FakeClock):
+        def set_forward(self, seconds: float) -> None:
+            self._wall += seconds
+
+    clock = Host()
+
+    @contextlib.asynccontextmanager
+    async def managing() -> AsyncIterator[tuple[Manager, Watched]]:
+        ledger = Watched(tmp_path / "ledger", clock.wall())
+        manager = Manager(
+            config=PolicyConfig(),
+            clock=clock,
+            ledger=ledger,  # type: ignore[arg-type]
+            inventory=SimulatedInventory("1x24GiB"),
+            processes=lambda loop, gone: ProcessWatch(loop, gone),  # type: ignore[arg-type, return-value]
+            tidy_interval=0.02,
+            measure_interval=0.05,
+        )
+
+        async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
+            return cmd.ConfigureQuotas(clock.boot(), Quota(1))
+
+        try:
+            await manager.start(quotas)
+            yield manager, ledger
+        finally:
+            await manager.close()
+
+    async def story() -> None:
+        async with managing() as (manager, ledger):
+            await until(lambda: ledger.looks >= 2)
+            clock.advance(600.0)
+            clock.set_forward(91 * DAY)
+            before = ledger.looks
+            await until(lambda: ledger.looks >= before + 3)
+        async with managing() as (manager, ledger):
+            await until(lambda: ledger.looks >= 3)
+
+            def first() -> set[str]:
+                return {record.kind for record in ledger.real.history(None, 1000)}
+
+            assert "GpuFound" in await manager.in_ledger(first)
+            assert caplog.text.count("does not explain it") == 1
+            clock.advance(PROOF)
+            async with asyncio.timeout(30):
+                while "GpuFound" in await manager.in_ledger(first):
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(story())

@@ -1,0 +1,1 @@
+"""One user does his worst while another, who is measured, works."""

@@ -1,0 +1,227 @@
+"""What runs as another OS user: attackers and the honest one. Standard library only.
+
+``python -I -S people.py SOCKET UID NAME SECONDS``; prints one JSON object when it ends. It is
+read by the starting user and becomes the other one, who may not be allowed to read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+TASK = {"name": "t", "kind": "process"}
+HELLO = {"protocol": 1, "client": {"name": "hostile", "version": "0"}}
+
+
+def line(number: int, method: str, **params: Any) -> bytes:
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(message).encode() + b"\n"
+
+
+def connect(path: str) -> socket.socket:
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.settimeout(30.0)
+    wire.connect(path)
+    return wire
+
+
+class Lines:
+    """A blocking client, as plain as can be."""
+
+    def __init__(self, path: str) -> None:
+        self.wire = connect(path)
+        self.rest = b""
+        self.number = 0
+        self.call("hello", **HELLO)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self.number += 1
+        self.wire.sendall(line(self.number, method, **params))
+        while True:
+            message = self.next()
+            if message.get("id") == self.number:
+                return message
+
+    def next(self) -> dict[str, Any]:
+        while b"\n" not in self.rest:
+            data = self.wire.recv(1 << 16)
+            if not data:
+                raise ConnectionError("closed")
+            self.rest += data
+        one, _, self.rest = self.rest.partition(b"\n")
+        message: dict[str, Any] = json.loads(one)
+        return message
+
+
+def honest(path: str, seconds: float) -> dict[str, Any]:
+    """Requests and releases some twenty times a second; seconds from request to grant."""
+    client, waits, refused = Lines(path), [], []
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        begun = time.monotonic()
+        answer = client.call("request", request_id=f"h{number}", task=TASK, gpus=1)
+        if "error" in answer:
+            refused.append(answer["error"]["message"])
+            continue
+        waits.append(time.monotonic() - begun)
+        client.call("release", lease=answer["result"]["lease"])
+        time.sleep(0.05)
+    return {"waits": waits, "refused": refused}
+
+
+def burn(path: str, seconds: float) -> dict[str, Any]:
+    """Take as much of the processor as an attacker, and call nobody: what is compared with."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        number += 1
+    return {"number": number}
+
+
+def pour(
+    path: str,
+    seconds: float,
+    connections: int,
+    says: Callable[[int], Iterator[bytes]],
+    *,
+    reads: bool = True,
+) -> dict[str, Any]:
+    """Say on many connections what each of ``says`` gives, as fast as it is taken."""
+    chooser = selectors.DefaultSelector()
+    counted = {"sent": 0, "read": 0, "closed": 0}
+
+    def start(number: int) -> None:
+        try:
+            wire = connect(path)
+        except OSError:
+            counted["closed"] += 1
+            return
+        wire.setblocking(False)
+        events = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
+        chooser.register(wire, events, (number, says(number), bytearray(line(1, "hello", **HELLO))))
+
+    for number in range(connections):
+        start(number)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for key, events in chooser.select(0.1):
+            wire, (number, more, rest) = key.fileobj, key.data
+            assert isinstance(wire, socket.socket)
+            try:
+                if events & selectors.EVENT_READ:
+                    data = wire.recv(1 << 16)
+                    counted["read"] += len(data)
+                    if not data:
+                        raise ConnectionError("closed")
+                if events & selectors.EVENT_WRITE:
+                    while len(rest) < 1 << 16 and (piece := next(more, None)) is not None:
+                        rest += piece
+                        if not piece:
+                            break
+                    if rest:
+                        sent = wire.send(rest)
+                        counted["sent"] += sent
+                        del rest[:sent]
+            except BlockingIOError:
+                continue
+            except OSError:
+                counted["closed"] += 1
+                chooser.unregister(wire)
+                wire.close()
+                start(number)
+    return counted
+
+
+def over_and_over(*lines: bytes) -> Callable[[int], Iterator[bytes]]:
+    def says(number: int) -> Iterator[bytes]:
+        while True:
+            yield from lines
+
+    return says
+
+
+def leases(number: int) -> Iterator[bytes]:
+    """Legal requests and releases, each pair with a name of its own."""
+    count = 0
+    while True:
+        count += 1
+        mine = f"m{number}-{count}"
+        yield line(2 * count, "request", request_id=mine, task=TASK, wait=False)
+        yield line(2 * count + 1, "release", request_id=mine)
+
+
+def refusals(number: int) -> Iterator[bytes]:
+    """Requests that can never be granted, with names as long as may be."""
+    count = 0
+    task = {"name": "n" * 200, "kind": "process", "path": "\u0001" * 4000}
+    while True:
+        count += 1
+        yield line(count + 1, "request", request_id=f"r{number}-{count}", task=task, gpus=4000)
+
+
+def reads_of(*methods: tuple[str, dict[str, Any]]) -> Callable[[int], Iterator[bytes]]:
+    def says(number: int) -> Iterator[bytes]:
+        count = 1
+        while True:
+            for method, params in methods:
+                count += 1
+                yield line(count, method, **params)
+
+    return says
+
+
+def one_byte(number: int) -> Iterator[bytes]:
+    while True:
+        yield b" "
+
+
+def comes_and_goes(path: str, seconds: float) -> dict[str, Any]:
+    """Connect and hang up, as fast as can be."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), connect(path):
+            number += 1
+    return {"connections": number}
+
+
+LEDGER = (
+    ("history", {"limit": 1000}),
+    ("usage", {"since": 90 * 86400.0}),
+    ("usage.daily", {"days": 90, "utc_offset": 0.0}),
+)
+WATCH = (("watch", {}), ("status", {}))
+
+PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
+    "honest": honest,
+    "burn": burn,
+    "nonsense": lambda path, s: pour(path, s, 20, over_and_over(b"{}\n" * 1000)),
+    "blank lines": lambda path, s: pour(path, s, 20, over_and_over(b"\n" * 60000)),
+    "single bytes": lambda path, s: pour(path, s, 200, one_byte),
+    "leases": lambda path, s: pour(path, s, 40, leases),
+    "refused requests": lambda path, s: pour(path, s, 10, refusals),
+    "status": lambda path, s: pour(path, s, 20, reads_of(("status", {}))),
+    "reads of the ledger": lambda path, s: pour(path, s, 20, reads_of(*LEDGER)),
+    "answers not read": lambda path, s: pour(path, s, 200, reads_of(*WATCH), reads=False),
+    "connections": comes_and_goes,
+}
+
+
+def main() -> None:
+    path, uid, name, seconds = sys.argv[1:]
+    if int(uid) != os.getuid():
+        os.setgroups([])
+        os.setgid(int(uid))
+        os.setuid(int(uid))
+    print(json.dumps(PEOPLE[name](path, float(seconds))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A node manager, one honest user, and one who does his worst; what came of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.node import RunningNode
+
+from . import people
+
+ALICE, MALLORY = 54001, 54002
+CONFIG = """
+c.Quotas.default = {"gpus": 2}
+c.Policy.max_tasks_per_gpu = 100
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the honest one and the host saw of one attack. Times in seconds, sizes in bytes."""
+
+    name: str
+    p50: float
+    p99: float
+    grants: int
+    refused: tuple[str, ...]
+    memory: int  # by which the node manager grew
+    ledger: int  # by which the ledger grew
+    log: int  # by which the log grew
+    seconds: float
+    attacker: dict[str, Any]
+
+
+def start(node: RunningNode, who: str, uid: int, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-I", "-S", people.__file__, str(node.socket), str(uid), who]
+    return subprocess.Popen(
+        [*command, str(seconds)], stdout=subprocess.PIPE, text=True, cwd="/", close_fds=True
+    )
+
+
+def result(process: subprocess.Popen[str], within: float) -> dict[str, Any]:
+    told, _ = process.communicate(timeout=within)
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+def memory_of(pid: int) -> int:
+    """Resident bytes, the most there ever were: what was given back counts, too."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(pid)
+
+
+def ledger_of(node: RunningNode) -> int:
+    return sum(
+        path.stat().st_size
+        for suffix in ("", "-wal")
+        if (path := node.ledger.with_name(node.ledger.name + suffix)).exists()
+    )
+
+
+def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
+    """The honest one works for ``seconds``, beside ``attack``; ``None``: alone."""
+    before = memory_of(node.pid), ledger_of(node), node.log.stat().st_size
+    other = None if attack is None else start(node, attack, MALLORY, seconds + 1.0)
+    seen = result(start(node, "honest", ALICE, seconds), seconds * 3 + 60)
+    told = {} if other is None else result(other, seconds * 3 + 60)
+    waits = sorted(seen["waits"]) or [float("inf")]
+    return Seen(
+        attack or "quiet",
+        waits[len(waits) // 2],
+        waits[min(len(waits) - 1, len(waits) * 99 // 100)],
+        len(seen["waits"]),
+        tuple(seen["refused"]),
+        memory_of(node.pid) - before[0],
+        ledger_of(node) - before[1],
+        node.log.stat().st_size - before[2],
+        seconds,
+        told,
+    )
