@@ -669,6 +669,8 @@ _CHANGES_WHO_LACKS: Final = (
     ev.QuotasConfigured,
     ev.QuotaOverridden,
     ev.QuotaOverrideRemoved,
+    ev.GroupQuotaOverridden,
+    ev.GroupQuotaOverrideRemoved,
     ev.GroupsChanged,
     ev.LeaseGranted,
     ev.ClaimMoved,
