@@ -78,7 +78,9 @@ export class LeaseToolbarItem extends ViewWidget {
       )
     );
     const left = bar.clientWidth - PADDING - others - least;
-    const given = inMenu
+    // What counts down is seen, whatever else has to go for that while.
+    const mustShow = inMenu || button.dataset.warned === 'true';
+    const given = mustShow
       ? words.offsetWidth
       : Math.min(words.offsetWidth, left);
     const isShown = given >= Math.min(LEAST_WORDS, words.offsetWidth);
