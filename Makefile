@@ -13,6 +13,7 @@
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
+#   make hostile     one user does his worst: what does another one notice? (as root, 2 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
@@ -55,7 +56,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn bench-ui replay pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn hostile bench-ui replay pictures lint ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -228,6 +229,9 @@ soak: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \
 		--json build/fuzz.json
+
+hostile: $(VENV)/.dev
+	$(BIN)/python benchmarks/hostile.py --json build/hostile.json
 
 churn: $(VENV)/.dev
 	$(BIN)/python benchmarks/churn.py --minutes $(CHURN_MINUTES) --json build/churn.json

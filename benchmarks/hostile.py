@@ -52,6 +52,7 @@ def main() -> int:
     bar = max(5 * quiet, 0.05 if quiet < 0.01 else 0.0, control)
     bad = [s for s in seen[2:] if s.p99 > bar or s.refused or s.memory > 64 * MIB]
     if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(
             json.dumps([s.__dict__ if hasattr(s, "__dict__") else {} for s in seen])
         )
