@@ -214,6 +214,11 @@ def play(story: Story, socket: str, notebooks: list[Notebook]) -> None:
     story.tell(again.who, f"got {back}")
     story.check(back == second, "the GPU that only alice's second notebook held is bob's now")
     compare.run(WORK)
+    wait_until("alice's place in the queue", lambda: place_of(node, "alice"))
+    story.tell(compare.who, "its next cell uses torch, and asks again")
+    again.run("%gpushare release")
+    again.result()
+    story.tell(again.who, "%gpushare release")
     story.check("64, 64" in compare.result(), "the notebook that released kept its variables")
 
     for notebook in notebooks:

@@ -91,6 +91,8 @@ WORDS: Final = {
     "GpuRemoved": "GPU gone",
     "GpuLost": "GPU lost",
     "GpuRestored": "GPU works again",
+    "GpuTakenOut": "GPU taken out of service",
+    "GpuPutBack": "GPU back in service",
     "QuotaOverridden": "quota set",
     "QuotaOverrideRemoved": "configured quota again",
     "GroupQuotaOverridden": "quota of a group set",

@@ -11,12 +11,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from tornado import web
 from tornado.httpserver import HTTPServer
 
+from .fairness import Purse
+
 #: Connections at once; of more, the oldest goes.
 MOST: Final = 64
 #: Seconds in which a request must have come.
 _PATIENCE: Final = 5.0
-#: Seconds for which one answer is good.
-FRESH: Final = 1.0
+#: Answers that are made a second, and at once; whoever asks for more gets the last one again.
+PER_SECOND: Final = 5.0
+AT_ONCE: Final = 50
 
 
 class _FewAtOnce(HTTPServer):
@@ -48,14 +51,15 @@ class _Metrics(web.RequestHandler):
 def serve(registry: CollectorRegistry, address: str, port: int) -> HTTPServer:
     """Answer ``http://address:port/metrics`` until ``stop()``. Raises :class:`OSError`."""
     clock = asyncio.get_running_loop().time
-    known: tuple[float, bytes] = (-FRESH, b"")
+    purse, last = Purse(PER_SECOND, AT_ONCE, clock()), b""
 
     def text() -> bytes:
-        nonlocal known
+        nonlocal last
         now = clock()
-        if now >= known[0] + FRESH:
-            known = (now, generate_latest(registry))
-        return known[1]
+        if not last or purse.left(now) >= 1.0:
+            purse.spend(1.0, now)
+            last = generate_latest(registry)
+        return last
 
     pages = [(r"/(?:metrics)?", _Metrics, {"text": text})]
     server = _FewAtOnce(

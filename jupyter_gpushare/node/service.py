@@ -564,7 +564,8 @@ class Service:
         state, config = self._with_members(), self._manager.config
         if whose.environment is None:
             return group_quota(state, whose.group, config)
-        return environment_quota(state, EnvironmentName(whose.environment), config)
+        name = EnvironmentName(whose.environment)
+        return {**environment_quota(state, name, config), "seen": name in self._seen_names()}
 
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,

@@ -54,9 +54,14 @@ class Interrupt:
         return self._trace
 
     def _leaves_with(self, frame: FrameType) -> bool:
-        """Whether the line is a ``with`` that ends: Python hears no signal before its end."""
+        """Whether the line is a ``with`` that ends: Python hears no signal before its end.
+
+        Nor does it at a ``try:``, which does nothing and which an outer ``with`` does not guard.
+        """
         place = (frame, frame.f_lineno)
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if text.strip() == "try:":
+            return True
         if not text.lstrip().startswith("with "):
             return False
         if place in self._withs:

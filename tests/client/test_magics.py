@@ -124,7 +124,7 @@ def test_status_is_rich_in_a_notebook_and_marks_this_kernel(
 @pytest.mark.parametrize("time", ["20m30s", "20m 30s", "1230s", "20.5m"])
 def test_pin_takes_a_time_as_people_write_it(kernel: Kernel, time: str) -> None:
     kernel.ok("%gpushare request")
-    assert "keeps its GPU for 20 min" in kernel.ok(f"%gpushare pin {time}").plain()
+    assert "keeps its GPU for 21 min" in kernel.ok(f"%gpushare pin {time}").plain()
 
 
 def test_two_gpus_are_two(kernel: Kernel) -> None:

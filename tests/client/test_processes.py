@@ -572,7 +572,7 @@ tell(lease=lease(), visible=visible())
         assert task.process.stderr is not None
         said = task.process.stderr.readline()
         assert "maintenance" in said
-        assert "%gpushare request" in said
+        assert "Starting it again asks for a new one" in said
         task.go_on()
         after = task.hear()
         assert after["lease"] not in (None, before)

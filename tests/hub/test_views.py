@@ -624,7 +624,7 @@ def test_idle_time_and_lifted_limits() -> None:
     fields = {"idle": "7,5", "burst": "60GiB"}
     _form, wish = forms.read_quota(fields)
     assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB}
-    assert forms.wish_text(wish) == "idle GPUs taken after 7 min, limits lifted to 60 GiB"
+    assert forms.wish_text(wish) == "idle GPUs taken after 8 min, limits lifted to 60 GiB"
     own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB}
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
     assert (shown.idle, shown.burst) == ("7.5", "60GiB")

@@ -177,7 +177,7 @@ def test_decisions_are_timed_whether_they_are_written_or_not(tmp_path: Path, por
             one.call(Method.HEARTBEAT, lease=lease)
 
         def counted() -> dict[str, float] | None:
-            now = samples(port)  # an answer is good for a second
+            now = samples(port)
             return now if now[count % "no"] >= before[count % "no"] + 10 else None
 
         after = until(counted, "decisions are counted")

@@ -105,6 +105,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "kernel_id": "k",
         "environment": "e",
         "gpus": 1,
+        "gpu": "g",
         "reason": "r",
         "memory": 1,
         "rung": "driver",

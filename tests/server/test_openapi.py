@@ -117,6 +117,8 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
         assert set_now.pop("idle_timeout") is None
+        assert set_now.pop("own_burst_memory") is None
+        assert (set_now.pop("from_groups"), set_now.pop("seen")) == ([], False)
         (warning,) = set_now.pop("warnings")
         assert warning.startswith(f"Nobody is known by the name {name}:")
         assert set_now == {**wish, "groups": [], "source": "override", "used_gpus": 0}

@@ -30,7 +30,7 @@ def only_lease(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("named", [True, False], ids=["as JupyterLab asks", "without a name"])
 def test_the_path_of_a_kernels_lease(home: Home, named: bool) -> None:
-    """A session with a name gives the absolute path, one without it that under the root."""
+    """With a name or without, the server tells the kernel where the file is."""
     path = "sub folder/n\u00f6te.ipynb"
     write_notebook(home, path)
     server = home.serve()
@@ -38,7 +38,7 @@ def test_the_path_of_a_kernels_lease(home: Home, named: bool) -> None:
     kernel = server.start_kernel(path, **({} if named else {"name": None}))
     kernel.run(REQUEST)
     lease = only_lease(server)
-    assert lease["path"] == (str(home.work / path) if named else path)
+    assert lease["path"] == str(home.work / path)
     assert lease["name"] == "n\u00f6te.ipynb"
     # Either way it is the same file, and the session of the kernel says where under the root.
     assert (home.work / lease["path"]).samefile(home.work / path)
