@@ -50,7 +50,7 @@ test('the panel, the toolbar and the commands work in JupyterLab 4.2', async ({
   await notebook.result(0);
   await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
   const row = panel.lease('old.ipynb');
-  await expect(row).toContainText('Idle · GPU 0');
+  await expect(row).toContainText(/Idle for .* · GPU 0/);
   await row.getByRole('button', { name: 'Park the GPU of old.ipynb' }).click();
   await expect(toolbarItem(page)).toHaveText('Parked');
   await expect(
@@ -73,7 +73,7 @@ test('the panel, the toolbar and the commands work in JupyterLab 4.2', async ({
   await form.getByLabel('GPUs', { exact: true }).fill('2');
   await form.getByRole('button', { name: 'Request' }).click();
   // As much memory as the notebook has asked for before.
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 4 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 4 GiB each · Idle');
 
   await execute(page, 'gpushare:show-history');
   await expect(page.locator('.jp-gpushare-page:visible')).toContainText(

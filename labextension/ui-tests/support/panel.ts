@@ -40,7 +40,10 @@ export class GpuPanel {
   }
 
   lease(name: string): Locator {
-    return this.leases.filter({ hasText: name });
+    // By its title: a row may also name whom it shares a GPU with.
+    return this.leases.filter({
+      has: this.root.page().locator('.jp-gpushare-row-title', { hasText: name })
+    });
   }
 
   gpu(index: number): Locator {

@@ -48,7 +48,7 @@ test('a form asks for GPUs; parked and resumed in the panel; nothing is written 
   await shoot(page, 'request');
   await form.getByRole('button', { name: 'Request' }).click();
   await expect(toast(page, 'asks.ipynb: This kernel now holds')).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each · Idle');
 
   const row = panel.lease('asks.ipynb');
   await row.getByRole('button', { name: 'Park the GPU of asks.ipynb' }).click();
@@ -61,7 +61,7 @@ test('a form asks for GPUs; parked and resumed in the panel; nothing is written 
     .getByRole('button', { name: 'Resume the GPU of asks.ipynb' })
     .click();
   await expect(toast(page, /holds .* again/)).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each · Idle');
 
   // The document is as it was, and the next cell is the second one.
   await execute(page, 'docmanager:save');

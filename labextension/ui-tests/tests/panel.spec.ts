@@ -34,7 +34,7 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await notebook.result(0);
 
-  await expect(panel.lease('train.ipynb')).toContainText('Idle · GPU 0');
+  await expect(panel.lease('train.ipynb')).toContainText(/Idle for .* · GPU 0/);
   await panel.expectGpus('1 of 2');
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
   await expect(statusItem(page)).toContainText('1/2');

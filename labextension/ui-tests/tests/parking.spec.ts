@@ -37,7 +37,7 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   await alices.result(0);
   const panel = await GpuPanel.open(page);
   const row = panel.lease('lunch.ipynb');
-  await expect(row).toContainText('Idle · GPU 0');
+  await expect(row).toContainText(/Idle for .* · GPU 0/);
   await expect(row).not.toContainText('Parked in');
 
   const bobs = await labOf(gpushare.bob);
