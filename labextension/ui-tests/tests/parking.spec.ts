@@ -50,6 +50,7 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
     '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-gpushare-countdown'
   );
   await expect(countdown).toHaveText(/^Parked in \d+ s$/);
+  await expect(countdown).toBeVisible();
   const left = async (): Promise<number> =>
     Number(/\d+/.exec(await countdown.innerText())?.[0]);
   const first = await left();
