@@ -300,6 +300,9 @@ class Storm:
         while boot() < calm:
             self._keep_going()
             time.sleep(0.02)  # between two looks at processes that have no event for it
+        # An order whose sender had given up may have been carried out after it was taken back.
+        for gpu in self.gpus:
+            until(lambda gpu=gpu: self._admin(Method.GPU_RESUME, gpu=gpu), f"{gpu} is in service")
         if self.plan.tenants:
             self._call_tenants()
 
