@@ -43,9 +43,9 @@ class GpuDrainApp(Verb):
     name = "jupyter-gpushare-gpu-drain"
     arguments = "GPU..."
     description = """Take GPUs out of service (administrators), each named by its index or UUID.
-    They take nothing new from now on. What computes there goes on until it ends; idle kernels
-    are asked to give theirs back, and go on elsewhere where they can. Who waits reads the
-    reason. It lasts until `jupyter gpushare gpu resume`, also over restarts."""
+    They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
+    are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
+    stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
     flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
     aliases: ClassVar[Any] = {**Verb.aliases, "reason": "GpuDrainApp.reason"}
     examples = """
@@ -70,7 +70,7 @@ class GpuResumeApp(Verb):
     name = "jupyter-gpushare-gpu-resume"
     arguments = "GPU..."
     description = """Put GPUs back into service (administrators), each named by its index or
-    UUID. Who waits for one gets it at once."""
+    UUID. The first in line gets them at once."""
     flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def run(self, arguments: list[str]) -> int:

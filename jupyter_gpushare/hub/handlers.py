@@ -121,7 +121,7 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         except (web.HTTPError, TimeoutError) as error:
             raise Refusal(NodeProblem("unavailable", HUB_AWAY)) from error
         if model is None:
-            # Who shows a token that the Hub does not know is a program, and has no login to do.
+            # A client with a token that the Hub does not know is a program: it cannot log in.
             shows = bool(self.hub_auth.get_token(self, in_cookie=False))
             if self.sends_to_login and not shows and self.request.method in ("GET", "HEAD"):
                 self.redirect(self.get_login_url())

@@ -20,6 +20,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -173,14 +174,12 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 # -- the ledger ------------------------------------------------------------------------------
 
 
-class Reads:
-    """What can be read of a ledger by whoever has it open: see :meth:`_reading`."""
+class Reads(ABC):
+    """What can be read of a ledger through an open connection, the writer's or a reader's."""
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    @abstractmethod
+    def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """An open connection. Raises :class:`LedgerError` for what goes wrong with it."""
-        raise NotImplementedError
-        yield
 
     def history(self, environment: str | None, limit: int) -> list[Record]:
         """The newest ``limit`` records, newest first, of one environment or (``None``) of all.

@@ -1,7 +1,7 @@
 """Readings of the ledger for people: beside its writer, by turns, and no more often than needed.
 
-One thread reads, of each owner one thing at a time, so who asks for much waits for it alone.
-Whoever asks the same meanwhile, or a moment later, gets the same answer.
+One thread reads one thing of each owner in turn. An owner who asks for much makes nobody else wait.
+The same question, asked meanwhile or a moment later, gets the same answer.
 """
 
 from __future__ import annotations

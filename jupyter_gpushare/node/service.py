@@ -102,7 +102,7 @@ _RECALLED = 20_000
 
 
 #: Whose quota is doubted, where it is nobody's in particular.
-_NOBODYS: Final = "Who has no quota of their own"
+_NOBODYS: Final = "A user without a quota of their own"
 _MEMBER: Final = "A member of the group {}"
 
 

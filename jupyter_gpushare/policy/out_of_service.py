@@ -1,8 +1,9 @@
 """GPUs that an admin took out of service: they take nothing new, and empty.
 
-Nobody is granted anything there, no reservation grows and no limit is lifted; what computes goes
-on until it ends. Who is idle there is asked to leave nothing behind (:mod:`.parking`), and goes
-on elsewhere if its memory can be moved. Such a GPU comes back, so a request that needs it waits.
+Nobody is granted anything there, no reservation grows and no limit is lifted. A task that
+computes goes on until it ends. An idle task is asked to leave nothing behind (:mod:`.parking`),
+and gets another GPU if its memory can be moved. The GPU comes back, so a request that needs it
+waits.
 """
 
 from __future__ import annotations

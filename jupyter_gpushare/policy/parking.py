@@ -10,7 +10,7 @@ work for less than ``busy_utilisation`` of the time. A GPU that is only kept war
 is idle. A parked task that left something on its GPUs is asked again, to give
 that too, when somebody needs it.
 
-Who is on a GPU that is out of service is asked as soon as it is idle, to leave nothing there.
+A task on a GPU that is out of service is asked as soon as it is idle. It must leave nothing there.
 """
 
 from __future__ import annotations

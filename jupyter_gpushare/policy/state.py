@@ -320,8 +320,8 @@ class State:
     def is_held_up(self, lease: Lease) -> bool:
         """Whether nothing that others give back could help this waiting request.
 
-        A parked task waits for what it gave back itself to be really free. Who needs GPUs
-        that are out of service, or do not work, waits for those.
+        A parked task waits until the memory that it gave back is really free. A request that needs
+        GPUs that are out of service, or do not work, waits for those.
         """
         if lease.phase is LeasePhase.PARKED and any(
             (lease.id, part.gpu) in self.draining for part in lease.allocations

@@ -53,9 +53,9 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
         with node.client("bob-token") as bob:  # by the default quota
             assert [gpu["memory"] for gpu in bob.request()["gpus"]] == [24 * GIB]
         (of_default, *of_ada) = root.call(Method.QUOTA_LIST)["warnings"]
-        assert of_default.startswith("Who has no quota of their own may have 500 GiB on each")
+        assert of_default.startswith("A user without a quota of their own may have 500 GiB on each")
         assert [text[:3] for text in of_ada] == ["ada", "ada"]
-    assert "Who has no quota of their own may have 500 GiB" in node.log.read_text()
+    assert "A user without a quota of their own may have 500 GiB" in node.log.read_text()
 
 
 def test_a_quota_for_a_name_that_nobody_has_is_said(tmp_path: Path) -> None:
