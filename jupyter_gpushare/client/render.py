@@ -8,6 +8,7 @@ from elsewhere. Text keeps control characters out of terminals.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
@@ -307,12 +308,17 @@ def away_line(left: float, seconds: float) -> str:
 def notice_html(text: str, *, good: bool) -> str:
     """One sentence in a box."""
     state = _State("✓", "", _GOOD) if good else _State("▲", "", _WARN)
-    return _box(f"{_icon(state)} {escape(plain(text, 4000))}", state.colour)
+    return _box(f"{_icon(state)} {_prose(plain(text, 4000))}", state.colour)
 
 
 def note_html(text: str) -> str:
     """A line that only informs."""
-    return f'<div style="color:{_MUTED}">{escape(plain(text))}</div>'
+    return f'<div style="color:{_MUTED}">{_prose(plain(text))}</div>'
+
+
+def _prose(text: str) -> str:
+    """HTML of a sentence; what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _box(inner: str, colour: str) -> str:

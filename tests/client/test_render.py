@@ -587,3 +587,9 @@ def test_whose_turn_it_is_on_a_gpu() -> None:
     document = status(gpus=[gpu(index=0)], leases=[{**lease(), **here[0]}])
     assert "it is the turn of alice" in render.status_text(document)
     assert "it is the turn of alice" in render.status_html(document)
+
+
+def test_what_is_to_be_typed_is_code_in_a_notebook() -> None:
+    shown = render.notice_html("It lasts until `%gpushare release` <or> its end.", good=True)
+    assert "<code>%gpushare release</code> &lt;or&gt; its end." in shown
+    assert "<code>%gpushare resume</code>" in render.note_html("Run `%gpushare resume`.")
