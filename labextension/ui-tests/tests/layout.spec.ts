@@ -21,8 +21,7 @@ test('three leases, the queue and both GPUs are seen at once at 1360×900', asyn
   }
   await expect(panel.section('queue')).toBeInViewport({ ratio: 1 });
   await expect(panel.gpu(0)).toBeInViewport({ ratio: 1 });
-  // With a note of whom each notebook shares its GPU with, a part of the last card is below.
-  await expect(panel.gpu(1)).toBeInViewport({ ratio: 0.7 });
+  await expect(panel.gpu(1)).toBeInViewport({ ratio: 1 });
   await shoot(page, 'layout-1360');
   await expectAccessible(page, '.jp-gpushare-panel');
 
