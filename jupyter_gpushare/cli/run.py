@@ -24,7 +24,9 @@ from typing import Any, ClassVar
 
 from traitlets import Bool, Enum, Integer, Unicode
 
+from ..client.display import TerminalDisplay
 from ..client.errors import GpuShareError
+from ..client.grant import Grant, read_grant
 from ..client.session import Link, Session
 from ..client.settings import read_settings, read_token
 from ..protocol import names
@@ -197,8 +199,8 @@ class _Lease:
             on_lost=self._ended,
             on_notice=self._noticed,
         )
-        self._grant: Mapping[str, Any] = {}
-        self._ended_by_us = False
+        self._grant: Grant | None = None
+        self._secret = ""
         self._watch: int | None = None  # pidfd of the command
         with _refusing():
             self._session.open(read_settings(os.environ).answer_timeout)
@@ -209,38 +211,43 @@ class _Lease:
         Raises `Refused`; `_Signalled`.
         """
         request = {**request, "request_id": f"run-{os.getpid()}-{time.monotonic_ns()}"}
-        line, begun = _WaitingLine(), time.monotonic()
+        shown, last, granted = TerminalDisplay(sys.stderr), dict[str, Any](), None
 
-        def waiting() -> None:
+        def heed_signals() -> None:
             if (number := self._signals.wait(0.0)) is not None:
                 raise _Signalled(number)
-            line.tick(time.monotonic() - begun)
+
+        def waiting() -> None:
+            heed_signals()
+            if last:
+                shown.update(last)
 
         def away(left: float) -> None:
-            line.say("waiting for the node manager, which is away")
-            waiting()
+            heed_signals()
+            shown.away(left)
 
         try:
             with _refusing():
-                self._grant = self._session.request(
-                    request, line.show, waiting, timeout or 0.0, away
-                )
+                result = self._session.request(request, last.update, waiting, timeout or 0.0, away)
+                self._grant, self._secret = read_grant(result), str(result["secret"])
+            granted = f"Granted: {self._grant.words}."
         except Refused as error:
             if error.reason == Reason.TIMED_OUT.value and timeout:
                 sentence = f"No GPU was free within {duration(timeout)}."
                 raise Refused(sentence, error.reason) from error
             raise
         finally:
-            line.end()
+            shown.done(granted)
 
     def hold(self, program: str, arguments: list[str]) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
+        assert self._grant is not None
         environ = {
             **os.environ,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(gpu["uuid"] for gpu in self._grant["gpus"]),
-            names.LEASE: self._grant["lease"],
-            names.SECRET: self._grant["secret"],
+            "CUDA_VISIBLE_DEVICES": self._grant.visible_devices,
+            names.LEASE: self._grant.lease,
+            names.SECRET: self._secret,
             names.SOCKET: self._session.path,
         }
         try:
@@ -256,7 +263,7 @@ class _Lease:
             print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
             return 126
         watch = self._watch = os.pidfd_open(child)
-        if not self._session.holds(self._grant["lease"]):
+        if not self._session.holds(self._grant.lease):
             self._end_command()  # it was taken back before there was a command to end
         try:
             while True:
@@ -274,8 +281,7 @@ class _Lease:
 
     def close(self) -> None:
         """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
-        self._ended_by_us = True
-        lease = self._grant.get("lease")
+        lease = None if self._grant is None else self._grant.lease
         if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
             self._session.let_go(lease)
             with contextlib.suppress(GpuShareError):
@@ -285,13 +291,11 @@ class _Lease:
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, lease: str, message: str) -> None:
-        if not self._ended_by_us:
-            print(f"jupyter gpushare: the lease is lost: {clean(message)}", file=sys.stderr)
+        print(f"jupyter gpushare: the lease is lost: {clean(message)}", file=sys.stderr)
 
     def _noticed(self, message: Notification) -> None:
-        if message.notice is Notice.REVOKED and message.params.get("lease") == self._grant.get(
-            "lease"
-        ):
+        ours = self._grant is not None and message.params.get("lease") == self._grant.lease
+        if message.notice is Notice.REVOKED and ours:
             self._end_command()
 
     def _end_command(self) -> None:
@@ -349,39 +353,3 @@ class Signals:
         if typed_too and number == signal.SIGWINCH:
             return None  # a terminal's new size is no reason to leave
         return signal.Signals(number)
-
-
-class _WaitingLine:
-    """One line on stderr that says where we stand; rewritten in place on a terminal."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._shown = False
-        self._terminal = sys.stderr.isatty()
-
-    def show(self, queued: Mapping[str, Any]) -> None:
-        ahead = queued.get("ahead") or {}
-        text = f"waiting for GPUs: position {queued.get('position')}"
-        counts = [f"{ahead[word]} {word}" for word in ("interactive", "batch") if ahead.get(word)]
-        if counts:
-            text += f" (ahead: {', '.join(counts)})"
-        self.say(text)
-
-    def say(self, text: str) -> None:
-        """Another text, once."""
-        if text != self._text:
-            self._text = text
-            if not self._terminal:
-                print(f"jupyter gpushare: {text}", file=sys.stderr, flush=True)
-
-    def tick(self, waited: float) -> None:
-        """Rewrite the line with the time so far."""
-        if self._terminal and self._text:
-            self._shown = True
-            line = f"\rjupyter gpushare: {self._text}, {duration(waited)} so far\x1b[K"
-            print(line, end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            self._shown = False
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

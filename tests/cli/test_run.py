@@ -63,7 +63,7 @@ def waits(process: subprocess.Popen[str]) -> str:
     """The first line it says while it waits."""
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert "waiting for GPUs" in line, line
+    assert "Waiting for GPUs" in line, line
     return line
 
 
