@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from traitlets import Unicode
 
+from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import connect
 from .status import health
@@ -22,8 +23,6 @@ class GpuListApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
-        from ..protocol.messages import Method
-
         with connect() as node:
             gpus = node.call(Method.STATUS)["gpus"]
         if self.json:
@@ -37,33 +36,6 @@ class GpuListApp(Verb):
         return 0
 
 
-class GpuDrainApp(Verb):
-    """Take GPUs out of service."""
-
-    name = "jupyter-gpushare-gpu-drain"
-    arguments = "GPU..."
-    description = """Take GPUs out of service (administrators), each named by its index or UUID.
-    They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
-    are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
-    stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
-    aliases: ClassVar[Any] = {**Verb.aliases, "reason": "GpuDrainApp.reason"}
-    examples = """
-    jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
-    """
-
-    reason = Unicode("", help="Why, for everybody who waits.").tag(config=True)
-
-    def run(self, arguments: list[str]) -> int:
-        if not arguments:
-            raise UsageError("drain which GPU? `jupyter gpushare gpu list` lists them.")
-        if not self.reason.strip():
-            raise UsageError('say why, who waits reads it: --reason "its fan is replaced"')
-        from ..protocol.messages import Method
-
-        return _each(self, arguments, Method.GPU_DRAIN, reason=self.reason)
-
-
 class GpuResumeApp(Verb):
     """Put GPUs back into service."""
 
@@ -74,11 +46,43 @@ class GpuResumeApp(Verb):
     flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def run(self, arguments: list[str]) -> int:
-        if not arguments:
-            raise UsageError("put back which GPU? `jupyter gpushare gpu list` lists them.")
-        from ..protocol.messages import Method
+        return self.call_each(arguments, Method.GPU_RESUME)
 
-        return _each(self, arguments, Method.GPU_RESUME)
+    def call_each(self, named: list[str], method: Method, **params: Any) -> int:
+        """Call ``method`` for each of these GPUs, and print whether it is in service then."""
+        if not named:
+            raise UsageError("which GPU? `jupyter gpushare gpu list` lists them.")
+        done = []
+        with connect() as node:
+            gpus = node.call(Method.STATUS)["gpus"]
+            for name, uuid in [(name, _uuid(name, gpus)) for name in named]:
+                done.append(node.call(method, gpu=uuid, **params))
+                if not self.json:
+                    print(f"GPU {name}: {_service(**done[-1])}")
+        if self.json:
+            self.print_json({"gpus": done})
+        return 0
+
+
+class GpuDrainApp(GpuResumeApp):
+    """Take GPUs out of service."""
+
+    name = "jupyter-gpushare-gpu-drain"
+    description = """Take GPUs out of service (administrators), each named by its index or UUID.
+    They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
+    are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
+    stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
+    aliases: ClassVar[Any] = {**Verb.aliases, "reason": "GpuDrainApp.reason"}
+    examples = """
+    jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
+    """
+
+    reason = Unicode("", help="Why, for everybody who waits.").tag(config=True)
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments and not self.reason.strip():
+            raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
+        return self.call_each(arguments, Method.GPU_DRAIN, reason=self.reason)
 
 
 class GpuApp(GpuListApp):
@@ -99,28 +103,11 @@ class GpuApp(GpuListApp):
         return super().run(arguments)
 
 
-def _each(verb: Verb, named: list[str], method: Any, **more: Any) -> int:
-    from ..protocol.messages import Method
-
-    done = []
-    with connect() as node:
-        gpus = node.call(Method.STATUS)["gpus"]
-        uuids = [_uuid(name, gpus) for name in named]
-        for name, uuid in zip(named, uuids, strict=True):
-            answer = node.call(method, gpu=uuid, **more)
-            done.append(answer)
-            if not verb.json:
-                already = "" if answer["changed"] else " already"
-                print(f"GPU {name}: {_service(answer['out_of_service'], already)}")
-    if verb.json:
-        verb.print_json({"gpus": done})
-    return 0
-
-
-def _service(out: dict[str, Any] | None, already: str) -> str:
-    if out is None:
+def _service(out_of_service: dict[str, Any] | None, changed: bool, **_: Any) -> str:
+    already = "" if changed else " already"
+    if out_of_service is None:
         return f"in service{already}"
-    left = out["leases"]
+    left = out_of_service["leases"]
     there = {0: "empty", 1: "1 lease is still there"}.get(left, f"{left} leases are still there")
     return f"out of service{already}, {there}"
 

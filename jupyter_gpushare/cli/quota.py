@@ -84,6 +84,13 @@ class Whose(Verb):
     """A verb about one quota: an environment's, a group's, or the default one."""
 
     arguments = "[ENVIRONMENT]"
+    flags: ClassVar[Any] = {
+        **Verb.flags,
+        **JSON_FLAG,
+        "default": ({"Whose": {"everybody": True}}, "The quota of all who have no other."),
+    }
+    aliases: ClassVar[Any] = {**Verb.aliases, "group": "Whose.group"}
+
     group = Unicode(
         None, allow_none=True, help="The group whose quota is meant, not an environment's."
     ).tag(config=True)
@@ -103,6 +110,15 @@ class Whose(Verb):
         if self.everybody:
             return "(everybody else)", {"default": True}
         return arguments[0], {"environment": arguments[0]}
+
+    def show(self, said: str, quota: dict[str, Any]) -> int:
+        """Print what it is now."""
+        if self.json:
+            self.print_json(quota)
+        else:
+            print(quota_table([(said, quota)]))
+        warn(quota)
+        return 0
 
 
 class QuotaListApp(Verb):
@@ -136,17 +152,14 @@ class QuotaSetApp(Whose):
     (administrators). It holds from now on: leases that are over it stay, new ones are refused. What
     is left out stays as it is now."""
     flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
+        **Whose.flags,
         "no-budget": ({"QuotaSetApp": {"no_budget": True}}, "Do not limit its GPU-hours."),
-        "default": ({"QuotaSetApp": {"everybody": True}}, "The quota of who has no other."),
     }
     aliases: ClassVar[Any] = {
-        **Verb.aliases,
+        **Whose.aliases,
         "gpus": "QuotaSetApp.gpus",
         "memory": "QuotaSetApp.memory",
         "weight": "QuotaSetApp.weight",
-        "group": "QuotaSetApp.group",
         "gpu-hours": "QuotaSetApp.gpu_hours",
         "per": "QuotaSetApp.per",
         "idle-timeout": "QuotaSetApp.idle_timeout",
@@ -223,12 +236,7 @@ class QuotaSetApp(Whose):
             elif self.memory is not None:
                 named["memory"] = self.memory
             quota = node.call(Method.QUOTA_SET, **whose, **named)
-        if self.json:
-            self.print_json(quota)
-        else:
-            print(quota_table([(said, quota)]))
-        warn(quota)
-        return 0
+        return self.show(said, quota)
 
 
 class QuotaUnsetApp(Whose):
@@ -237,12 +245,6 @@ class QuotaUnsetApp(Whose):
     name = "jupyter-gpushare-quota-unset"
     description = """Forget the quota that was set for an environment, a group or everybody else:
     the configured one counts again (administrators)."""
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
-        "default": ({"QuotaUnsetApp": {"everybody": True}}, "The quota of who has no other."),
-    }
-    aliases: ClassVar[Any] = {**Verb.aliases, "group": "QuotaUnsetApp.group"}
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
@@ -250,11 +252,7 @@ class QuotaUnsetApp(Whose):
 
         with connect() as node:
             quota = node.call(Method.QUOTA_UNSET, **whose)
-        if self.json:
-            self.print_json(quota)
-        else:
-            print(quota_table([(said, quota)]))
-        return 0
+        return self.show(said, quota)
 
 
 class QuotaApp(QuotaListApp):
