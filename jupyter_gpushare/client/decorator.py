@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from .acquire import broker
@@ -45,9 +45,8 @@ def gpu(
     generators, which hold it from their first item to their end.
     """
     needs = Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)
-    if function is None:
-        return functools.partial(_decorate, needs)
-    return _decorate(needs, function)
+    decorate = functools.partial(_decorate, needs)
+    return decorate if function is None else decorate(function)
 
 
 def _decorate(needs: Needs, function: Any) -> Any:
@@ -55,61 +54,44 @@ def _decorate(needs: Needs, function: Any) -> Any:
         return type(function)(_decorate(needs, function.__func__))
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"@gpu holds a GPU for calls of a function, and {function!r} is none.")
-    if inspect.isasyncgenfunction(function):
-        return _of_async_generator(needs, function)
-    if inspect.iscoroutinefunction(function):
-        return _of_coroutine(needs, function)
-    if inspect.isgeneratorfunction(function):
-        return _of_generator(needs, function)
+    return functools.wraps(function)(_holding(needs, function))
 
-    @functools.wraps(function)
-    def wrapper(*arguments: Any, **named: Any) -> Any:
+
+def _holding(needs: Needs, function: Any) -> Callable[..., Any]:
+    """A function of the same kind that holds a lease while ``function`` runs."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
         with hold(needs):
             return function(*arguments, **named)
 
-    return wrapper
-
-
-def _of_generator(needs: Needs, function: Any) -> Any:
-    @functools.wraps(function)
-    def wrapper(*arguments: Any, **named: Any) -> Any:
+    def generator(*arguments: Any, **named: Any) -> Any:
         with hold(needs):
             return (yield from function(*arguments, **named))
 
-    return wrapper
-
-
-def _of_coroutine(needs: Needs, function: Any) -> Any:
-    @functools.wraps(function)
-    async def wrapper(*arguments: Any, **named: Any) -> Any:
+    async def coroutine(*arguments: Any, **named: Any) -> Any:
         async with _hold(needs):
             return await function(*arguments, **named)
 
-    return wrapper
+    async def async_generator(*arguments: Any, **named: Any) -> Any:
+        async with _hold(needs), aclosing(function(*arguments, **named)) as inner:
+            step = anext(inner)
+            while True:
+                try:
+                    item = await step
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = inner.asend((yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it is the function's to handle
+                    step = inner.athrow(error)
 
-
-def _of_async_generator(needs: Needs, function: Any) -> Any:
-    @functools.wraps(function)
-    async def wrapper(*arguments: Any, **named: Any) -> Any:
-        async with _hold(needs):
-            inner = function(*arguments, **named)
-            try:
-                item = await anext(inner)
-                while True:
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - it is the function's to handle
-                        item = await inner.athrow(error)
-                    else:
-                        item = await inner.asend(sent)
-            except StopAsyncIteration:
-                return
-            finally:
-                await inner.aclose()
-
-    return wrapper
+    if inspect.isasyncgenfunction(function):
+        return async_generator
+    if inspect.iscoroutinefunction(function):
+        return coroutine
+    return generator if inspect.isgeneratorfunction(function) else call
 
 
 @asynccontextmanager
