@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from ..protocol.messages import Method, Notice, Notification
 from ..protocol.notebook import Notebook
 from . import display
 from .adapters import registry
+from .again import AskingAgain
 from .blocks import Blocks
 from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .frameworks import Frameworks, is_live
@@ -99,8 +101,8 @@ class Broker:
         self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
         self._cancelled: Callable[[], bool] | None = None  # for the wait under `Holding.lock`
         self.blocks = Blocks(self)
+        self.again = AskingAgain(self, self._frameworks, self._say)
         self._announces = True  # once a process
-        self._told_cuda_goes_on = False  # once a lease
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
         self._parent_secret = environ.get(names.SECRET)
@@ -142,13 +144,18 @@ class Broker:
             self._found = find_socket(self._environ)
         return self._found is not None and not self._deserted
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether there is a node manager to ask, and the user has not hidden the GPUs."""
+        return self.configured and not self._holding.visible.hidden_by_user
+
     def before_framework(self, module: str) -> None:
         """Called before a framework's module runs; may wait in the queue.
 
         Raises :class:`GpuShareError` only with ``fallback = "error"``, and
         :class:`KeyboardInterrupt` when the user leaves the queue.
         """
-        if not self.configured or self._holding.visible.hidden_by_user:
+        if not self.may_ask:
             return
         adapter = self._frameworks.find(module)
         if adapter is None:
@@ -169,7 +176,7 @@ class Broker:
             return
         self._frameworks.add(module, adapter, loaded)
         if self._late(adapter):
-            adapter.first_use(loaded, lambda: self._at_first_use(module), self.expected)
+            adapter.first_use(loaded, partial(self.again.at_first_use, module), self.expected)
         else:
             adapter.after(loaded, self._grant_for(adapter))
             if self.standing is Standing.HELD:
@@ -184,53 +191,11 @@ class Broker:
             and self.settings.acquire is Acquire.FIRST_USE
         )
 
-    def _at_first_use(self, module: str) -> Grant | None:
-        return self.ensure(f"first use of {module}")
-
-    @property
-    def asks_again(self) -> tuple[Acquire, Sequence[str]] | None:
-        """When a GPU that was given back is asked for again, and by which frameworks' use.
-
-        ``None``: not by itself.
-        """
-        names = self._frameworks.names(late=False)
-        if not names or self.standing not in (Standing.FREE, Standing.LOST):
-            return None
-        if not self.configured or self._holding.visible.hidden_by_user:
-            return None
-        if self._ask_as_known().gpus == 0:
-            return None
-        if self.settings.acquire is Acquire.FIRST_USE:
-            names = self._frameworks.names(late=True)
-        return (Acquire.IMPORT, names) if names else (Acquire.FIRST_USE, ())
-
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
-        """A cell is about to run, and ``used`` says which framework of some it uses.
-
-        Where a GPU was given back, the cell has one again first, as the first import had. Waits
-        visibly; raises nothing. Ctrl-C bars the cell (`barred` says why).
-        """
-        asks = self.asks_again
-        framework = used(asks[1]) if asks is not None and asks[1] else None
-        if framework is None:
-            return
-        if cuda_started():
-            if not self._told_cuda_goes_on:
-                self._told_cuda_goes_on = True
-                self._say(
-                    f"This cell uses {framework} without a lease: this kernel's GPUs were given "
-                    "back, and CUDA runs on in it. `%gpushare request` asks for GPUs again; if "
-                    "they are others, restart the kernel."
-                )
-            return
-        try:
-            self.ensure(f"use of {framework}")
-        except KeyboardInterrupt:
-            self._stopped[threading.get_ident()] = (
-                "You stopped waiting for a GPU, so this cell was not run."
-            )
-        except GpuShareError as error:
-            self._stopped[threading.get_ident()] = f"{error} This cell was not run."
+        """A cell is about to run: see `AskingAgain.before_cell`. Ctrl-C bars the cell."""
+        why = self.again.before_cell(used)
+        if why is not None:
+            self._stopped[threading.get_ident()] = why
 
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
@@ -244,7 +209,7 @@ class Broker:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
-        gpus = self._ask_as_known().gpus
+        gpus = self.ask_as_known().gpus
         wanted = 1 if gpus is None else gpus
         return wanted if isinstance(allowed, int) and wanted <= allowed else 0
 
@@ -296,9 +261,10 @@ class Broker:
         A notebook's wishes are those that are saved now: its Jupyter server is asked.
         """
         self._notebook = ask_server(self._environ) or self._notebook
-        return self._ask_as_known()
+        return self.ask_as_known()
 
-    def _ask_as_known(self) -> Ask:
+    def ask_as_known(self) -> Ask:
+        """The same without asking that server: what is known is enough."""
         return self._asked.over(self.settings.ask)
 
     def set_ask(self, ask: Ask) -> None:
@@ -351,13 +317,8 @@ class Broker:
         Raises :class:`GpuShareError`.
         """
         state = self._giving.release()
-        self._watch_first_use()
+        self.again.given_back()
         return state
-
-    def _watch_first_use(self) -> None:
-        """The GPUs were given back: whoever starts CUDA now asks for them first."""
-        if self.asks_again is not None and not cuda_started():
-            self._frameworks.catch_first_use(self._at_first_use, self.expected)
 
     def park(self) -> Given | None:
         """Give the GPUs back and keep the variables; ``None``: there is nothing to give.
@@ -535,7 +496,7 @@ class Broker:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self._request(self._ask_as_known())
+            return self._request(self.ask_as_known())
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
         self._tell_frameworks()
@@ -689,7 +650,7 @@ class Broker:
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
                 f"lease. For more GPUs {more}."
             )
-        self._told_cuda_goes_on = False
+        self.again.granted()
         return grant
 
     def _settle_in(self, grant: Grant) -> None:
@@ -786,9 +747,9 @@ class Broker:
             )
         else:
             again = "Starting it again asks for a new one."
-            what = display.advice(display.asks_again_words(self.asks_again), again)
+            what = display.advice(self.again.words, again)
         self._say(f"The GPU lease of this process has ended: {message} {what}")
-        self._watch_first_use()
+        self.again.given_back()
 
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""

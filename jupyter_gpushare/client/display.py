@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from . import render
-from .settings import Acquire
 
 _QUICK: Final = 0.3  # seconds that nobody needs to be told about
 _REFRESH: Final = 1.0  # seconds between two updates that only count the time
@@ -61,16 +60,6 @@ def advice(magic: str, program: str) -> str:
     """What to do, for one who has our magics, or for a program, which has none."""
     lines = getattr(getattr(running_shell(), "magics_manager", None), "magics", {})
     return magic if "gpushare" in lines.get("line", {}) else program
-
-
-def asks_again_words(asks: tuple[Acquire, Sequence[str]] | None) -> str:
-    """When a kernel asks for a GPU again (`Broker.asks_again`)."""
-    if asks is None:
-        return "Cells run without a GPU until `%gpushare request` or the import of a framework."
-    when, frameworks = asks
-    if when is Acquire.FIRST_USE:
-        return "The next start of CUDA asks for a GPU again."
-    return f"The next cell that uses {' or '.join(frameworks)} asks for a GPU again."
 
 
 class Voice:

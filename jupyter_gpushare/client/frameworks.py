@@ -65,12 +65,12 @@ class Frameworks:
             except Exception as error:  # noqa: BLE001 - not worth the user's program
                 self._say(f"The adapter for {module} could not watch its first use: {error!r}")
 
-    def names(self, *, late: bool) -> Sequence[str]:
-        """The loaded ones that cells may use; ``late``: without those that ask when CUDA starts."""
+    def names(self, *, late_too: bool = True) -> Sequence[str]:
+        """The loaded ones; without ``late_too``: but those that can ask when they start CUDA."""
         return [
             module
             for module, adapter, _ in self._loaded()
-            if not (late and adapter.catches_first_use)
+            if late_too or not adapter.catches_first_use
         ]
 
     def look_around(self) -> None:

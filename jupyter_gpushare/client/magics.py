@@ -273,22 +273,20 @@ class GpuShareMagics(Magics):
     def _release(self, words: list[str]) -> None:
         _nothing_more("release", words)
         from . import render
-        from .display import asks_again_words
 
         grant = broker().grant
         state = broker().release()
         if state is None:
             self._tell("This kernel holds no GPU, so there is nothing to give back.")
         elif grant is None:
-            again = asks_again_words(broker().asks_again)
-            self._tell(f"The parked lease is given up. {again}")
+            self._tell(f"The parked lease is given up. {broker().again.words}")
         elif state == "joined":
             self._tell(
                 "This process shared the lease of the process that started it, and has left it. "
                 "The lease itself goes on: only its owner gives it back."
             )
         else:
-            remains = _remains(grant) or f" {asks_again_words(broker().asks_again)}"
+            remains = _remains(grant) or f" {broker().again.words}"
             self._tell(f"Given back: {render.grant_words(grant)}.{remains}")
 
     def _park(self, words: list[str]) -> None:

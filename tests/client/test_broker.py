@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.node import RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
+from jupyter_gpushare.client import again as again_module
 from jupyter_gpushare.client import broker as broker_module
 from jupyter_gpushare.client import holding as holding_module
 from jupyter_gpushare.client.adapters import registry
@@ -403,7 +404,7 @@ def test_use_after_a_release_where_cuda_runs_on(
     broker = world.broker()
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
-    for module in (broker_module, holding_module):
+    for module in (again_module, broker_module, holding_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
     broker.before_use(lambda frameworks: None)

@@ -1,0 +1,91 @@
+"""Asks again for GPUs that were given back: at the next cell or start of CUDA that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from .errors import GpuShareError
+from .holding import Standing
+from .settings import Acquire
+from .visible import cuda_started
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .frameworks import Frameworks
+    from .grant import Grant
+
+
+class AskingAgain:
+    """That of one process."""
+
+    def __init__(self, broker: Broker, frameworks: Frameworks, say: Callable[[str], None]) -> None:
+        self._broker = broker
+        self._frameworks = frameworks
+        self._say = say
+        self._told_cuda_goes_on = False  # once a lease
+
+    @property
+    def frameworks(self) -> Sequence[str] | None:
+        """The frameworks whose use in a cell asks; none of them: only a start of CUDA asks.
+
+        ``None``: nothing asks by itself.
+        """
+        broker, loaded = self._broker, self._frameworks.names()
+        if not loaded or broker.standing not in (Standing.FREE, Standing.LOST):
+            return None
+        if not broker.may_ask or broker.ask_as_known().gpus == 0:
+            return None
+        if broker.settings.acquire is Acquire.FIRST_USE:
+            return self._frameworks.names(late_too=False)
+        return loaded
+
+    @property
+    def words(self) -> str:
+        """When a kernel asks again, in a sentence."""
+        frameworks = self.frameworks
+        if frameworks is None:
+            return "Cells run without a GPU until `%gpushare request` or the import of a framework."
+        if not frameworks:
+            return "The next start of CUDA asks for a GPU again."
+        return f"The next cell that uses {' or '.join(frameworks)} asks for a GPU again."
+
+    def granted(self) -> None:
+        """There is a lease again."""
+        self._told_cuda_goes_on = False
+
+    def given_back(self) -> None:
+        """The lease has ended: a start of CUDA asks for GPUs first."""
+        if self.frameworks is not None and not cuda_started():
+            self._frameworks.catch_first_use(self.at_first_use, self._broker.expected)
+
+    def at_first_use(self, module: str) -> Grant | None:
+        """A framework is about to start CUDA."""
+        return self._broker.ensure(f"first use of {module}")
+
+    def before_cell(self, used: Callable[[Collection[str]], str | None]) -> str | None:
+        """A cell is about to run, and ``used`` says which of some frameworks it uses.
+
+        It gets a GPU first, as the first import did, and waits visibly. Returns why the cell must
+        not run; ``None``: it may.
+        """
+        frameworks = self.frameworks
+        framework = used(frameworks) if frameworks else None
+        if framework is None:
+            return None
+        if cuda_started():
+            if not self._told_cuda_goes_on:
+                self._told_cuda_goes_on = True
+                self._say(
+                    f"This cell uses {framework} without a lease: this kernel's GPUs were given "
+                    "back, and CUDA runs on in it. `%gpushare request` asks for GPUs again; if "
+                    "they are others, restart the kernel."
+                )
+            return None
+        try:
+            self._broker.ensure(f"use of {framework}")
+        except KeyboardInterrupt:
+            return "You stopped waiting for a GPU, so this cell was not run."
+        except GpuShareError as error:
+            return f"{error} This cell was not run."
+        return None
