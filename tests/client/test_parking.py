@@ -5,7 +5,6 @@ And a broker beside it, for what a kernel shows too seldom.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -15,8 +14,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support.kernel import Kernel, Shown
-from support.node import NodeClient, RunningNode, until
+from support.kernel import Kernel, shows
+from support.node import NodeClient, RunningNode, token_file, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.broker import Broker
@@ -38,14 +37,8 @@ VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    with RunningNode(
-        tmp_path, simulate="1x24GiB", config=CONFIG, arguments=[f"--token-file={tokens}"]
-    ) as running:
+    known = token_file(tmp_path, "alice", "bob", "root")
+    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=[known]) as running:
         yield running
 
 
@@ -62,14 +55,6 @@ def state_of(root: NodeClient, who: str) -> dict[str, Any] | None:
 def is_in(root: NodeClient, who: str, *states: str) -> bool:
     found = state_of(root, who)
     return found is not None and found["state"] in states
-
-
-def shows(kernel: Kernel, shown: Shown, words: str) -> None:
-    def seen() -> bool:
-        kernel.pump()
-        return words in shown.plain() + shown.stream("stderr")
-
-    until(seen, words)
 
 
 def uuid(printed: str) -> str:
@@ -455,17 +440,37 @@ def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
 # -- another request beside what is held or parked -----------------------------------------------
 
 
-def test_interrupting_a_request_keeps_what_is_parked(node: RunningNode, tmp_path: Path) -> None:
+def test_another_request_costs_nothing_until_it_is_granted(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """A GPU for one task only: nothing fits beside what is held."""
     with (
         kernel_of(node, tmp_path / "alice", "alice") as alices,
         node.client("bob") as bob,
         node.client("root") as root,
     ):
+
+        def has(lease: str, state: str) -> bool:
+            found = state_of(root, "alice") or {}
+            return (found["id"], found["state"]) == (lease, state)
+
+        def other_than(lease: str) -> dict[str, Any]:
+            """The only lease that has not ended is another one."""
+
+            def only() -> list[dict[str, Any]]:
+                leases = root.call(Method.STATUS)["leases"]
+                found = [one for one in leases if one["phase"] != "ended"]
+                return found if len(found) == 1 else []
+
+            (found,) = until(only, "one lease is left")
+            assert found["id"] != lease
+            return dict(found)
+
         alices.ok("import torch")
+        first = (state_of(root, "alice") or {})["id"]
+        # Parked: neither a stopped wait nor a refusal costs it.
         bobs = bob.wait(bob.ask())["lease"]
-        parked = state_of(root, "alice")
-        assert parked is not None
-        assert parked["state"] == "parked"
+        assert has(first, "parked")
         for line in ("%gpushare request", "%gpushare request --memory 8GiB"):
             asks = alices.start(line)
             shows(alices, asks, "Waiting for GPUs: position 1")
@@ -473,63 +478,23 @@ def test_interrupting_a_request_keeps_what_is_parked(node: RunningNode, tmp_path
             error = alices.finish(asks).error()
             assert "stays parked" in "".join(error["traceback"]), line
             until(lambda: not root.call(Method.STATUS)["queue"], "she left the queue")
-            after = state_of(root, "alice")
-            assert after is not None
-            assert (after["id"], after["state"]) == (parked["id"], "parked"), line
-        refused = alices.run("%gpushare request --gpus 2")
-        assert refused.error()["ename"] == "QuotaExceeded"
-        assert is_in(root, "alice", "parked")
+            assert has(first, "parked"), line
+        assert alices.run("%gpushare request --gpus 2").error()["ename"] == "QuotaExceeded"
+        assert has(first, "parked")
         bob.call(Method.RELEASE, lease=bobs)
         assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-"), "the next cell asks again"
-        assert (state_of(root, "alice") or {})["id"] == parked["id"]
+        assert (state_of(root, "alice") or {})["id"] == first
 
+        # Held: a refusal costs nothing, and nobody waits for what their own kernel holds.
+        assert alices.run("%gpushare request --gpus 2").error()["ename"] == "QuotaExceeded"
+        assert (state_of(root, "alice") or {})["id"] == first
+        assert "now holds GPU 0" in alices.ok("%gpushare request --memory 8GiB").plain()
+        second = other_than(first)
 
-def test_a_request_that_waits_ends_what_was_parked_when_it_is_granted(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    with (
-        kernel_of(node, tmp_path / "alice", "alice") as alices,
-        node.client("bob") as bob,
-        node.client("root") as root,
-    ):
-        alices.ok("import torch")
+        # Parked, and a request that waits: it ends what was parked when it is granted.
         bobs = bob.wait(bob.ask())["lease"]
-        asks = alices.start("%gpushare request --memory 8GiB")
+        asks = alices.start("%gpushare request --memory 4GiB")
         shows(alices, asks, "Waiting for GPUs: position 1")
         bob.call(Method.RELEASE, lease=bobs)
-        assert "8 GiB of 24 GiB" in alices.finish(asks).plain()
-
-        def of_alice() -> list[dict[str, Any]]:
-            leases = root.call(Method.STATUS)["leases"]
-            return [
-                one for one in leases if one["environment"] == "alice" and one["phase"] != "ended"
-            ]
-
-        (lease,) = until(
-            lambda: of_alice() if len(of_alice()) == 1 else None, "only the new one is left"
-        )
-        assert lease["gpus"][0]["memory"] == 8 * 2**30
-
-
-def test_a_request_does_not_wait_for_what_its_own_kernel_holds(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    """A GPU for one task only: nothing fits beside what is held, and nobody waits for himself."""
-    with (
-        kernel_of(node, tmp_path / "alice", "alice") as alices,
-        node.client("root") as root,
-    ):
-        alices.ok("import torch")
-        first = state_of(root, "alice")
-        assert first is not None
-        refused = alices.run("%gpushare request --gpus 2")
-        assert refused.error()["ename"] == "QuotaExceeded"
-        assert (state_of(root, "alice") or {})["id"] == first["id"], "a refusal costs nothing"
-        assert "now holds GPU 0" in alices.ok("%gpushare request --memory 8GiB").plain()
-
-        def held() -> list[str]:
-            leases = root.call(Method.STATUS)["leases"]
-            return [one["id"] for one in leases if one["phase"] == "held"]
-
-        (second,) = until(lambda: held() if len(held()) == 1 else None, "one lease is left")
-        assert second != first["id"]
+        assert "4 GiB of 24 GiB" in alices.finish(asks).plain()
+        assert other_than(second["id"])["gpus"][0]["memory"] == 4 * 2**30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ from jupyter_gpushare.protocol.messages import Method
 
 from .cuda import GIB, CudaWorld, end_helper
 from .cuda_fixtures import cuda_stubs, cuda_world
-from .kernel import Kernel, Shown
-from .node import NodeClient, RunningNode, until
+from .kernel import Kernel, shows
+from .node import NodeClient, RunningNode, token_file, until
 
 __all__ = ["FILL", "READ", "Stage", "Wish", "cuda_stubs", "cuda_world", "fill", "shows", "stage"]
 
@@ -105,11 +104,6 @@ def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest)
     wish = getattr(request, "param", Wish())
     for _ in range(wish.gpus):
         cuda_world.add_gpu(memory=24 * GIB)
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
     config = CONFIG + wish.config
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,
@@ -117,7 +111,7 @@ def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest)
             tmp_path,
             simulate="",
             config=config,
-            arguments=[f"--token-file={tokens}"],
+            arguments=[token_file(tmp_path, "alice", "bob", "root")],
             environ=cuda_world.environ(),
         ) as node,
         node.client("root") as root,
@@ -127,14 +121,6 @@ def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest)
         yield stage
         for place in Path(runtime, "jupyter-gpushare").glob("*.sock"):
             end_helper(place)
-
-
-def shows(kernel: Kernel, shown: Shown, words: str) -> None:
-    def seen() -> bool:
-        kernel.pump()
-        return words in shown.plain() + shown.stream("stderr")
-
-    until(seen, words)
 
 
 def fill(kernel: Kernel) -> None:

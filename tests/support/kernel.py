@@ -12,7 +12,9 @@ from typing import Any
 
 from jupyter_client import BlockingKernelClient, KernelManager
 
-__all__ = ["Kernel", "Shown"]
+from .node import until
+
+__all__ = ["Kernel", "Shown", "shows"]
 
 WITHIN = 60.0  # seconds; only a test that fails waits so long
 
@@ -175,3 +177,13 @@ class Kernel:
         self.client.control_channel.send(message)
         reply = self.client.get_control_msg(timeout=WITHIN)
         return str(reply["content"]["subshell_id"])
+
+
+def shows(kernel: Kernel, shown: Shown, words: str) -> None:
+    """Wait until a cell that runs has shown ``words``."""
+
+    def seen() -> bool:
+        kernel.pump()
+        return words in shown.plain() + shown.stream("stderr")
+
+    until(seen, words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -44,6 +45,7 @@ __all__ = [
     "RunningNode",
     "needs_root",
     "open_directory",
+    "token_file",
     "until",
 ]
 
@@ -63,6 +65,15 @@ def until(look: Callable[[], T], what: str, within: float = WITHIN) -> T:
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
         time.sleep(0.01)
     return found
+
+
+def token_file(directory: Path, *people: str, admin: str = "root") -> str:
+    """A node manager's option by which it knows people, and ``admin``, by their names as tokens."""
+    known = [{"token": name, "environment": name, "admin": name == admin} for name in people]
+    file = directory / "tokens.json"
+    file.touch(0o600)
+    file.write_text(json.dumps({"tokens": known}))
+    return f"--token-file={file}"
 
 
 @contextlib.contextmanager
