@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, Puppet, RunningNode, until
+from support.node import NodeClient, Puppet, RunningNode, token_file, until
 
 import jupyter_gpushare
 from jupyter_gpushare.client import acquire
@@ -211,22 +211,17 @@ def test_a_coroutine_and_an_async_generator(broker: Broker) -> None:
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, NodeClient]]:
     """A node whose one GPU somebody else has."""
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    tokens.write_text(
-        '{"tokens": [{"token": "mine", "environment": "me"},'
-        ' {"token": "theirs", "environment": "they", "admin": true}]}'
-    )
+    known = token_file(tmp_path, "me", "they", admin="they")
     with (
-        RunningNode(tmp_path, simulate="1x24GiB", arguments=[f"--token-file={tokens}"]) as node,
+        RunningNode(tmp_path, simulate="1x24GiB", arguments=[known]) as node,
         Puppet() as puppet,
-        puppet.client(node.socket, token="theirs") as other,
+        puppet.client(node.socket, token="they") as other,
     ):
         other.request()
         made = Broker(
             {
                 "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
-                "JUPYTER_GPUSHARE_TOKEN": "mine",
+                "JUPYTER_GPUSHARE_TOKEN": "me",
             }
         )
         monkeypatch.setattr(acquire._process, "_broker", made)
