@@ -9,7 +9,7 @@ from traitlets import Unicode
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import connect
-from .status import health
+from .status import health, out_of_service
 from .table import table
 from .verb import JSON_FLAG, Refused, UsageError, Verb
 
@@ -58,7 +58,9 @@ class GpuResumeApp(Verb):
             for name, uuid in [(name, _uuid(name, gpus)) for name in named]:
                 done.append(node.call(method, gpu=uuid, **params))
                 if not self.json:
-                    print(f"GPU {name}: {_service(**done[-1])}")
+                    out, changed = done[-1]["out_of_service"], done[-1]["changed"]
+                    service = "in service" if out is None else out_of_service(out)
+                    print(f"GPU {name}: {'' if changed else 'already '}{service}")
         if self.json:
             self.print_json({"gpus": done})
         return 0
@@ -101,15 +103,6 @@ class GpuApp(GpuListApp):
         if arguments:
             raise UsageError("say what to do with GPUs: list, drain or resume")
         return super().run(arguments)
-
-
-def _service(out_of_service: dict[str, Any] | None, changed: bool, **_: Any) -> str:
-    already = "" if changed else " already"
-    if out_of_service is None:
-        return f"in service{already}"
-    left = out_of_service["leases"]
-    there = {0: "empty", 1: "1 lease is still there"}.get(left, f"{left} leases are still there")
-    return f"out of service{already}, {there}"
 
 
 def _uuid(name: str, gpus: list[dict[str, Any]]) -> str:

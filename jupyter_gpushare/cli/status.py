@@ -40,8 +40,10 @@ def as_text(status: dict[str, Any]) -> str:
     held = [lease for lease in status["leases"] if lease["position"] is None]
     parts.append(lease_table(held, status["node"]["time"]))
     if status["queue"]:
+        from ..client.render import own_reasons
+
         parts.append(queue_table(status["queue"]))
-        parts += reasons(status)
+        parts += own_reasons(status)
     return "\n\n".join(parts)
 
 
@@ -101,9 +103,14 @@ def health(gpu: dict[str, Any]) -> str:
     out = gpu.get("out_of_service")
     if out is None:
         return said
-    left = {0: "empty", 1: "1 lease there"}.get(out["leases"], f"{out['leases']} leases there")
-    service = f"out of service ({left}): {out['reason']}"
+    service = f"{out_of_service(out)}: {out['reason']}"
     return service if said == "ok" else f"{said}; {service}"
+
+
+def out_of_service(out: dict[str, Any]) -> str:
+    """``out of service (empty)``, or with how many leases that are still there."""
+    left = {0: "empty", 1: "1 lease there"}.get(out["leases"], f"{out['leases']} leases there")
+    return f"out of service ({left})"
 
 
 def squatters(gpus: list[dict[str, Any]]) -> list[str]:
@@ -135,13 +142,6 @@ def turns(status: dict[str, Any]) -> list[str]:
         if gpu["lifted"]:
             lines.append(f"GPU {gpu['index']}: limits are lifted by {format_size(gpu['lifted'])}")
     return ["\n".join(lines)] if lines else []
-
-
-def reasons(status: dict[str, Any]) -> list[str]:
-    """Why one's own requests wait, about how long, and what will happen."""
-    from ..client.render import own_reasons
-
-    return own_reasons(status)
 
 
 def queue_table(queue: list[dict[str, Any]]) -> str:

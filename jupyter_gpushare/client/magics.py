@@ -27,6 +27,7 @@ from traitlets.config import Config, Configurable
 
 from . import kernel
 from .acquire import broker, use_traits
+from .tracebacks import stopped_waiting
 
 if TYPE_CHECKING:
     from .grant import Grant
@@ -263,7 +264,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left(before)) from None
+            raise stopped_waiting(interrupt, _what_was_left(before)) from None
         broker().set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
@@ -315,7 +316,7 @@ class GpuShareMagics(Magics):
         try:
             grant = broker().resume()
         except KeyboardInterrupt as interrupt:
-            raise _short(interrupt, _what_was_left(None)) from None
+            raise stopped_waiting(interrupt, _what_was_left(None)) from None
         if grant is None:
             self._tell("Nothing of this kernel is parked.")
         else:
@@ -366,7 +367,7 @@ class GpuShareMagics(Magics):
         except KeyboardInterrupt as interrupt:
             if (late := broker().grant) is not None:
                 _give_back(late)
-            raise _short(interrupt, "left the queue; the cell did not run.") from None
+            raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None
         print(f"The cell holds {render.grant_words(grant)} until it ends.")
         try:
             return run()
@@ -460,12 +461,6 @@ def _what_was_left(before: Grant | None) -> str:
     if lease is not None:
         return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
     return "left the queue, no GPU was taken."
-
-
-def _short(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
-    """The same interrupt, which IPython shows as one line."""
-    interrupt.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
-    return interrupt
 
 
 def _give_back(grant: Grant) -> None:

@@ -518,16 +518,12 @@ _LASTING: Final = frozenset({"idle", "stalled", "draining", "parked"})
 
 
 def _state(lease: Document, status: Document) -> _State:
-    word, since = plain(lease.get("state"), 30), lease.get("since")
+    word = plain(lease.get("state"), 30)
     state = STATES.get(word) or _State("?", word, _MUTED)
-    now = status["node"].get("time")
-    if (
-        word not in _LASTING
-        or not isinstance(since, int | float)
-        or not isinstance(now, int | float)
-    ):
-        return state
-    return state._replace(words=f"{state.words} for {duration(max(0.0, now - since))}")
+    since, now = lease.get("since"), status["node"].get("time")
+    if word in _LASTING and isinstance(since, int | float) and isinstance(now, int | float):
+        return state._replace(words=f"{state.words} for {duration(max(0.0, now - since))}")
+    return state
 
 
 def _as_text(state: _State) -> str:
@@ -686,8 +682,7 @@ def format_hours(hours: float) -> str:
 def budget_line(quota: Document) -> str | None:
     """What was used of the GPU-hours; ``None`` where they are not limited."""
     budget = quota.get("budget")
-    words = budget_words(budget) if isinstance(budget, Mapping) else ""
-    if not words or not isinstance(budget, Mapping):
+    if not isinstance(budget, Mapping) or not (words := budget_words(budget)):
         return None
     if budget.get("level") == "spent":
         return f"GPU-hours: {words}. The budget is spent: new requests wait."
@@ -736,14 +731,10 @@ def _can_be_yours(status: Document, more: int) -> str:
         and _number(gpu.get("free")) >= min(_number(limit) or _TOO_MUCH, _number(gpu.get("memory")))
     ]
     now = min(more, len(free)) if not status.get("queue") else 0
+    yours = f"{count(more, 'more GPU')} can be yours"
     if now == more:
-        return f"{count(more, 'more GPU')} can be yours now."
-    there = f"{now} of them now, the others" if now else ""
-    return " ".join(
-        filter(
-            None, (f"{count(more, 'more GPU')} can be yours,", there, "as soon as there is room.")
-        )
-    )
+        return f"{yours} now."
+    return f"{yours},{f' {now} of them now, the others' if now else ''} as soon as there is room."
 
 
 def _usage_line(status: Document, usage: Document) -> str:

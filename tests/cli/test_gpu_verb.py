@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.livenode import LiveNode
@@ -14,29 +13,22 @@ from support.node import until
 WHY = "its fan is replaced"
 
 
-@pytest.fixture(scope="module")
-def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
-    with LiveNode(tmp_path_factory.mktemp("node")) as node:
-        yield node
-
-
 @pytest.fixture
-def node(own_node: LiveNode) -> Iterator[LiveNode]:
-    yield own_node
-    for index in ("0", "1"):
-        own_node.cli("gpu", "resume", index)
+def node(shared_node: LiveNode) -> Iterator[LiveNode]:
+    yield shared_node
+    shared_node.cli("gpu", "resume", "0", "1")
 
 
-def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode, tmp_path: Path) -> None:
+def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None:
     holds = node.spawn("run", "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE)
     assert holds.stdout is not None
     assert holds.stdout.readline() == "up\n"
     (lease,) = node.json("leases")["leases"]
     index = str(lease["gpus"][0]["index"])
     done = node.cli("gpu", "drain", index, "--reason", WHY)
-    assert done.stdout == f"GPU {index}: out of service, 1 lease is still there\n"
+    assert done.stdout == f"GPU {index}: out of service (1 lease there)\n"
     again = node.cli("gpu", "drain", lease["gpus"][0]["uuid"], "--reason", WHY)
-    assert "out of service already" in again.stdout
+    assert "already out of service (1 lease there)" in again.stdout
     listed = node.cli("gpu").stdout
     assert listed == node.cli("gpu", "list").stdout
     assert f"out of service (1 lease there): {WHY}" in listed
@@ -51,7 +43,7 @@ def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode, tmp_pat
     assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service\n"
     assert waits.wait(30) == 0, waits.communicate()
     waits.communicate()
-    assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service already\n"
+    assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: already in service\n"
 
 
 def test_for_programs(node: LiveNode) -> None:
