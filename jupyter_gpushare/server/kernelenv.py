@@ -107,7 +107,7 @@ class KernelEnvironment:
         session_manager: Any,
         contents_manager: Any,
         socket: Callable[[], str | None],
-        notebooks: Callable[[], str | None] = lambda: None,
+        notebooks: Callable[[], str | None],
         settings: Mapping[str, str],
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
@@ -187,16 +187,14 @@ class KernelEnvironment:
                 self.add_to(env)
                 if names.SOCKET in env:
                     env[names.KERNEL_ID] = kernel_id
-                    door = self._door()
-                    if door is not None:
-                        env[names.NOTEBOOK_SOCKET] = door
-                    else:
-                        env.pop(names.NOTEBOOK_SOCKET, None)
-                    notebook = _starting_for.get()
-                    if notebook is not None:
-                        env[names.NOTEBOOK] = notebook
-                    else:
-                        env.pop(names.NOTEBOOK, None)
+                    told = {
+                        names.NOTEBOOK_SOCKET: self._door(),
+                        names.NOTEBOOK: _starting_for.get(),
+                    }
+                    for name, value in told.items():
+                        env.pop(name, None)
+                        if value is not None:
+                            env[name] = value
                     kwargs["env"] = env
             return found
 
@@ -264,14 +262,13 @@ class KernelEnvironment:
 
     async def _session_of(self, kernel_id: str) -> Mapping[str, Any] | None:
         """The session of a kernel; of several, a notebook's rather than a console's."""
-        found: Mapping[str, Any] | None = None
-        for session in await ensure_async(self._sessions.list_sessions()):
-            if (session.get("kernel") or {}).get("id") != kernel_id:
-                continue
-            if session.get("type") == "notebook":
-                return dict(session)
-            found = found or session
-        return found
+        sessions = [
+            session
+            for session in await ensure_async(self._sessions.list_sessions())
+            if (session.get("kernel") or {}).get("id") == kernel_id
+        ]
+        notebooks = [session for session in sessions if session.get("type") == "notebook"]
+        return next(iter(notebooks + sessions), None)
 
     def _place_of(self, path: str) -> str:
         """Where the notebook is on the host, as Jupyter tells its kernels: its folder, its name."""

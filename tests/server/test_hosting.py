@@ -78,32 +78,22 @@ def held(server: Server) -> list[str]:
 
 
 def test_a_killed_node_manager_is_started_again(home: Home) -> None:
-    server = home.serve()
-    server.wait_connected()
-    with NodeClient(home.socket) as client:
-        granted = client.request(gpus=1)
-        old = only_node_manager(home)
-        old.kill()
-        wait_for(lambda: not old.is_running(), 5, "the kill")
-        status = server.wait_connected(TAKE_OVER_WITHIN)
-    assert [lease["id"] for lease in status["leases"]] == [granted["lease"]]
-    assert only_node_manager(home).pid != old.pid
-
-
-def test_a_parked_kernels_next_cell_gets_its_gpu_though_the_node_manager_is_killed(
-    home: Home,
-) -> None:
+    """And a parked kernel's next cell, which waits for it, gets its GPU."""
     server = home.serve()
     server.wait_connected()
     kernel = server.start_kernel()
     kernel.run("%gpushare request\n%gpushare park")
-    (before,) = held(server)
-    only_node_manager(home).kill()
-    begun = time.monotonic()
-    assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert time.monotonic() - begun < TAKE_OVER_WITHIN
-    server.wait_connected()
-    assert held(server) == [before]
+    (parked,) = held(server)
+    with NodeClient(home.socket) as client:
+        granted = client.request(gpus=1)
+        old = only_node_manager(home)
+        old.kill()
+        began = time.monotonic()
+        assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        assert time.monotonic() - began < TAKE_OVER_WITHIN
+        status = server.wait_connected(TAKE_OVER_WITHIN)
+    assert {lease["id"] for lease in status["leases"]} == {granted["lease"], parked}
+    assert only_node_manager(home).pid != old.pid
 
 
 def test_a_hanging_node_manager_hangs_nobody(home: Home) -> None:
@@ -132,9 +122,12 @@ def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
     server.wait_connected()
     node = only_node_manager(home)
     kernel = server.start_kernel()
-    kernel.run("1")
+    asked = kernel.run("import os; print(os.environ['JUPYTER_GPUSHARE_NOTEBOOK_SOCKET'])")
+    door = Path(asked.strip())
+    assert door.exists()
     server.stop()
     assert server.process.returncode == 0
+    assert not door.parent.exists()
     wait_for(lambda: not node.is_running(), 5, "the node manager ends with its server")
     assert wait_for(lambda: not home.processes() or None, 10, "everything ends")
 

@@ -189,15 +189,6 @@ def test_the_door_is_private_and_survives_nonsense(server: Server) -> None:
         assert json.loads(wire.makefile().readline()) == {"path": "", "gpushare": None}
 
 
-def test_the_door_goes_with_its_server() -> None:
-    with Home.make() as home:
-        server = home.serve()
-        path = door(server)
-        assert path.exists()
-        server.stop()
-        assert not path.parent.exists()
-
-
 def test_a_server_that_hangs_delays_an_import_by_seconds_at_most(
     home: Home, server: Server
 ) -> None:
