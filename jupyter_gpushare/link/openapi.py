@@ -35,7 +35,6 @@ NAME_PATTERN = (
     r"^[^\s\x00-\x1f\x7f-\x9f]"
     r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
 )
-PERIOD_PATTERN = r"^(week|month|\d{4}-\d{2}-\d{2})$"
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 
 
@@ -122,11 +121,10 @@ _WHY_ENDED = (
 _MEMORY_LIMIT = _or_null("integer", minimum=0, description="bytes on each GPU; null: whole GPUs")
 
 
-_PER = _or_null(
-    "string",
-    pattern=PERIOD_PATTERN,
-    description="'week', 'month', or the first day of a term; null: the rolling window",
-)
+_PER: Json = {
+    "description": "'week', 'month', or the first day of a term; null: the rolling window",
+    "anyOf": [{"enum": ["week", "month", None]}, {"type": "string", "format": "date"}],
+}
 _HOURS = _or_null("number", minimum=0, description="GPU-hours; null: they are not limited")
 _BUDGET: Json = {
     "description": "GPU-hours held in a period; null: they are not limited",

@@ -6,7 +6,7 @@ import time
 from datetime import date, datetime
 from datetime import time as midnight
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..policy.model import Period
 from ..protocol.periods import first_day, next_first_day
@@ -48,5 +48,11 @@ def bounds(period: Period, wall: float) -> tuple[float, float | None]:
     return _begin(first_day(period, today)), None if coming is None else _begin(coming)
 
 
+# Python knows no local time at the ends of its calendar, and nobody used a GPU before Unix time.
+_FIRST_DAY: Final = date(1970, 1, 2)
+_LAST_DAY: Final = date(9999, 12, 30)
+
+
 def _begin(day: date) -> float:
+    day = min(max(day, _FIRST_DAY), _LAST_DAY)
     return datetime.combine(day, midnight()).astimezone().timestamp()

@@ -145,10 +145,11 @@ def test_a_budget_by_calendar_counts_from_its_first_day(tmp_path: Path) -> None:
                 return str(guest.call(Method.STATUS)["quota"]["budget"]["level"])
 
             today = datetime.now().astimezone().date()
-            for days, hours in ((2, 1.0), (30, 2.5), (50, 6.5), (0, 0.0)):
-                first = f"{today - timedelta(days=days)}"
-                told = root.call(Method.QUOTA_SET, default=True, gpu_hours=5.0, per=first)
-                assert (told["per"], told["when"]) == (first, f"since {first}")
+            days = [today - timedelta(days) for days in (2, 30, 50, 0)]
+            terms = zip(days, (1.0, 2.5, 6.5, 0.0), strict=True)
+            for first, hours in (*terms, (date.min, 6.5), (date.max, 0.0)):
+                told = root.call(Method.QUOTA_SET, default=True, gpu_hours=5.0, per=f"{first}")
+                assert (told["per"], told["when"]) == (f"{first}", f"since {first}")
                 until(lambda hours=hours: spent() == hours, f"what was held since {first}")
                 over = "spent" if hours > 5 else "ok"
                 until(lambda over=over: level() == over, "what that means")
@@ -222,6 +223,10 @@ def test_days_begin_at_the_nodes_own_midnight(zone: str, monkeypatch: pytest.Mon
             local = datetime.fromtimestamp(moment)
             assert (local.day, local.hour, local.minute) == (day, 0, 0)
         assert until_ - since == 31 * 86400 + (3600 if zone == "Europe/Berlin" else 0)
+        everything, nothing = (
+            bounds(Period(day), since)[0] for day in ("0001-01-01", "9999-12-31")
+        )
+        assert everything < 3 * 86400 < since < nothing, "a term may begin on any day there is"
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -263,7 +263,7 @@ export interface components {
             /** @enum {unknown} */
             level: "ok" | "warned" | "spent";
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
-            per?: string | null;
+            per?: ("week" | "month" | null) | string;
             /** @description GPU-hours held, as measured last */
             spent: number;
             /** @description the period in words: 'this month' */
@@ -358,7 +358,7 @@ export interface components {
             /** @description the quota's own burst_memory; null: it has none */
             own_burst_memory?: number | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
-            per?: string | null;
+            per?: ("week" | "month" | null) | string;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
@@ -578,7 +578,7 @@ export interface components {
             /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
-            per?: string | null;
+            per?: ("week" | "month" | null) | string;
             weight?: number;
         };
         Quotas: {
