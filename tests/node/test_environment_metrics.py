@@ -11,20 +11,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from immutables import Map
 from support.node import GIB, NodeClient, RunningNode, until
+from support.policy_world import task
 
 from jupyter_gpushare.node.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
-from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import (
     Activity,
     Allocation,
     Bytes,
-    EndReason,
     EnvironmentName,
     GpuUuid,
     LeaseId,
+    LeasePhase,
+    Request,
 )
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.state import Lease, State
 from jupyter_gpushare.protocol.messages import Method
 
 PEOPLE = ("alice", "bob", "carol")
@@ -102,36 +104,36 @@ def usage(client: NodeClient) -> list[dict[str, Any]]:
 @settings(max_examples=100, deadline=None)
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from("gipe"), st.integers(0, 3), st.integers(0, 5), st.floats(0, 9)),
+        st.tuples(st.sampled_from(LeasePhase), st.sampled_from(Activity), st.integers(0, 5)),
         max_size=40,
-    )
+    ),
+    seconds=st.lists(st.floats(0, 9), min_size=40, max_size=40),
 )
-def test_all_seconds_are_somebodys(steps: list[tuple[str, int, int, float]]) -> None:
+def test_all_seconds_are_somebodys(
+    steps: list[tuple[LeasePhase, Activity, int]], seconds: list[float]
+) -> None:
     """Whatever comes in which order: labels are bounded, and no second is lost or told twice."""
     now = 0.0
-    held: dict[int, float] = {}
-    total = 0.0
+    leases: dict[LeaseId, Lease] = {}
+    held = busy = 0.0
     metrics = EnvironmentMetrics(2, State(), lambda: now)
-    for kind, number, who, seconds in steps:
-        now += seconds
-        total += seconds * len(held)
-        lease, name = LeaseId(f"L{number}"), EnvironmentName(f"user-{who}")
-        if kind == "g":
-            parts = (Allocation(GpuUuid("GPU-0"), Bytes(1)),)
-            metrics.heard(ev.LeaseGranted(now, lease, name, parts, Activity.BUSY))
-            held[number] = now
-        elif kind == "i":
-            metrics.heard(ev.ActivityChanged(now, lease, name, Activity.IDLE))
-        else:
-            end = ev.LeaseEnded(now, lease, name, EndReason.RELEASED, "")
-            metrics.heard(end if kind == "e" else ev.LeaseParked(now, lease, name))
-            held.pop(number, None)
+    for (phase, activity, number), passed in zip(steps, seconds, strict=False):
+        now += passed
+        working = [one for one in leases.values() if one.phase is LeasePhase.HELD]
+        held += passed * 2 * len(working)
+        busy += passed * 2 * sum(one.activity is Activity.BUSY for one in working)
+        name, who = LeaseId(f"L{number % 4}"), EnvironmentName(f"user-{number}")
+        if name in leases:
+            who = leases[name].environment
+        parts = (Allocation(GpuUuid("GPU-0"), Bytes(1)), Allocation(GpuUuid("GPU-1"), Bytes(1)))
+        leases[name] = Lease(
+            name, who, task(number), Request(2), number, now, phase, activity, allocations=parts
+        )
+        metrics.changed(State(leases=Map(leases)), now)
     families = {family.name: family for family in metrics.collect(State())}
     told = families[f"{PREFIX}_gpu_seconds_held"].samples
-    assert sum(sample.value for sample in told) == pytest.approx(total)
-    busy = {
-        s.labels["environment"]: s.value for s in families[f"{PREFIX}_gpu_seconds_busy"].samples
-    }
-    for sample in told:
-        assert 0 <= busy[sample.labels["environment"]] <= sample.value + 1e-6
+    used = families[f"{PREFIX}_gpu_seconds_busy"].samples
+    assert sum(sample.value for sample in told) == pytest.approx(held)
+    assert sum(sample.value for sample in used) == pytest.approx(busy)
+    assert all(u.value <= t.value + 1e-6 for t, u in zip(told, used, strict=True))
     assert len(told) <= 3
