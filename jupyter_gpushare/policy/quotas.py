@@ -70,7 +70,7 @@ class QuotaBook:
         return {**self.groups, **set_now}
 
     def of_group(self, group: str | None) -> Quota | None:
-        """A group's quota, ``None`` where it has none; that of the group ``None`` is the default."""
+        """A group's quota, if it has one; the default quota is that of the group ``None``."""
         configured = self.default if group is None else self.groups.get(group)
         return self.group_overrides.get(group, configured)
 
