@@ -1,10 +1,8 @@
-"""Metrics that name people: only where asked for, bounded, and the figures of `usage`."""
+"""Metrics that name people: bounded, and the figures of `usage`."""
 
 from __future__ import annotations
 
 import json
-import socket
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
+from support.exporter import samples
 from support.node import GIB, NodeClient, RunningNode, until
 from support.policy_world import task
 
@@ -30,44 +29,20 @@ from jupyter_gpushare.policy.state import Lease, State
 from jupyter_gpushare.protocol.messages import Method
 
 PEOPLE = ("alice", "bob", "carol")
-CONFIG = "c.Quotas.default = {'gpus': 1, 'memory': '8GiB'}\nc.Policy.max_tasks_per_gpu = 1\n"
+CONFIG = """
+c.Quotas.default = {"gpus": 1, "memory": "8GiB"}
+c.Policy.max_tasks_per_gpu = 1
+c.NodeManagerApp.metrics_environments = 2
+"""
 
 
-def samples(port: int) -> dict[str, float]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("jupyter_gpushare"))
-    return {name: float(value) for name, value in pairs}
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
-
-
-def running(directory: Path, port: int, more: str) -> RunningNode:
-    path = directory / "tokens.json"
+def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
+    path = tmp_path / "tokens.json"
     path.touch(0o600)
     people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in PEOPLE]
     path.write_text(json.dumps({"tokens": people}))
     arguments = [f"--token-file={path}", f"--metrics-port={port}"]
-    return RunningNode(directory, simulate="2x24GiB", config=CONFIG + more, arguments=arguments)
-
-
-def test_nobody_is_named_unless_asked_for(tmp_path: Path, port: int) -> None:
-    with running(tmp_path, port, "") as node, node.client("alice") as alice:
-        alice.request()
-        told = samples(port)
-        assert not [name for name in told if "environment" in name or "alice" in name]
-
-
-def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
-    more = "c.NodeManagerApp.metrics_environments = 2\n"
-    with running(tmp_path, port, more) as node:
+    with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node:
         clients = {name: node.client(name) for name in PEOPLE}
         lease = clients["alice"].request(kernel_id="k")["lease"]
         clients["bob"].request()
