@@ -747,28 +747,25 @@ class DrainFormHandler(AdminPage):
             node = self.node_named(self.typed("node") or None)
             gpu = wishes.checked_gpu(self.typed("gpu"))
         await self.admin_status(node)
+        resumes, wish = self.typed("action") == "resume", {"gpu": gpu}
+        if not resumes:
+            typed = self.typed("reason").strip()
+            try:
+                wish["reason"] = wishes.checked_drain_reason(typed)
+            except NodeProblem:
+                self.set_status(400)
+                most = openapi.LONGEST_DRAIN_REASON
+                mistake = f"1 to {most} characters: everybody who waits reads it."
+                await self._form(node, gpu, typed, mistake)
+                return
         try:
-            if self.typed("action") == "resume":
-                told = await self.ask(node, Method.GPU_RESUME, gpu=gpu)
-                text = (
-                    f"The GPU is {'back in service' if told['changed'] else 'in service already'}."
-                )
+            told = await self.ask(node, Method.GPU_RESUME if resumes else Method.GPU_DRAIN, **wish)
+            if resumes:
+                said = "back in service" if told["changed"] else "in service already"
             else:
-                typed = self.typed("reason").strip()
-                try:
-                    reason = wishes.checked_drain_reason(typed)
-                except NodeProblem:
-                    self.set_status(400)
-                    most = openapi.LONGEST_DRAIN_REASON
-                    mistake = f"1 to {most} characters: everybody who waits reads it."
-                    await self._form(node, gpu, typed, mistake)
-                    return
-                told = await self.ask(node, Method.GPU_DRAIN, gpu=gpu, reason=reason)
-                more = (
-                    "; people who wait read why" if told["changed"] else " already, for that reason"
-                )
-                text = f"The GPU is out of service{more}."
-            note = Note(text, Done.DONE if told["changed"] else Done.NOTHING)
+                more = "; the queue says why" if told["changed"] else " already, for that reason"
+                said = f"out of service{more}"
+            note = Note(f"The GPU is {said}.", Done.DONE if told["changed"] else Done.NOTHING)
         except NodeProblem as problem:
             note = Note(f"Nothing is changed: {problem.message}", Done.FAILED)
         self.leave("admin", note)
