@@ -10,7 +10,7 @@ from typing import Any, Final
 from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
-from jupyter_gpushare.protocol.sizes import format_burst, format_size, parse_burst, parse_size
+from jupyter_gpushare.protocol.sizes import format_size, parse_burst, parse_size
 
 from . import words
 
@@ -22,16 +22,6 @@ PERIODS: Final = {
     MONTH: "each calendar month",
     "term": "in the term that begins on",
 }
-#: What the form can change, each with the fields that it is typed into.
-PARTS: Final = {
-    "gpus": ("gpus",),
-    "memory": ("memory", "unit"),
-    "weight": ("weight",),
-    "hours": ("hours", "per", "first"),
-    "idle": ("idle",),
-    "burst": ("burst",),
-}
-FIELDS: Final = tuple(name for names in PARTS.values() for name in names)
 _NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 
 
@@ -106,20 +96,24 @@ def _in_unit(size: int) -> tuple[str, str]:
 
 
 def read_quota(
-    typed: Mapping[str, str], ticked: Collection[str] | None = None
+    typed: Mapping[str, str],
+    ticked: Collection[str] | None = None,
+    now: QuotaForm | None = None,
 ) -> tuple[QuotaForm, dict[str, Any]]:
     """The form as it was typed, and the wish; the wish only counts without mistakes.
 
-    A part whose field is not there or, of several users, is not ``ticked`` is not in the wish, nor
-    is an empty weight: they stay as they are.
+    These stay as they are, and are not in the wish: a part whose field is not there, or reads as in
+    the form ``now``, or, of several users, is not ``ticked``; and an empty weight.
     """
     texts: dict[str, Any] = {name: typed.get(name, "").strip() for name in FIELDS}
     form = QuotaForm(**texts, ticked=frozenset(ticked or ()))
     form = replace(form, unit=form.unit or UNITS[0])
     wish: dict[str, Any] = {}
     mistakes: dict[str, str] = {}
-    for part, read in _READERS.items():
+    for part, (fields, read) in _PARTS.items():
         if part not in typed or (ticked is not None and part not in ticked):
+            continue
+        if now is not None and all(getattr(form, name) == getattr(now, name) for name in fields):
             continue
         try:
             wish |= read(form)
@@ -128,17 +122,6 @@ def read_quota(
     if ticked is not None and not wish and not mistakes:
         mistakes["ticked"] = "Tick what is to be changed."
     return replace(form, mistakes=mistakes), wish
-
-
-def changed(wish: Mapping[str, Any], form: QuotaForm, now: QuotaForm) -> dict[str, Any]:
-    """Of a wish what was not so in the form ``now`` already."""
-    same = {
-        part
-        for part, names in PARTS.items()
-        if all(getattr(form, name) == getattr(now, name) for name in names)
-    }
-    kept = {wire for part in same for wire in _WIRE[part]}
-    return {name: value for name, value in wish.items() if name not in kept}
 
 
 class _Mistake(ValueError):
@@ -225,22 +208,16 @@ def _burst(form: QuotaForm) -> dict[str, Any]:
         ) from None
 
 
-_READERS: Final[dict[str, Callable[[QuotaForm], dict[str, Any]]]] = {
-    "gpus": _gpus,
-    "memory": _memory,
-    "weight": _weight,
-    "hours": _hours,
-    "idle": _idle,
-    "burst": _burst,
+#: What the form can change: the fields that it is typed into, and what reads them.
+_PARTS: Final[dict[str, tuple[tuple[str, ...], Callable[[QuotaForm], dict[str, Any]]]]] = {
+    "gpus": (("gpus",), _gpus),
+    "memory": (("memory", "unit"), _memory),
+    "weight": (("weight",), _weight),
+    "hours": (("hours", "per", "first"), _hours),
+    "idle": (("idle",), _idle),
+    "burst": (("burst",), _burst),
 }
-_WIRE: Final = {
-    "gpus": ("gpus",),
-    "memory": ("memory",),
-    "weight": ("weight",),
-    "hours": ("gpu_hours", "per"),
-    "idle": ("idle_timeout",),
-    "burst": ("burst_memory",),
-}
+FIELDS: Final = tuple(name for names, _read in _PARTS.values() for name in names)
 
 
 def as_wish(quota: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,10 +260,5 @@ def wish_text(wish: Mapping[str, Any]) -> str:
     if "idle_timeout" in wish:
         parts.append(words.idle_text(wish["idle_timeout"]))
     if "burst_memory" in wish:
-        burst = wish["burst_memory"]
-        parts.append("limits lifted as on the node" if burst is None else _lifted(burst))
+        parts.append(words.burst_text(wish["burst_memory"]))
     return ", ".join(parts)
-
-
-def _lifted(burst: float) -> str:
-    return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"

@@ -94,7 +94,7 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
 
     @property
     def sends_to_login(self) -> bool:
-        """Whether whoever asks without a login is sent to the Hub to log in."""
+        """Whether a browser without a login is sent to the Hub to log in."""
         return False
 
     def initialize(self, site: Site) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -24,48 +23,6 @@ ROWS: Final = (25, 50, 100)
 _MOST_PAGES: Final = 1_000_000
 #: Arguments that the table keeps for the events below it.
 EVENT_FILTERS: Final = ("environment", "kind", "text")
-
-
-class Only(Enum):
-    """Whom the table shows; the value is in addresses."""
-
-    ALL = ""
-    HOLDING = "holding"
-    WAITING = "waiting"
-    OVER = "over"
-    SET = "set"
-    NEVER = "never"
-
-
-ONLY: Final = {
-    Only.ALL: "everybody",
-    Only.HOLDING: "who holds a GPU",
-    Only.WAITING: "who waits",
-    Only.OVER: "who is over quota or budget",
-    Only.SET: "whose quota an administrator set",
-    Only.NEVER: "who was never here",
-}
-
-
-class Sort(Enum):
-    """By what the table is sorted; the value is in addresses."""
-
-    NAME = "name"
-    GPUS = "gpus"
-    MEMORY = "memory"
-    LEASES = "leases"
-    HOURS = "hours"
-    BUDGET = "budget"
-
-
-SORTS: Final = {
-    Sort.NAME: "name",
-    Sort.GPUS: "GPUs held",
-    Sort.MEMORY: "memory each",
-    Sort.LEASES: "leases, who waits first",
-    Sort.HOURS: "GPU-hours",
-    Sort.BUDGET: "share of the budget",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +52,28 @@ class Member:
         return float(self.usage["gpu_seconds_held"]) if self.usage else 0.0
 
 
-_IS: Final[dict[Only, Callable[[Member], bool]]] = {
-    Only.ALL: lambda one: True,
-    Only.HOLDING: lambda one: one.held > 0 or one.quota["used_gpus"] > 0,
-    Only.WAITING: lambda one: one.waiting > 0,
-    Only.OVER: lambda one: one.is_over,
-    Only.SET: lambda one: one.quota["source"] == "override",
-    Only.NEVER: lambda one: not one.quota.get("seen", True),
+def _memory(one: Member) -> float:
+    memory = one.quota["memory"]
+    return math.inf if memory is None else float(memory)
+
+
+#: Whom the table can show: the name in addresses, in words, and who that is.
+ONLY: Final[dict[str, tuple[str, Callable[[Member], bool]]]] = {
+    "": ("everybody", lambda one: True),
+    "holding": ("users that hold a GPU", lambda one: one.held > 0 or one.quota["used_gpus"] > 0),
+    "waiting": ("users that wait", lambda one: one.waiting > 0),
+    "over": ("users over quota or budget", lambda one: one.is_over),
+    "set": ("quotas set by an administrator", lambda one: one.quota["source"] == "override"),
+    "never": ("users never seen here", lambda one: not one.quota.get("seen", True)),
 }
-# The most first, but names from A; who is equal stands by name.
-_KEYS: Final[dict[Sort, Callable[[Member], tuple[float, ...]]]] = {
-    Sort.NAME: lambda one: (),
-    Sort.GPUS: lambda one: (-one.quota["used_gpus"], -one.quota["gpus"]),
-    Sort.MEMORY: lambda one: (-math.inf if one.quota["memory"] is None else -one.quota["memory"],),
-    Sort.LEASES: lambda one: (-one.waiting, -one.held),
-    Sort.HOURS: lambda one: (-one.seconds,),
-    Sort.BUDGET: lambda one: (-one.spent,),
+#: By what it can be sorted, likewise; the most first, but names from A.
+SORTS: Final[dict[str, tuple[str, Callable[[Member], tuple[float, ...]]]]] = {
+    "name": ("name", lambda one: ()),
+    "gpus": ("GPUs held", lambda one: (-one.quota["used_gpus"], -one.quota["gpus"])),
+    "memory": ("memory each", lambda one: (-_memory(one),)),
+    "leases": ("leases, waiting ones first", lambda one: (-one.waiting, -one.held)),
+    "hours": ("GPU-hours", lambda one: (-one.seconds,)),
+    "budget": ("share of the budget", lambda one: (-one.spent,)),
 }
 
 
@@ -121,20 +84,17 @@ class Listing:
     window: str = "1d"
     find: str = ""
     group: str = ""
-    only: Only = Only.ALL
-    sort: Sort = Sort.NAME
+    only: str = ""
+    sort: str = "name"
     page: int = 1
     rows: int = ROWS[0]
     events: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, **change: Any) -> str:
-        """The query of the same page with something else; another list begins at its begin."""
-        if "page" not in change:
-            change["page"] = 1
-        new = replace(self, **change)
-        usual = Listing()
+        """The query of the same page with something else; another list begins on its first page."""
+        new, usual = replace(self, **{"page": 1, **change}), Listing()
         named = {
-            name: value.value if isinstance(value, Enum) else value
+            name: value
             for name in ("window", "find", "group", "only", "sort", "page", "rows")
             if (value := getattr(new, name)) != getattr(usual, name)
         }
@@ -143,7 +103,7 @@ class Listing:
     @property
     def is_all(self) -> bool:
         """Whether nobody is left out."""
-        return not (self.find or self.group or self.only is not Only.ALL)
+        return not (self.find or self.group or self.only)
 
     def takes(self, name: str, groups: Sequence[str]) -> bool:
         """Whether somebody of this name and in these groups is looked for."""
@@ -153,21 +113,17 @@ class Listing:
 
 def listing(arguments: Callable[[str], str]) -> Listing:
     """What the arguments of an address say. Raises :class:`NodeProblem` for nonsense."""
-    window = arguments("window") or "1d"
-    if window not in WINDOWS:
-        raise wishes.bad_request(f"'window' is one of {', '.join(WINDOWS)}.")
-    try:
-        only, sort = Only(arguments("only")), Sort(arguments("sort") or "name")
-    except ValueError:
-        raise wishes.bad_request("'only' or 'sort' is nothing that this page knows.") from None
+    chosen = {}
+    for name, known in (("window", WINDOWS), ("only", ONLY), ("sort", SORTS)):
+        chosen[name] = arguments(name) or getattr(Listing(), name)
+        if chosen[name] not in known:
+            raise wishes.bad_request(f"'{name}' is one of {', '.join(filter(None, known))}.")
     page = wishes.count("page", arguments("page") or None, 1, _MOST_PAGES) or 1
     rows = wishes.count("rows", arguments("rows") or None, 1, ROWS[-1]) or ROWS[0]
     return Listing(
-        window=window,
+        **chosen,
         find=arguments("find").strip(),
         group=arguments("group"),
-        only=only,
-        sort=sort,
         page=page,
         rows=rows,
         events={name: arguments(name) for name in EVENT_FILTERS},
@@ -187,14 +143,14 @@ class Page:
 
 
 def page_of(members: Iterable[Member], wanted: Listing) -> Page:
-    """Those who fit, sorted, and of them the page; behind the last page is the last one."""
-    everybody = list(members)
+    """Those that fit, sorted, and of them the page; the last one where there are not so many."""
+    everybody, (_, fits), (_, key) = list(members), ONLY[wanted.only], SORTS[wanted.sort]
     fitting = [
         one
         for one in everybody
-        if wanted.takes(one.name, one.quota.get("groups") or ()) and _IS[wanted.only](one)
+        if wanted.takes(one.name, one.quota.get("groups") or ()) and fits(one)
     ]
-    fitting.sort(key=lambda one: (_KEYS[wanted.sort](one), one.name.casefold(), one.name))
+    fitting.sort(key=lambda one: (key(one), one.name.casefold(), one.name))
     pages = max(1, math.ceil(len(fitting) / wanted.rows))
     number = min(wanted.page, pages)
     start = (number - 1) * wanted.rows

@@ -273,9 +273,10 @@ def zone_name(offset: float) -> str:
 
 
 class LeaseFormHandler(PageHandler):
-    """Something is done to a lease of one's own."""
+    """Release or keep a lease of one's own, or leave the queue."""
 
-    async def post(self) -> None:
+    async def post(self, what: str) -> None:
+        act = self._keep if what == "keep" else self._release
         with refusals():
             node = self.node_named(self.typed("node") or None)
             name = wishes.checked_lease(self.typed("lease"))
@@ -283,24 +284,15 @@ class LeaseFormHandler(PageHandler):
             status = await self.ask(node, Method.STATUS)
             lease = next((one for one in status["leases"] if one["id"] == name), None)
             if lease is None or lease["phase"] == "ended":
-                note = Note(
-                    "There was nothing to do: you have no such lease any more.", Done.NOTHING
-                )
+                text = "There was nothing to do: you have no such lease any more."
+                note = Note(text, Done.NOTHING)
             else:
-                note = await self.act(node, lease)
+                note = await act(node, lease)
         except NodeProblem as problem:
             note = Note(f"Nothing was changed: {problem.message}", Done.FAILED)
         self.leave("", note)
 
-    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
-        """Do it. Raises :class:`NodeProblem`."""
-        raise NotImplementedError
-
-
-class ReleaseHandler(LeaseFormHandler):
-    """Release a lease of one's own, or leave the queue."""
-
-    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
+    async def _release(self, node: str, lease: Mapping[str, Any]) -> Note:
         waited = self.typed("state") == "queued"
         if waited and lease["phase"] != "queued":
             text = "Not cancelled: the GPU was granted meanwhile. Release it if you do not need it."
@@ -308,11 +300,8 @@ class ReleaseHandler(LeaseFormHandler):
         await self.ask(node, Method.RELEASE, lease=lease["id"])
         return Note("You no longer wait for it." if waited else "The GPU is released.")
 
-
-class KeepHandler(LeaseFormHandler):
-    """Keep an idle lease of one's own for the usual time, or no longer (``seconds`` is 0)."""
-
-    async def act(self, node: str, lease: Mapping[str, Any]) -> Note:
+    async def _keep(self, node: str, lease: Mapping[str, Any]) -> Note:
+        """Keep it for the usual time, or no longer (``seconds`` is 0)."""
         with refusals():
             seconds = wishes.number("seconds", self.typed("seconds") or None, 0, openapi.MOST_PIN)
         more = {} if seconds is None else {"seconds": seconds}
@@ -398,16 +387,16 @@ class AdminHandler(AdminPage):
             wanted = listing(lambda name: self.get_argument(name, ""))
         answers = await self.statuses()
         nodes = await asyncio.gather(*(self._node(answer, wanted) for answer in answers))
+        groups = sorted({group for node in nodes for group in node.known_groups})
         part = self.get_argument("part", "")
         view: dict[str, Any] = {
             "nodes": nodes,
             "wanted": wanted,
-            "windows": WINDOWS,
-            "find": wanted.find,
-            "only": ONLY,
-            "sorts": SORTS,
-            "row_counts": ROWS,
-            "groups": sorted({group for node in nodes for group in node.known_groups}),
+            "windows": {name: words for name, (_seconds, words) in WINDOWS.items()},
+            "only": {name: words for name, (words, _fits) in ONLY.items()},
+            "sorts": {name: words for name, (words, _key) in SORTS.items()},
+            "row_counts": {count: f"{count} a page" for count in ROWS},
+            "groups": {"": "all groups", **dict(zip(groups, groups, strict=True))},
         }
         if part == "live":
             self.page("admin_live.html", admin=True, **view)
@@ -587,16 +576,17 @@ class QuotaFormHandler(AdminPage):
             return
         many = len(names) > 1
         fields = {name: self.get_body_argument(name, None) for name in forms.FIELDS}
-        given = {name: text for name, text in fields.items() if text is not None}
-        form, wish = forms.read_quota(given, self.get_body_arguments("change") if many else None)
+        form, wish = forms.read_quota(
+            {name: text for name, text in fields.items() if text is not None},
+            self.get_body_arguments("change") if many else None,
+            None if many or whose.is_new else forms.filled(rows[0]),
+        )
         if wrong:
             form = form.marked(kind.names, wrong)
         if form.mistakes:
             self.set_status(400)
             self._form(node, whose, rows, form)
             return
-        if not many and not whose.is_new:
-            wish = forms.changed(wish, form, forms.filled(rows[0]))
         if not wish:
             self.leave("admin", Note(whose.unchanged(), Done.NOTHING))
             return
@@ -633,7 +623,7 @@ class QuotaFormHandler(AdminPage):
         return f" This holds on {node} only." if len(self.site.pool.nodes) > 1 else ""
 
     async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:
-        """Ask it for each, one after the other: who asks in a burst is told to wait."""
+        """Make the call for each, one after the other: a burst of calls would have to wait."""
         answers, failed, problem = [], 0, NodeProblem("unavailable", "")
         for one in whose.params():
             try:
@@ -644,7 +634,7 @@ class QuotaFormHandler(AdminPage):
         return Told(answers, failed, problem.message, problem.reason)
 
     async def _rows(self, node: str, whose: Whose) -> list[Mapping[str, Any]]:
-        """The quotas of now, of each who is named; the default one of who is not known."""
+        """The present quota of each; the default one where nothing is known of somebody."""
         with refusals():
             quotas = await self.ask(node, Method.QUOTA_LIST)
         default = {**quotas["default"], "own_burst_memory": None}
@@ -744,7 +734,7 @@ class RevokeFormHandler(AdminPage):
 
 
 class DrainFormHandler(AdminPage):
-    """Take a GPU out of service, with a reason that everybody who waits reads; or put it back."""
+    """Take a GPU out of service, with a reason for those who wait; or put it back."""
 
     async def get(self) -> None:
         with refusals():
@@ -757,24 +747,25 @@ class DrainFormHandler(AdminPage):
             node = self.node_named(self.typed("node") or None)
             gpu = wishes.checked_gpu(self.typed("gpu"))
         await self.admin_status(node)
-        try:
-            if self.typed("action") == "resume":
-                told = await self.ask(node, Method.GPU_RESUME, gpu=gpu)
-                said = "back in service" if told["changed"] else "in service already"
-                self.leave("admin", _drain_note(f"The GPU is {said}.", told))
-                return
+        resumes, wish = self.typed("action") == "resume", {"gpu": gpu}
+        if not resumes:
             typed = self.typed("reason").strip()
             try:
-                reason = wishes.checked_drain_reason(typed)
+                wish["reason"] = wishes.checked_drain_reason(typed)
             except NodeProblem:
                 self.set_status(400)
                 most = openapi.LONGEST_DRAIN_REASON
                 mistake = f"1 to {most} characters: everybody who waits reads it."
                 await self._form(node, gpu, typed, mistake)
                 return
-            told = await self.ask(node, Method.GPU_DRAIN, gpu=gpu, reason=reason)
-            said = "; who waits reads why" if told["changed"] else " already, for that reason"
-            note = _drain_note(f"The GPU is out of service{said}.", told)
+        try:
+            told = await self.ask(node, Method.GPU_RESUME if resumes else Method.GPU_DRAIN, **wish)
+            if resumes:
+                said = "back in service" if told["changed"] else "in service already"
+            else:
+                more = "; the queue says why" if told["changed"] else " already, for that reason"
+                said = f"out of service{more}"
+            note = Note(f"The GPU is {said}.", Done.DONE if told["changed"] else Done.NOTHING)
         except NodeProblem as problem:
             note = Note(f"Nothing is changed: {problem.message}", Done.FAILED)
         self.leave("admin", note)
@@ -785,10 +776,6 @@ class DrainFormHandler(AdminPage):
         if found is None:
             raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
         self.page("drain.html", admin=True, node=node, gpu=found, reason=reason, mistake=mistake)
-
-
-def _drain_note(text: str, told: Mapping[str, Any]) -> Note:
-    return Note(text, Done.DONE if told["changed"] else Done.NOTHING)
 
 
 class AdminCsvHandler(CsvHandler, AdminPage):
@@ -825,8 +812,7 @@ class NothingHandler(PageHandler):
 
 ROUTES: tuple[tuple[str, type[PageHandler]], ...] = (
     (r"", UserHandler),
-    (r"release", ReleaseHandler),
-    (r"keep", KeepHandler),
+    (r"(release|keep)", LeaseFormHandler),
     (r"usage\.csv", UsageCsvHandler),
     (r"admin", AdminHandler),
     (r"admin/quota", QuotaFormHandler),

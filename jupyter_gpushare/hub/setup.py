@@ -35,7 +35,7 @@ NODE_SCOPES: Final = (
     "list:groups",
     "read:groups",
 )
-#: What runs a module, and again at once when it is killed: the Hub looks every 30 s only.
+#: Runs a module, and starts it again at once when it is killed: the Hub looks only every 30 s.
 _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 #: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.

@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Any, Final
 
 from jupyter_gpushare.protocol import expecting, holding
-from jupyter_gpushare.protocol.sizes import format_burst
 
 from . import words
 from .listing import Member
@@ -364,7 +363,7 @@ def task_title(lease: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """Where one of the viewer's requests stands; who waits for GPU-hours stands in no line."""
+    """The place of one of the viewer's requests; one that waits for GPU-hours has none."""
 
     headline: str
     ahead: str
@@ -428,7 +427,7 @@ def queue_view(status: Json) -> QueueView:
 
 
 def _note(row: Json) -> str:
-    """What else is told of a row whose reason the viewer may know."""
+    """Why and about how long a request waits, if the viewer may know it."""
     if expecting.waits_for_budget(row):
         return ", GPU-hours spent"
     about = expecting.short_estimate(row)
@@ -640,7 +639,7 @@ def environment_view(one: Member) -> EnvironmentView:
         )
         if budget
         else None,
-        # What groups and the default say is told beside them.
+        # The table of groups has this of groups and of the default.
         own="" if quota["source"] in ("group", "default") else _own_text(quota),
         source=words.source_word(quota["source"], quota.get("from_groups") or ()),
         leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
@@ -654,7 +653,7 @@ def _own_text(quota: Json) -> str:
     idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
     parts = [] if idle is None else [words.idle_text(idle)]
     if burst is not None:
-        parts.append(f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted")
+        parts.append(words.burst_text(burst))
     return ", ".join(parts)
 
 

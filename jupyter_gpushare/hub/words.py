@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jupyter_gpushare.protocol.periods import MONTH, WEEK
-from jupyter_gpushare.protocol.sizes import format_size
+from jupyter_gpushare.protocol.sizes import format_burst, format_size
 from jupyter_gpushare.protocol.times import format_duration
 
 #: What a state is called, and what it means for the owner of the lease.
@@ -91,7 +91,7 @@ def rung_text(rung: str | None, memory: int | None) -> str:
 
 
 def source_word(source: str, groups: Sequence[str] = ()) -> str:
-    """Who set a quota; of groups which."""
+    """Who set a quota, and which groups."""
     word = SOURCES.get(source, source)
     return f"{word}{'s' if len(groups) > 1 else ''} {', '.join(groups)}" if groups else word
 
@@ -108,6 +108,13 @@ def idle_text(seconds: float | None) -> str:
     if seconds is None:
         return "idle GPUs as on the node"
     return f"idle GPUs taken after {duration(seconds)}" if seconds else "idle GPUs never taken"
+
+
+def burst_text(burst: float | None) -> str:
+    """How far memory limits are lifted."""
+    if burst is None:
+        return "limits lifted as on the node"
+    return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

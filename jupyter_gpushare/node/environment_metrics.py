@@ -7,15 +7,13 @@ others count together, as :data:`OTHERS`. So names that change with each login f
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from ..policy.events import ActivityChanged, Event, LeaseEnded, LeaseGranted, LeaseParked
-from ..policy.model import Activity, EnvironmentName, LeaseId, LeasePhase
+from ..policy.model import Activity, EnvironmentName, LeasePhase
 from ..policy.state import State
 
 PREFIX: Final = "jupyter_gpushare_environment"
@@ -23,17 +21,21 @@ OTHERS: Final = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A lease that holds GPUs since boot time ``since``."""
+class _Seconds:
+    """GPU-seconds by label until boot time ``at``, and the GPUs that add to them since."""
 
-    label: str
-    gpus: int
-    busy: bool
-    since: float
+    at: float
+    sums: Mapping[str, float]
+    gpus: Tally[str]
+
+    def until(self, at: float) -> dict[str, float]:
+        lasted, labels = max(0.0, at - self.at), {*self.sums, *self.gpus}
+        return {name: self.sums.get(name, 0.0) + lasted * self.gpus[name] for name in labels}
 
 
 class EnvironmentMetrics:
-    """Counts GPU-seconds as events are heard, by the same rule as ``usage`` (:mod:`.usage`).
+    """Counts GPU-seconds by the rule of :mod:`.usage`, which cannot be told itself: its sums may
+    go down a little (a wall clock set back, spans that become hours), and a counter must not.
 
     ``most`` environments have a label of their own. ``clock`` gives boot time in seconds.
     """
@@ -42,43 +44,39 @@ class EnvironmentMetrics:
         self._most = most
         self._clock = clock
         self._labels: dict[EnvironmentName, str] = {}
-        self._open: dict[LeaseId, _Open] = {}
-        self._held: defaultdict[str, float] = defaultdict(float)
-        self._busy: defaultdict[str, float] = defaultdict(float)
+        nothing = _Seconds(clock(), {}, Tally())
+        self._seconds = (nothing, nothing)
+        self.changed(state, clock())
+
+    def changed(self, state: State, at: float) -> None:
+        """A lease got or gave GPUs, or began or ceased to use them, at this boot time."""
+        held: Tally[str] = Tally()
+        busy: Tally[str] = Tally()
         for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
             if lease.phase is LeasePhase.HELD:
-                busy = lease.activity is Activity.BUSY
-                label = self._label(lease.environment)
-                self._open[lease.id] = _Open(label, len(lease.allocations), busy, clock())
-
-    def heard(self, event: Event) -> None:
-        """One event, in order."""
-        match event:
-            case LeaseGranted():
-                busy = event.activity is Activity.BUSY
-                self._begin(event.lease, event.environment, len(event.gpus), busy, event.at)
-            case ActivityChanged():
-                known = self._open.get(event.lease)
-                if known is not None:
-                    busy = event.activity is Activity.BUSY
-                    self._begin(event.lease, event.environment, known.gpus, busy, event.at)
-            case LeaseParked() | LeaseEnded():
-                self._end(event.lease, event.at)
-            case _:
-                pass
+                label, gpus = self._label(lease.environment), len(lease.allocations)
+                held[label] += gpus
+                busy[label] += gpus if lease.activity is Activity.BUSY else 0
+        before_held, before_busy = self._seconds
+        # Replaced as one: the exporter's thread reads them.
+        self._seconds = (
+            _Seconds(at, before_held.until(at), held),
+            _Seconds(at, before_busy.until(at), busy),
+        )
 
     def collect(self, state: State) -> Iterator[Any]:
         """All of them, as they are now."""
         gpus: Tally[str] = Tally()
         reserved: Tally[str] = Tally()
         waiting: Tally[str] = Tally()
-        for (name, _gpu), held in state.reservations.items():
+        for (name, _gpu), promised in state.reservations.items():
             gpus[self._label(name)] += 1
-            reserved[self._label(name)] += held.memory
+            reserved[self._label(name)] += promised.memory
         for item in state.queue.waiting.values():
             waiting[self._label(item.environment)] += 1
-        seconds, busy = self._seconds()
-        labels = sorted({*self._labels.values(), *seconds, *gpus, *waiting})
+        now = self._clock()
+        held, busy = (seconds.until(now) for seconds in self._seconds)
+        labels = sorted({*self._labels.values(), *held, *gpus, *waiting})
         for word, text, figures in (
             ("gpus", "GPUs that an environment holds", gpus),
             ("reserved_bytes", "Memory promised to an environment, on all its GPUs", reserved),
@@ -89,14 +87,14 @@ class EnvironmentMetrics:
                 gauge.add_metric([label], float(figures[label]))
             yield gauge
         for word, text, sums in (
-            ("held", "GPU-seconds held by an environment since the node manager started", seconds),
+            ("held", "GPU-seconds held by an environment since the node manager started", held),
             ("busy", "Those of them in which code ran", busy),
         ):
             counter = CounterMetricFamily(
                 f"{PREFIX}_gpu_seconds_{word}", text, labels=["environment"]
             )
             for label in labels:
-                counter.add_metric([label], sums[label])
+                counter.add_metric([label], sums.get(label, 0.0))
             yield counter
 
     def _label(self, environment: EnvironmentName) -> str:
@@ -104,26 +102,3 @@ class EnvironmentMetrics:
         if known is None and len(self._labels) >= self._most:
             return OTHERS
         return self._labels.setdefault(environment, str(environment))
-
-    def _begin(
-        self, lease: LeaseId, environment: EnvironmentName, gpus: int, busy: bool, at: float
-    ) -> None:
-        self._end(lease, at)
-        self._open[lease] = _Open(self._label(environment), gpus, busy, at)
-
-    def _end(self, lease: LeaseId, at: float) -> None:
-        known = self._open.pop(lease, None)
-        if known is not None:
-            lasted = known.gpus * max(0.0, at - known.since)
-            self._held[known.label] += lasted
-            self._busy[known.label] += lasted if known.busy else 0.0
-
-    def _seconds(self) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
-        """GPU-seconds held and busy by label until now."""
-        now = self._clock()
-        held, busy = self._held.copy(), self._busy.copy()
-        for known in tuple(self._open.values()):
-            lasted = known.gpus * max(0.0, now - known.since)
-            held[known.label] += lasted
-            busy[known.label] += lasted if known.busy else 0.0
-        return held, busy

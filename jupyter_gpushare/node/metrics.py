@@ -38,6 +38,7 @@ from ..policy.model import (
 )
 from ..policy.state import State
 from ..protocol.errors import Reason
+from . import usage
 from .environment_metrics import EnvironmentMetrics
 from .manager import Manager, Outcome
 from .status import DisplayState, display_state
@@ -131,8 +132,8 @@ class NodeMetrics(Collector):
             elif isinstance(event, HeartbeatLost):
                 self._stalls.inc()
             self._moves.heard(event, state)
-            if self._environments is not None:
-                self._environments.heard(event)
+            if self._environments is not None and type(event).__name__ in usage.KINDS:
+                self._environments.changed(state, event.at)
         (self._written if durable else self._unwritten).observe(outcome.seconds)
 
     def collect(self) -> Iterator[Any]:

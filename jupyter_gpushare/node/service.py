@@ -508,17 +508,16 @@ class Service:
             who, quota = str(name), book.resolve(name)[0]
         else:
             who = _MEMBER.format(whose.group) if whose.group is not None else _NOBODYS
-            quota = (whose.group is not None and book.of_group(whose.group)) or book.of_default
+            quota = book.of_group(whose.group) or book.of_default
         warnings = explain.doubt_texts(who, quota, _capacities(state), is_known=is_known)
         guest.conn.reply(call.id, {**self._quota_answer(whose), "warnings": warnings})
 
     def quota_warnings(self) -> list[str]:
         """What of all quotas in force an administrator may not have meant."""
         state, book = self._manager.state, self._manager.state.quotas
-        groups = {name: book.of_group(name) for name in (*book.groups, *book.group_overrides)}
         everybody = [
             (_NOBODYS, book.of_default),
-            *((_MEMBER.format(name), quota) for name, quota in sorted(groups.items()) if quota),
+            *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),
             *sorted({**book.users, **book.overrides}.items()),
         ]
         sizes = _capacities(state)
@@ -542,14 +541,13 @@ class Service:
             {**environment_quota(state, name, config), "seen": name in seen}
             for name in sorted(self._known_names())
         ]
-        groups = sorted({*book.groups, *book.group_overrides})
         guest.conn.reply(
             call.id,
             {
                 "quotas": quotas,
                 "warnings": self.quota_warnings(),
                 "default": group_quota(state, None, config),
-                "groups": [group_quota(state, name, config) for name in groups],
+                "groups": [group_quota(state, name, config) for name in sorted(book.of_groups)],
             },
         )
 

@@ -273,16 +273,13 @@ def environment_quota(
 def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[str, Any]:
     """The quota of a group, or the default one (``group`` is ``None``), and who set it."""
     book = state.quotas
-    if group is None:
-        quota, overridden = book.of_default, book.default_override is not None
-    else:
-        quota, overridden = book.of_group(group) or book.of_default, group in book.group_overrides
+    quota = book.of_group(group) or book.of_default
     members = sum(group in groups for groups in book.groups_of.values())
     burst = config.burst_memory if quota.burst_memory is None else quota.burst_memory
     return {
         "group": group,
         "members": None if group is None else members,
-        "source": "override" if overridden else "configuration",
+        "source": "override" if group in book.group_overrides else "configuration",
         "gpus": quota.gpus,
         "memory": quota.memory,
         "weight": quota.weight,

@@ -143,7 +143,7 @@ def complete_quota(params: msg.QuotaParams, book: QuotaBook) -> msg.QuotaParams:
     if whose.environment is not None:
         now, _source = book.resolve(EnvironmentName(whose.environment))
     else:
-        now = (whose.group and book.of_group(whose.group)) or book.of_default
+        now = book.of_group(whose.group) or book.of_default
     hours = _named(params.gpu_hours, now.gpu_hours)
     return replace(
         params,

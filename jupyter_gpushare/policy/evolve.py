@@ -145,21 +145,13 @@ def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
 
 
 def _group_overridden(state: State, event: ev.GroupQuotaOverridden) -> State:
-    if event.group is None:
-        quotas = replace(state.quotas, default_override=event.quota)
-    else:
-        overrides = state.quotas.group_overrides.set(event.group, event.quota)
-        quotas = replace(state.quotas, group_overrides=overrides)
-    return _rekey(replace(state, quotas=quotas), event.at)
+    overrides = state.quotas.group_overrides.set(event.group, event.quota)
+    return _rekey(replace(state, quotas=replace(state.quotas, group_overrides=overrides)), event.at)
 
 
 def _group_override_removed(state: State, event: ev.GroupQuotaOverrideRemoved) -> State:
-    if event.group is None:
-        quotas = replace(state.quotas, default_override=None)
-    else:
-        overrides = drop(state.quotas.group_overrides, event.group)
-        quotas = replace(state.quotas, group_overrides=overrides)
-    return _rekey(replace(state, quotas=quotas), event.at)
+    overrides = drop(state.quotas.group_overrides, event.group)
+    return _rekey(replace(state, quotas=replace(state.quotas, group_overrides=overrides)), event.at)
 
 
 def _groups_changed(state: State, event: ev.GroupsChanged) -> State:

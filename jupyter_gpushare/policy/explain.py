@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from .config import PolicyConfig
 from .model import MONTH, WEEK, BudgetLevel, HolderAction, ParkReason, Period, Quota, RefusalReason
 from .placement import NoRoom, Refused, Shortage
-from .quotas import Doubt, doubts
 
 GIB = 1024**3
 
@@ -66,25 +65,23 @@ def doubt_texts(
     whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
 ) -> list[str]:
     """What an administrator is told of a quota for ``whose``; it holds all the same."""
-    texts = [_DOUBTS[doubt](whose, quota, capacities) for doubt in doubts(quota, capacities)]
+    texts = []
+    if capacities and quota.gpus > len(capacities):
+        texts.append(
+            f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: "
+            "nobody gets more than there are."
+        )
+    if capacities and quota.memory is not None and quota.memory > max(capacities):
+        texts.append(
+            f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
+            f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
+        )
     if not is_known:
         texts.append(
             f"Nobody is known by the name {whose}: no such user was here, and none is configured. "
             "Is it spelled right? The quota is kept for when they come."
         )
     return texts
-
-
-_DOUBTS: Final[dict[Doubt, Callable[[str, Quota, Sequence[int]], str]]] = {
-    Doubt.GPUS: lambda whose, quota, capacities: (
-        f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: "
-        "nobody gets more than there are."
-    ),
-    Doubt.MEMORY: lambda whose, quota, capacities: (
-        f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
-        f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
-    ),
-}
 
 
 def asked_text(count: int, short: Shortage) -> str:

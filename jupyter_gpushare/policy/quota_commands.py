@@ -89,12 +89,7 @@ def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
 
 def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
     """Take such an override back."""
-    book = draft.state.quotas
-    if command.group is None:
-        known = book.default_override is not None
-    else:
-        known = command.group in book.group_overrides
-    if not known:
+    if command.group not in draft.state.quotas.group_overrides:
         return Done()
     draft.emit(ev.GroupQuotaOverrideRemoved(draft.at, command.group, command.by))
     weigh_all(draft)

@@ -1,11 +1,11 @@
 """Which quota holds: default < best of the groups < user < admin's override for the user.
 
-The default and each group's quota are those that an admin set, where one did, else the configured.
+What an admin set for a group, or as the default, replaces what is configured there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,15 +25,17 @@ class QuotaSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaBook:
-    """All quotas of a node. ``groups_of`` is what identity said of each environment."""
+    """All quotas of a node. ``groups_of`` is what identity said of each environment.
+
+    In ``group_overrides`` the default quota is that of the group ``None``.
+    """
 
     default: Quota = Quota(gpus=0)
     groups: Map[str, Quota] = Map()
     users: Map[EnvironmentName, Quota] = Map()
     overrides: Map[EnvironmentName, Quota] = Map()
     groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
-    default_override: Quota | None = None
-    group_overrides: Map[str, Quota] = Map()
+    group_overrides: Map[str | None, Quota] = Map()
     # Before the configuration was read nobody can be granted or refused anything.
     is_configured: bool = False
 
@@ -47,11 +49,9 @@ class QuotaBook:
         """Whether any quota lets limits be lifted (:mod:`.elastic`)."""
         return any(quota.burst_memory for quota in self._every())
 
-    def _every(self) -> Iterator[Quota]:
-        yield self.of_default
-        yield from (*self.users.values(), *self.overrides.values())
-        for name in {*self.groups, *self.group_overrides}:
-            yield self.group_overrides.get(name) or self.groups[name]
+    def _every(self) -> tuple[Quota, ...]:
+        own = (*self.users.values(), *self.overrides.values())
+        return (self.of_default, *self.of_groups.values(), *own)
 
     @property
     def periods(self) -> set[Period | None]:
@@ -60,12 +60,19 @@ class QuotaBook:
 
     @property
     def of_default(self) -> Quota:
-        """The quota of who has no other."""
-        return self.default_override or self.default
+        """The quota of environments that have no other."""
+        return self.group_overrides.get(None, self.default)
 
-    def of_group(self, group: str) -> Quota | None:
-        """A group's quota; ``None`` where it has none."""
-        return self.group_overrides.get(group) or self.groups.get(group)
+    @property
+    def of_groups(self) -> dict[str, Quota]:
+        """The quotas of all groups that have one."""
+        set_now = {g: quota for g, quota in self.group_overrides.items() if g is not None}
+        return {**self.groups, **set_now}
+
+    def of_group(self, group: str | None) -> Quota | None:
+        """A group's quota, if it has one; the default quota is that of the group ``None``."""
+        configured = self.default if group is None else self.groups.get(group)
+        return self.group_overrides.get(group, configured)
 
     def giving(self, environment: EnvironmentName) -> tuple[str, ...]:
         """Those of its groups that have a quota."""
@@ -77,28 +84,11 @@ class QuotaBook:
             return self.overrides[environment], QuotaSource.OVERRIDE
         if environment in self.users:
             return self.users[environment], QuotaSource.USER
-        named = [self.of_group(group) for group in self.groups_of.get(environment, ())]
-        quotas = [quota for quota in named if quota is not None]
+        groups = self.groups_of.get(environment, ())
+        quotas = [quota for group in groups if (quota := self.of_group(group))]
         if quotas:
             return best(quotas), QuotaSource.GROUP
         return self.of_default, QuotaSource.DEFAULT
-
-
-class Doubt(Enum):
-    """What an administrator may not have meant by a quota; it holds all the same."""
-
-    MEMORY = "memory"
-    GPUS = "gpus"
-
-
-def doubts(quota: Quota, capacities: Sequence[int]) -> Iterator[Doubt]:
-    """Of a quota on a node whose GPUs have ``capacities`` bytes. Without GPUs nothing is known."""
-    if not capacities:
-        return
-    if quota.gpus > len(capacities):
-        yield Doubt.GPUS
-    if quota.memory is not None and quota.memory > max(capacities):
-        yield Doubt.MEMORY
 
 
 def best(quotas: Iterable[Quota]) -> Quota:

@@ -35,12 +35,8 @@ def _summary(state: State) -> Iterator[ev.Event]:
         yield ev.GpuFound(at, gpu.gpu)
     for environment, quota in sorted(state.quotas.overrides.items()):
         yield ev.QuotaOverridden(at, environment, quota, environment)
-    if state.quotas.default_override is not None:
-        yield ev.GroupQuotaOverridden(
-            at, None, state.quotas.default_override, EnvironmentName("default")
-        )
-    for group, quota in sorted(state.quotas.group_overrides.items()):
-        yield ev.GroupQuotaOverridden(at, group, quota, EnvironmentName(group))
+    for group, quota in sorted(state.quotas.group_overrides.items(), key=lambda one: one[0] or ""):
+        yield ev.GroupQuotaOverridden(at, group, quota, EnvironmentName(group or "default"))
     for environment, groups in sorted(state.quotas.groups_of.items()):
         yield ev.GroupsChanged(at, environment, groups)
     for lease in sorted(state.leases.values(), key=lambda lease: lease.order):

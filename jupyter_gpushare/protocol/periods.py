@@ -1,7 +1,7 @@
 """The times that a budget of GPU-hours is for, besides the rolling window, as they are written.
 
 ``week`` begins on Monday, ``month`` on the 1st; a day such as ``2026-10-01`` begins a term, which
-goes on until an administrator names the next one. Whose midnight it is the node manager knows.
+goes on until an administrator names the next one. The node manager knows the time zone.
 """
 
 from __future__ import annotations

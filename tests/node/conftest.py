@@ -1,6 +1,7 @@
 """What every test of the node's room can ask for."""
 
 from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.exporter import port
 from support.nvml_fixtures import nvml_stub, nvml_world
 
-__all__ = ["cuda_stubs", "cuda_world", "nvml_stub", "nvml_world"]
+__all__ = ["cuda_stubs", "cuda_world", "nvml_stub", "nvml_world", "port"]

@@ -1,71 +1,48 @@
-"""Metrics that name people: only where asked for, bounded, and the figures of `usage`."""
+"""Metrics that name people: bounded, and the figures of `usage`."""
 
 from __future__ import annotations
 
 import json
-import socket
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from immutables import Map
+from support.exporter import samples
 from support.node import GIB, NodeClient, RunningNode, until
+from support.policy_world import task
 
 from jupyter_gpushare.node.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
-from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import (
     Activity,
     Allocation,
     Bytes,
-    EndReason,
     EnvironmentName,
     GpuUuid,
     LeaseId,
+    LeasePhase,
+    Request,
 )
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.state import Lease, State
 from jupyter_gpushare.protocol.messages import Method
 
 PEOPLE = ("alice", "bob", "carol")
-CONFIG = "c.Quotas.default = {'gpus': 1, 'memory': '8GiB'}\nc.Policy.max_tasks_per_gpu = 1\n"
+CONFIG = """
+c.Quotas.default = {"gpus": 1, "memory": "8GiB"}
+c.Policy.max_tasks_per_gpu = 1
+c.NodeManagerApp.metrics_environments = 2
+"""
 
 
-def samples(port: int) -> dict[str, float]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("jupyter_gpushare"))
-    return {name: float(value) for name, value in pairs}
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
-
-
-def running(directory: Path, port: int, more: str) -> RunningNode:
-    path = directory / "tokens.json"
+def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
+    path = tmp_path / "tokens.json"
     path.touch(0o600)
     people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in PEOPLE]
     path.write_text(json.dumps({"tokens": people}))
     arguments = [f"--token-file={path}", f"--metrics-port={port}"]
-    return RunningNode(directory, simulate="2x24GiB", config=CONFIG + more, arguments=arguments)
-
-
-def test_nobody_is_named_unless_asked_for(tmp_path: Path, port: int) -> None:
-    with running(tmp_path, port, "") as node, node.client("alice") as alice:
-        alice.request()
-        told = samples(port)
-        assert not [name for name in told if "environment" in name or "alice" in name]
-
-
-def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
-    more = "c.NodeManagerApp.metrics_environments = 2\n"
-    with running(tmp_path, port, more) as node:
+    with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node:
         clients = {name: node.client(name) for name in PEOPLE}
         lease = clients["alice"].request(kernel_id="k")["lease"]
         clients["bob"].request()
@@ -102,36 +79,36 @@ def usage(client: NodeClient) -> list[dict[str, Any]]:
 @settings(max_examples=100, deadline=None)
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from("gipe"), st.integers(0, 3), st.integers(0, 5), st.floats(0, 9)),
+        st.tuples(st.sampled_from(LeasePhase), st.sampled_from(Activity), st.integers(0, 5)),
         max_size=40,
-    )
+    ),
+    seconds=st.lists(st.floats(0, 9), min_size=40, max_size=40),
 )
-def test_all_seconds_are_somebodys(steps: list[tuple[str, int, int, float]]) -> None:
+def test_all_seconds_are_somebodys(
+    steps: list[tuple[LeasePhase, Activity, int]], seconds: list[float]
+) -> None:
     """Whatever comes in which order: labels are bounded, and no second is lost or told twice."""
     now = 0.0
-    held: dict[int, float] = {}
-    total = 0.0
+    leases: dict[LeaseId, Lease] = {}
+    held = busy = 0.0
     metrics = EnvironmentMetrics(2, State(), lambda: now)
-    for kind, number, who, seconds in steps:
-        now += seconds
-        total += seconds * len(held)
-        lease, name = LeaseId(f"L{number}"), EnvironmentName(f"user-{who}")
-        if kind == "g":
-            parts = (Allocation(GpuUuid("GPU-0"), Bytes(1)),)
-            metrics.heard(ev.LeaseGranted(now, lease, name, parts, Activity.BUSY))
-            held[number] = now
-        elif kind == "i":
-            metrics.heard(ev.ActivityChanged(now, lease, name, Activity.IDLE))
-        else:
-            end = ev.LeaseEnded(now, lease, name, EndReason.RELEASED, "")
-            metrics.heard(end if kind == "e" else ev.LeaseParked(now, lease, name))
-            held.pop(number, None)
+    for (phase, activity, number), passed in zip(steps, seconds, strict=False):
+        now += passed
+        working = [one for one in leases.values() if one.phase is LeasePhase.HELD]
+        held += passed * 2 * len(working)
+        busy += passed * 2 * sum(one.activity is Activity.BUSY for one in working)
+        name, who = LeaseId(f"L{number % 4}"), EnvironmentName(f"user-{number}")
+        if name in leases:
+            who = leases[name].environment
+        parts = (Allocation(GpuUuid("GPU-0"), Bytes(1)), Allocation(GpuUuid("GPU-1"), Bytes(1)))
+        leases[name] = Lease(
+            name, who, task(number), Request(2), number, now, phase, activity, allocations=parts
+        )
+        metrics.changed(State(leases=Map(leases)), now)
     families = {family.name: family for family in metrics.collect(State())}
     told = families[f"{PREFIX}_gpu_seconds_held"].samples
-    assert sum(sample.value for sample in told) == pytest.approx(total)
-    busy = {
-        s.labels["environment"]: s.value for s in families[f"{PREFIX}_gpu_seconds_busy"].samples
-    }
-    for sample in told:
-        assert 0 <= busy[sample.labels["environment"]] <= sample.value + 1e-6
+    used = families[f"{PREFIX}_gpu_seconds_busy"].samples
+    assert sum(sample.value for sample in told) == pytest.approx(held)
+    assert sum(sample.value for sample in used) == pytest.approx(busy)
+    assert all(u.value <= t.value + 1e-6 for t, u in zip(told, used, strict=True))
     assert len(told) <= 3

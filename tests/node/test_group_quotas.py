@@ -92,20 +92,12 @@ def test_a_groups_and_the_default_quota_are_set_and_taken_back(tmp_path: Path) -
             listed = root.call(Method.QUOTA_LIST)
             assert [one["group"] for one in listed["groups"]] == ["team"]
             assert listed["groups"][0]["members"] == 2
-
-
-def test_an_update_of_a_group_serves_who_waits_because_of_it(tmp_path: Path) -> None:
-    with (
-        start(tmp_path) as node,
-        node.client("member") as member,
-        node.client("root") as root,
-    ):
-        root.call(Method.QUOTA_SET, group="team", gpus=2, gpu_hours=0.0)
-        waiting = member.ask()
-        until(lambda: member.call(Method.STATUS)["queue"], "the request waits for GPU-hours")
-        assert not member.answered(waiting)
-        root.call(Method.QUOTA_UNSET, group="team")
-        assert member.wait(waiting)["state"] == "held"
+            root.call(Method.QUOTA_SET, group="team", gpus=2, gpu_hours=0.0)
+            waiting = member.ask()
+            until(lambda: member.call(Method.STATUS)["queue"], "the request waits for GPU-hours")
+            assert not member.answered(waiting)
+            root.call(Method.QUOTA_UNSET, group="team")
+            assert member.wait(waiting)["state"] == "held", "a new quota serves those who wait"
 
 
 def _plant(node: RunningNode, held: dict[int, float]) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from support.exporter import samples
 from support.node import RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.metrics import PREFIX, Moves
@@ -26,23 +26,6 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 ETC = Path(__file__).parents[2] / "etc"
 DASHBOARD = ETC / "grafana" / "jupyter-gpushare.json"
 RULES = ETC / "prometheus" / "jupyter-gpushare.rules.yml"
-
-
-def samples(port: int) -> dict[str, float]:
-    """Everything that is exported now, by name with labels."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith(PREFIX))
-    return {name: float(value) for name, value in pairs}
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
 
 
 def test_grants_are_counted_with_their_waits(tmp_path: Path, port: int) -> None:
@@ -152,6 +135,8 @@ def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path,
         assert told[f'{PREFIX}_queue_requests{{priority_class="batch"}}'] == 1
         assert told[f'{PREFIX}_queue_requests{{priority_class="interactive"}}'] == 0
         assert told[f"{PREFIX}_connections"] == 2
+        named = [name for name in told if "environment" in name or "alice" in name]
+        assert not named, "nobody is named unless the administrator asks for it"
 
 
 def test_refusals_are_counted_by_reason(tmp_path: Path, port: int) -> None:
