@@ -55,9 +55,7 @@ def serve(registry: CollectorRegistry, address: str, port: int) -> HTTPServer:
 
     def text() -> bytes:
         nonlocal last
-        now = clock()
-        if not last or purse.left(now) >= 1.0:
-            purse.spend(1.0, now)
+        if purse.pays(1.0, clock()):
             last = generate_latest(registry)
         return last
 
