@@ -1,4 +1,4 @@
-"""One user does his worst: what does another one notice? Prints a table; exit 1 past the bar.
+"""One user attacks: what does another one notice? Prints a table; exit 1 past the bar.
 
 Needs root, to be two users. ``--seconds`` is for each attack.
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -25,8 +26,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
-    attacks = [n for n in people.PEOPLE if n not in ("honest", "burn")]
-    attacks = [n for n in attacks if not args.only or n in args.only]
+    wanted = args.only or people.PEOPLE
+    attacks = [n for n in people.PEOPLE if n in wanted and n not in ("honest", "burn")]
     seen: list[scene.Seen] = []
     with open_directory() as place, tempfile.TemporaryDirectory() as private:
         node = RunningNode(
@@ -53,9 +54,7 @@ def main() -> int:
     bad = [s for s in seen[2:] if s.p99 > bar or s.refused or s.memory > 64 * MIB]
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(
-            json.dumps([s.__dict__ if hasattr(s, "__dict__") else {} for s in seen])
-        )
+        args.json.write_text(json.dumps([asdict(one) for one in seen]))
     print(f"bar: p99 {bar * 1e3:.1f} ms; past it: {', '.join(s.name for s in bad) or 'none'}")
     return 1 if bad else 0
 

@@ -241,19 +241,15 @@ def waiting_line_within(notice: Document, seconds: float, advice: str, width: in
 
 def _place(notice: Document) -> str:
     if waits_for_budget(notice):  # it stands in no line
-        return " ".join(filter(None, ("Waiting: the GPU-hours are spent", _spent(notice))))
+        words = budget_words(notice.get("budget"))
+        return "Waiting: the GPU-hours are spent" + (f" ({words})" if words else "")
     return f"Waiting for GPUs: position {plain(notice.get('position', '?'), 12)}"
 
 
-def _spent(notice: Document) -> str:
-    """``(0.08 of 0.05 in the last 7 d)``; empty where the node manager does not tell."""
-    budget = notice.get("budget")
-    words = budget_words(budget) if isinstance(budget, Mapping) else ""
-    return f"({words})" if words else ""
-
-
-def budget_words(budget: Document) -> str:
+def budget_words(budget: object) -> str:
     """``0.08 of 0.05 in the last 7 days``: GPU-hours; empty for what makes no sense."""
+    if not isinstance(budget, Mapping):
+        return ""
     used, hours = budget.get("spent"), budget.get("hours")
     if not isinstance(used, int | float) or not isinstance(hours, int | float):
         return ""
@@ -464,9 +460,7 @@ def _heading(status: Document) -> list[str]:
 def budget_warning(status: Document) -> str | None:
     """That GPU-hours are nearly or all spent; ``None`` where they are not."""
     quota = status.get("quota") or {}
-    budget = quota.get("budget")
-    level = budget.get("level") if isinstance(budget, Mapping) else None
-    return budget_line(quota) if level in ("warned", "spent") else None
+    return budget_line(quota) if _level(quota) in _BUDGET_ADVICE else None
 
 
 def _problems(status: Document) -> list[str]:
@@ -681,14 +675,19 @@ def format_hours(hours: float) -> str:
 
 def budget_line(quota: Document) -> str | None:
     """What was used of the GPU-hours; ``None`` where they are not limited."""
+    words = budget_words(quota.get("budget"))
+    return f"GPU-hours: {words}.{_BUDGET_ADVICE.get(_level(quota), '')}" if words else None
+
+
+_BUDGET_ADVICE: Final = {
+    "spent": " The budget is spent: new requests wait.",
+    "warned": " That is nearly all: release GPUs that you do not need.",
+}
+
+
+def _level(quota: Document) -> str:
     budget = quota.get("budget")
-    if not isinstance(budget, Mapping) or not (words := budget_words(budget)):
-        return None
-    if budget.get("level") == "spent":
-        return f"GPU-hours: {words}. The budget is spent: new requests wait."
-    if budget.get("level") == "warned":
-        return f"GPU-hours: {words}. That is nearly all: release GPUs that you do not need."
-    return f"GPU-hours: {words}."
+    return str(budget.get("level")) if isinstance(budget, Mapping) else ""
 
 
 def quota_lines(status: Document, usage: Document | None = None) -> list[str]:

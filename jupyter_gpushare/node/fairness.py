@@ -1,7 +1,7 @@
 """Whose turn it is when many people's things wait: by turns, each within an allowance. Pure.
 
-Owners are people (an environment; before it is known, an OS user), never connections: who
-opens a thousand of them waits as long as who has one.
+Owners are people (an environment; before it is known, an OS user), never connections: a person
+with a thousand of them waits as long as a person with one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ class Purse:
     def spend(self, cost: float, now: float) -> None:
         """Take ``cost``; it may be more than is left, and is then owed."""
         self._left = self.left(now) - cost
+
+    def pays(self, cost: float, now: float) -> bool:
+        """Take ``cost`` if it is there. Whether it was."""
+        if self.left(now) < cost:
+            return False
+        self.spend(cost, now)
+        return True
 
     def wait(self, cost: float, now: float) -> float:
         """Seconds until ``cost`` is there."""

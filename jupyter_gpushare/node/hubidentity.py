@@ -30,7 +30,7 @@ REMEMBERED: Final = 10_000
 #: shows wrong tokens must not take the Hub's time from it; those that were good do not count.
 NEW_AT_ONCE: Final = 500
 NEW_PER_SECOND: Final = 50.0
-#: The same of one OS user in one container: what others may ask is more than that.
+#: The same of one OS user in one container; less than the above, so that others can ask too.
 ONES_AT_ONCE: Final = 200
 ONES_PER_SECOND: Final = 10.0
 #: The share of ``believed`` after which a live connection is looked at again.

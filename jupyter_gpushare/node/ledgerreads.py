@@ -89,7 +89,7 @@ class LedgerReads:
         elif (error := done.exception()) is not None:
             self._known.pop(asked.key, None)
             asked.answer.set_exception(error)
-            asked.answer.exception()  # whoever asked may be gone
+            asked.answer.exception()  # the caller may be gone
         elif not asked.answer.cancelled():
             asked.answer.set_result(done.result())
         self._next(loop)

@@ -17,13 +17,13 @@ from .fairness import Purse
 MOST: Final = 64
 #: Seconds in which a request must have come.
 _PATIENCE: Final = 5.0
-#: Answers that are made a second, and at once; whoever asks for more gets the last one again.
+#: Answers that are made a second, and at once; a further question gets the last one again.
 PER_SECOND: Final = 5.0
 AT_ONCE: Final = 50
 
 
 class _FewAtOnce(HTTPServer):
-    """Keeps :data:`MOST` connections: whoever opens many and says nothing keeps nobody out."""
+    """Keeps :data:`MOST` connections: many silent ones keep nobody out."""
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         super().initialize(*args, **kwargs)
@@ -55,9 +55,7 @@ def serve(registry: CollectorRegistry, address: str, port: int) -> HTTPServer:
 
     def text() -> bytes:
         nonlocal last
-        now = clock()
-        if not last or purse.left(now) >= 1.0:
-            purse.spend(1.0, now)
+        if purse.pays(1.0, clock()):
             last = generate_latest(registry)
         return last
 

@@ -1,4 +1,4 @@
-"""What a status and a `queued` notice tell of what who waits can expect. Pure."""
+"""How a status and a `queued` notice tell what a waiting request can expect. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Which refused requests are worth a place in history: the first ones of each environment.
 
-A program that asks again and again for what it cannot have is refused each time; its history
-needs to say so only now and then.
+A program may ask for too much again and again; its history says so only now and then.
 """
 
 from __future__ import annotations
@@ -26,8 +25,4 @@ class RefusalSieve:
         """Whether ``event`` goes into the ledger; ``now`` in seconds."""
         if not isinstance(event, RequestRefused):
             return True
-        purse = self._purses.of(event.environment, now)
-        if purse.left(now) < 1.0:
-            return False
-        purse.spend(1.0, now)
-        return True
+        return self._purses.of(event.environment, now).pays(1.0, now)

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, Protocol
 
 from ..policy import commands as cmd
@@ -71,6 +71,7 @@ from .manager import Manager, Outcome
 from .readings import Readings, figures
 from .status import (
     NodeFacts,
+    Outlooks,
     Place,
     environment_quota,
     group_quota,
@@ -89,7 +90,7 @@ _MOVES_QUEUE = (
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
 )
 QUEUE_INTERVAL = 1.0
-#: Seconds after which who waits is told again, though nothing changed: estimates grow old.
+#: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
 REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
 #: To a client whose process cannot be found.
@@ -157,7 +158,7 @@ class _Guest:
     watching: bool = False
     # A status change could not be sent, because the client does not read.
     behind: bool = False
-    # The Hub's pages: they ask for whoever opens them, wherever that person works.
+    # The Hub's pages ask for the person who opens them, on whatever node that person works.
     only_looks: bool = False
 
 
@@ -835,15 +836,16 @@ class Service:
 
     def _tell_status(self, changed: bool) -> None:
         seen: dict[tuple[str, bool], dict[str, Any]] = {}
+        coming = cache(self._outlooks)
         for guest in tuple(self._guests.values()):
             if guest.watching and (changed or guest.behind):
                 view = (guest.who.environment, guest.who.admin)
                 if view not in seen:
-                    seen[view] = self.status(guest.who)
+                    seen[view] = self.status(guest.who, coming)
                 sent = guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
                 guest.behind = not sent
 
-    def status(self, who: Caller) -> dict[str, Any]:
+    def status(self, who: Caller, outlooks: Outlooks | None = None) -> dict[str, Any]:
         """The status document for one viewer."""
         manager = self._manager
         facts = NodeFacts(
@@ -865,7 +867,7 @@ class Service:
             manager.readings.by_gpu,
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
-            self._waits.waited(facts.now) if manager.state.queue.waiting else {},
+            outlooks or self._outlooks,
         )
 
 

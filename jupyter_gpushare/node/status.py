@@ -6,12 +6,12 @@ the REST API, in ``%gpushare status`` and on the command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
-from ..policy import core, elastic, outlook, parking, watchdog
+from ..policy import core, elastic, parking, watchdog
 from ..policy.config import PolicyConfig
 from ..policy.explain import budget_when
 from ..policy.model import (
@@ -29,12 +29,13 @@ from ..policy.model import (
     ProcessId,
     Quota,
 )
+from ..policy.outlook import Outlook
 from ..policy.quotas import QuotaSource
 from ..policy.state import Lease, State
 from . import outlook_status, sharing_status
 
-#: No waits are known.
-EMPTY: Final[outlook.Recent] = {}
+#: Gives the outlooks of all waiting requests.
+Outlooks = Callable[[], Mapping[LeaseId, Outlook]]
 
 
 class DisplayState(Enum):
@@ -139,12 +140,12 @@ def status_document(
     readings: Mapping[str, GpuReading],
     waits: Mapping[str, Any],
     connected: Iterable[EnvironmentName] = (),
-    recent: outlook.Recent = EMPTY,
+    outlooks: Outlooks = dict,
 ) -> dict[str, Any]:
     """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds.
 
-    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately, ``recent`` how long
-    they had waited; ``connected`` are environments that talk to the node manager now.
+    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
+    environments that talk to the node manager now. ``outlooks`` is called when one is shown.
     """
     offset = facts.now - facts.boot
     largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
@@ -200,7 +201,7 @@ def status_document(
             }
             for lease in leases
         ],
-        "queue": _queue(state, viewer, facts.boot, waiting, config, largest, recent),
+        "queue": _queue(state, viewer, facts.boot, waiting, config, largest, outlooks),
         "waits": dict(waits),
     }
 
@@ -528,12 +529,12 @@ def _queue(
     waiting: Mapping[LeaseId, Place],
     config: PolicyConfig,
     largest: int,
-    recent: outlook.Recent,
+    outlooks: Outlooks,
 ) -> list[dict[str, Any]]:
     """Everybody who waits, in the order of service."""
     rows = []
     sees = viewer.admin or any(viewer.is_mine(state.leases[name].environment) for name in waiting)
-    coming = outlook.outlooks(state, config, boot, recent) if sees else {}
+    coming = outlooks() if sees else {}
     for name, place in waiting.items():
         lease = state.leases[name]
         mine = viewer.is_mine(lease.environment)

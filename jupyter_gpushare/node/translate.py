@@ -333,7 +333,7 @@ def _why_out(state: State, lease: Lease, reason: ParkReason) -> str:
     """The words of the admin who took a GPU of this lease out of service."""
     if reason is not ParkReason.OUT_OF_SERVICE:
         return ""
-    return out_of_service.text(state, [part.gpu for part in lease.allocations])
+    return out_of_service.text(state, lease)
 
 
 def limit_notice(effect: TellLimit) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = cast(asyncio.Transport, transport)
-        # Above this, what is not read is counted against its owner: see `Transport.owes`.
+        # Above this, what is not read is counted against its owner: see `_unread`.
         self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
         self.peer = peer_of(self._wire.get_extra_info("socket"))
         # Its first line is its own: where all are one OS user, no other's flood delays its hello.

@@ -1,7 +1,7 @@
 """A trouble that lasts is told once, now and then how often it came, and when it is over.
 
-What cannot be done is tried again, by the second on a full disk: a line for each try would fill
-the log, which may be on the same disk.
+On a full disk a write is tried again each second: a line for each try would fill the log,
+which may be on the same disk.
 """
 
 from __future__ import annotations

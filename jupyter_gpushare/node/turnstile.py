@@ -1,8 +1,8 @@
 """Calls come in by turns: one line of each person, and a person no more than the allowance.
 
 A connection with a whole line waits here and is not read meanwhile. One line of each person
-is handled in turn, in short slices between which the loop does everything else. Whoever has
-spent the allowance is read again when there is some: nobody is refused for being fast.
+is handled in turn, in short slices between which the loop does everything else. A person who
+has spent the allowance is read again when there is some: nobody is refused for being fast.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Observe(Command):
 
 @dataclass(frozen=True, slots=True)
 class MeasureBudgets(Command):
-    """What each environment held in its budget's window, in GPU-hours; who is not named: nothing.
+    """What each environment held in its budget's period, in GPU-hours; one not named held none.
 
     A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
     ``free_at`` is the boot time at which there is budget again, where that was looked up.

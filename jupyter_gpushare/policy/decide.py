@@ -159,9 +159,12 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
-            out = out_of_service.text(state, state.gpus)
-            return Refuse(RefusalReason.NO_RESOURCES, _joined(explain.NOT_NOW, out))
+            return _not_now(state)
     return None
+
+
+def _not_now(state: State) -> Refuse:
+    return Refuse(RefusalReason.NO_RESOURCES, _joined(explain.NOT_NOW, out_of_service.text(state)))
 
 
 def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
@@ -205,8 +208,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)
-    text = _no_room_text(draft.state, lease, draft.config, room, ahead)
-    return Wait(name, _joined(text, out_of_service.text(draft.state, draft.state.gpus)))
+    return Wait(name, _no_room_text(draft.state, lease, draft.config, room, ahead))
 
 
 def _joined(*sentences: str) -> str:
@@ -222,8 +224,10 @@ def _no_room_text(
     seen = parking.unlifted(state, (), rooms(state, lease.environment))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and parking.waits_for_own(state, lease, config):
-        return explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
-    return explain.no_room_text(room, asked, short, ahead)
+        text = explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
+    else:
+        text = explain.no_room_text(room, asked, short, ahead)
+    return _joined(text, out_of_service.text(state))
 
 
 def _ask_back(draft: Draft) -> None:
@@ -279,8 +283,7 @@ def why_waiting(
         cached = trimming.why(state, config, waiting, at)
         text = _no_room_text(state, waiting, config, result, ahead)
         left = parking.residue_why(state, config, waiting)
-        out = out_of_service.text(state, state.gpus)
-        text = _joined(text, out, cached, left)
+        text = _joined(text, cached, left)
     else:
         text = explain.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
@@ -464,7 +467,7 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     if lease.phase is not LeasePhase.HELD:
         return Refuse(RefusalReason.BAD_REQUEST, explain.NOTHING_TO_PIN)
     if draft.state.leaves(lease) and command.seconds != 0:
-        text = out_of_service.text(draft.state, [part.gpu for part in lease.allocations])
+        text = out_of_service.text(draft.state, lease)
         return Refuse(RefusalReason.NOT_ALLOWED, f"{text} {explain.LEAVES}")
     limit = draft.config.pin_limit
     if limit <= 0:
@@ -585,8 +588,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.queue.first_urgent(state.grants) is not None
         if barred or not isinstance(fit(draft, lease), Granted):
-            out = out_of_service.text(state, state.gpus)
-            return Refuse(RefusalReason.NO_RESOURCES, _joined(explain.NOT_NOW, out))
+            return _not_now(state)
     ahead = len(state.queue.waiting)
     bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
     draft.emit(

@@ -39,7 +39,7 @@ def evolve(state: State, event: ev.Event) -> State:
     """
     after = _EVOLVE[type(event)](state, event)
     changes = isinstance(event, _CHANGES_WHO_LACKS) and after.queue.waiting
-    if changes and (after.misses_gpus or state.misses_gpus):
+    if changes and (after.missing_gpus or state.missing_gpus):
         for item in sorted(after.queue.waiting.values(), key=lambda item: item.order):
             after = _in_line(after, item.lease)
     return after
@@ -650,7 +650,7 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
     return state
 
 
-#: After these somebody who waits may lack GPUs (`State.lacks_gpus`), or lack them no more.
+#: After these a waiting request may lack GPUs (`State.lacks_gpus`), or lack them no more.
 _CHANGES_WHO_LACKS: Final = (
     ev.GpuFound,
     ev.GpuRemoved,

@@ -116,9 +116,11 @@ def _named(indices: Sequence[int]) -> str:
 
 
 def _ahead(ahead: int) -> list[str]:
-    if not ahead:
-        return []
-    return ["1 request is ahead." if ahead == 1 else f"{ahead} requests are ahead."]
+    return [f"{_requests_are(ahead)} ahead."] if ahead else []
+
+
+def _requests_are(number: int) -> str:
+    return "1 request is" if number == 1 else f"{number} requests are"
 
 
 def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> str:
@@ -252,9 +254,9 @@ def budget_notice_text(
 
 def behind_text(ahead: int) -> str:
     """Why a request waits for which there would be room."""
-    who = "1 request is" if ahead == 1 else f"{ahead} requests are"
     return (
-        f"There is room, but {who} ahead that waited so long that nobody may pass. "
+        f"There is room, but {_requests_are(ahead)} ahead that waited so long that nobody may "
+        "pass. "
         "It is granted after them."
     )
 
@@ -305,16 +307,19 @@ _PARK_BECAUSE: Final = {
 }
 
 
+def _because(reason: ParkReason, detail: str) -> str:
+    return (detail or _PARK_BECAUSE[reason]).removesuffix(".")
+
+
 def ask_back_text(reason: ParkReason, detail: str = "") -> str:
-    """Why an idle task is asked for its GPUs; ``detail`` goes before what the reason says."""
-    because = detail or _PARK_BECAUSE[reason]
-    because = because.removesuffix(".")
+    """Why an idle task is asked for its GPUs; ``detail`` says it better, where there is one."""
+    because = _because(reason, detail)
     return f"This kernel was idle for a while, so its GPU is taken back: {because}."
 
 
 def park_warning_text(reason: ParkReason, seconds: float, detail: str = "") -> str:
     """What the people of an idle task are told before it is asked for its GPUs."""
-    because = (detail or _PARK_BECAUSE[reason]).removesuffix(".")
+    because = _because(reason, detail)
     keep = (
         "" if reason is ParkReason.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
     )

@@ -184,7 +184,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class OutOfService:
-    """An admin took a GPU out of service: ``reason`` says why, to everybody who waits."""
+    """An admin took a GPU out of service; everybody who waits reads the ``reason``."""
 
     reason: str
     by: EnvironmentName

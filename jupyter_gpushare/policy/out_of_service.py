@@ -31,7 +31,7 @@ def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
 
 
 def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
-    """Put a GPU back into service, and serve who waited for it."""
+    """Put a GPU back into service, and serve requests that waited for it."""
     if command.gpu not in draft.state.out:
         known = command.gpu in draft.state.gpus
         return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, explain.NO_SUCH_GPU)
@@ -40,14 +40,15 @@ def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
     return Done(count=1)
 
 
-def text(state: State, gpus: Iterable[GpuUuid]) -> str:
-    """Which of ``gpus`` are out of service, and why; empty: none."""
+def text(state: State, lease: Lease | None = None) -> str:
+    """Which GPUs of ``lease``, or of the node, are out of service, and why; empty: none."""
+    gpus = state.gpus if lease is None else (part.gpu for part in lease.allocations)
     return _told(state, (uuid for uuid in gpus if uuid in state.out))
 
 
 def why_lacking(state: State, lease: Lease) -> str:
-    """What a person is told whose request waits for GPUs that are missing."""
-    missing = [u for u, books in state.gpus.items() if u in state.out or books.problem is not None]
+    """Why a request waits for GPUs that are missing."""
+    missing = state.missing_gpus
     places = state.places_of(lease)
     if places is not None:
         return f"{_told(state, places.intersection(missing))} {explain.BOUND_THERE}"
@@ -59,15 +60,12 @@ def why_lacking(state: State, lease: Lease) -> str:
 
 def _told(state: State, gpus: Iterable[GpuUuid]) -> str:
     told = []
-    for uuid in sorted(
-        gpus, key=lambda uuid: state.gpus[uuid].gpu.index if uuid in state.gpus else 0
-    ):
-        books, out = state.gpus.get(uuid), state.out.get(uuid)
-        if books is not None and out is not None:
-            told.append(explain.missing_text(books.gpu.index, "is out of service", out.reason))
-        elif books is not None:
-            problem = books.problem or ""
-            told.append(explain.missing_text(books.gpu.index, "cannot be used", problem))
+    known = (state.gpus[uuid] for uuid in gpus if uuid in state.gpus)
+    for books in sorted(known, key=lambda books: books.gpu.index):
+        out = state.out.get(books.gpu.uuid)
+        what = "cannot be used" if out is None else "is out of service"
+        why = books.problem or "" if out is None else out.reason
+        told.append(explain.missing_text(books.gpu.index, what, why))
     more = len(told) - explain.MOST_NAMED
     if more > 0:
         told[explain.MOST_NAMED :] = [f"So {'is' if more == 1 else 'are'} {more} more."]

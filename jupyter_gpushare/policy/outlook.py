@@ -77,10 +77,10 @@ Recent = Mapping[PriorityClass, Sequence[float]]
 def outlooks(
     state: State, config: PolicyConfig, at: float, recent: Recent
 ) -> dict[LeaseId, Outlook]:
-    """The outlook of everybody who waits; ``recent`` are the waits of those granted lately.
+    """The outlook of each waiting request; ``recent`` are the waits of those granted lately.
 
-    Of the first :data:`FORESEEN` in line it is worked out whose GPUs they get, each of them
-    others'. At most ``FORESEEN * MOST_IDLE`` placements, and none while nobody is idle.
+    The first :data:`FORESEEN` in line are told whose GPUs they get, each of them others'.
+    At most ``FORESEEN * MOST_IDLE`` placements, and none while nobody is idle.
     """
     coming = _foreseen(state, config, at)
     usual = _usual_timeout(config)
@@ -103,7 +103,7 @@ def outlooks(
 
 
 def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:
-    """The middle half of what those who waited longer than this had still before them."""
+    """How long those requests waited on that had waited ``so_far``: the middle half of it."""
     rest = [seconds - so_far for seconds in sorted(waited) if seconds > so_far]
     if len(rest) < FEWEST_WAITS:
         return None
@@ -126,7 +126,7 @@ def _usual_timeout(config: PolicyConfig) -> float:
 
 
 def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Idle]:
-    """Who gets whose GPUs, if nobody who is idle now is used again."""
+    """For each waiting request the idle lease whose GPUs it gets, if none is used again."""
     if not state.idle or state.problem is not None:
         return {}
     idle = {one.lease: one for one in _idle(state, config, at)}
@@ -153,6 +153,6 @@ def _idle(state: State, config: PolicyConfig, at: float) -> list[Idle]:
         if config.notify_before and lease.warned_at is None:
             due += config.notify_before  # it is only warned then
         since = parking.idle_since(state, lease)
-        after = max(parking.timeout(state, lease, config), config.min_idle)
+        after = parking.patience(state, lease, config)
         found.append(Idle(name, max(0.0, at - since), after, max(0.0, due - at)))
     return sorted(found, key=lambda one: (one.left, one.lease))[:MOST_IDLE]

@@ -90,9 +90,9 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
     return min((seconds for seconds in found if seconds), default=0.0)
 
 
-def can_be_asked(state: State, lease: Lease) -> bool:
-    """Whether this lease could be asked back, were it idle for long enough."""
-    return (
+def patience(state: State, lease: Lease, config: PolicyConfig) -> float:
+    """Seconds after which an idle lease may be asked back; 0: never."""
+    can = (
         lease.can_give
         and lease.task.kind is TaskKind.KERNEL
         and not lease.stalled
@@ -102,6 +102,10 @@ def can_be_asked(state: State, lease: Lease) -> bool:
         # Children that share the lease may use the GPUs without our knowing.
         and len(lease.members) == 1
     )
+    seconds = timeout(state, lease, config) if can else 0.0
+    if can and state.leaves(lease):
+        seconds = min(seconds or QUIET, QUIET)
+    return max(seconds, config.min_idle) if seconds else 0.0
 
 
 def idle_since(state: State, lease: Lease) -> float:
@@ -109,34 +113,24 @@ def idle_since(state: State, lease: Lease) -> float:
     return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
 
 
-def _patience(state: State, lease: Lease, config: PolicyConfig) -> float:
-    """Seconds after which an idle lease may be asked back; 0: never."""
-    if not can_be_asked(state, lease):
-        return 0.0
-    seconds = timeout(state, lease, config)
-    return min(seconds or QUIET, QUIET) if state.leaves(lease) else seconds
-
-
 def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
-    """Boot time until which this idle lease keeps its GPUs whoever waits; ``None``: for ever."""
-    seconds = _patience(state, lease, config)
+    """Boot time until which nobody can take this idle lease's GPUs; ``None``: for ever."""
+    seconds = patience(state, lease, config)
     if not seconds:
         return None
-    kept = idle_since(state, lease) + max(seconds, config.min_idle)
+    kept = idle_since(state, lease) + seconds
     return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
 
 
 def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     """Boot time from which this lease may be asked back; ``None``: it may not."""
-    seconds = _patience(state, lease, config)
-    if not seconds:
+    due_at = idle_until(state, lease, config)
+    if due_at is None:
         return None
-    seconds, leaves = max(seconds, config.min_idle), state.leaves(lease)
-    since = idle_since(state, lease)
+    seconds, since = patience(state, lease, config), idle_since(state, lease)
     if lease.has_residue:
         due_at = since  # nobody is disturbed any more
     else:
-        due_at = max(since + seconds, 0.0 if leaves else lease.pinned_until or 0.0)
         if config.notify_before and lease.warned_at is None:
             due_at = max(since, due_at - config.notify_before)
         elif lease.warned_at is not None:
@@ -145,7 +139,8 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
         return due_at
     # An ask that nobody answered may have gone astray.
     again = min(seconds, ASK_AGAIN) if lease.is_asked else seconds
-    if lease.has_residue or leaves:  # half as often each time: it may have nothing more to give
+    if lease.has_residue or state.leaves(lease):
+        # Half as often each time: it may have nothing more to give.
         again = min(ASK_SELDOM, ASK_AGAIN * 2.0 ** min(lease.asks - 1, 6))
     return max(due_at, lease.asked_at + again)
 

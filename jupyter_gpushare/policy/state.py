@@ -264,17 +264,13 @@ class State:
         return bool(self.out) and any(part.gpu in self.out for part in lease.allocations)
 
     @property
-    def misses_gpus(self) -> bool:
-        """Whether a GPU is out of service, or does not work."""
-        return bool(self.out) or any(books.problem is not None for books in self.gpus.values())
+    def missing_gpus(self) -> set[GpuUuid]:
+        """Those of the node's GPUs that are out of service, or do not work."""
+        return {u for u, books in self.gpus.items() if u in self.out or books.problem is not None}
 
     def lacks_gpus(self, lease: Lease) -> bool:
-        """Whether a request can only be granted when GPUs that are missing now are back.
-
-        Those are missing that are out of service or do not work. O(GPUs).
-        """
-        missing = {uuid for uuid, books in self.gpus.items() if books.problem is not None}
-        missing.update(uuid for uuid in self.out if uuid in self.gpus)
+        """Whether a request can only be granted when missing GPUs are back. O(GPUs)."""
+        missing = self.missing_gpus
         if not missing or not self.quotas.is_configured:
             return False
         quota = self.quotas.resolve(lease.environment)[0]
@@ -300,7 +296,7 @@ class State:
         return again + min(len(serve) - again, max(0, most - len(own)))
 
     def places_of(self, lease: Lease) -> frozenset[GpuUuid] | None:
-        """The GPUs on which a parked task may go on; ``None``: on any, like whoever else waits."""
+        """The GPUs on which a parked task may go on; ``None``: on any, or it is not parked."""
         parked = lease.parked if lease.phase is LeasePhase.PARKED else None
         if parked is None or not parked.gpus:
             return None

@@ -25,7 +25,7 @@ def generate(*arguments: str) -> NodeManagerApp:
 def test_of_a_service_it_is_written_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
-    assert app.FOR_ALL in jupyter_config_path()  # whoever runs it reads there
+    assert app.FOR_ALL in jupyter_config_path()  # read for every user
     place = tmp_path / "etc" / "jupyter"
     monkeypatch.setattr(app, "FOR_ALL", str(place))
     generate(flag)

@@ -1,4 +1,4 @@
-"""What fails again and again is told once, now and then with how often, and when it is over."""
+"""A trouble that lasts is told once, now and then with how often, and when it is over."""
 
 from __future__ import annotations
 

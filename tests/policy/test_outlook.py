@@ -1,4 +1,4 @@
-"""What who waits can expect: from idle kernels' deadlines, recent waits, and budgets."""
+"""What a waiting request can expect: from idle kernels' deadlines, recent waits, and budgets."""
 
 from __future__ import annotations
 

@@ -846,7 +846,7 @@ def put_back(world: World, index: int = 0) -> core.Decision:
 
 
 def a_gpu_out_of_service_takes_nothing_new_and_empties() -> None:
-    """Who computes goes on; who is idle is asked for all, though it may be idle for ever."""
+    """A busy kernel goes on; an idle one is asked for all, though it may be idle for ever."""
     world = lazy(2, idle_timeout=0.0, max_tasks_per_gpu=4)
     world.request("alice", 1, Request(1, Bytes(4 * GIB)))
     world.request("bob", 2, Request(1, Bytes(4 * GIB)))
@@ -874,7 +874,7 @@ def a_gpu_out_of_service_takes_nothing_new_and_empties() -> None:
 
 
 def who_computes_on_a_gpu_out_of_service_goes_on() -> None:
-    """Nobody is asked in the middle of a cell; who cannot give is asked more and more seldom."""
+    """Nobody is asked in a cell; a kernel that cannot give is asked more and more seldom."""
     world = lazy(1)
     world.request("alice", 1)
     drain(world)
@@ -965,7 +965,7 @@ def ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
 
 
 def a_lost_gpu_bars_nobody() -> None:
-    """Who needs a GPU that does not work waits for it, and others pass."""
+    """A request that needs a GPU that does not work waits for it, and others pass."""
     world = World(PolicyConfig(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(2, None))
     world.run(cmd.Observe(world.at, (GpuReading(gpu(1).uuid, "it fell off the bus", None),)))
     waits = world.request("alice", 1, Request(2))

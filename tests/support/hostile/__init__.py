@@ -1,1 +1,1 @@
-"""One user does his worst while another, who is measured, works."""
+"""One user attacks while another, who is measured, works."""

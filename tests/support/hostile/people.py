@@ -94,7 +94,10 @@ def pour(
     *,
     reads: bool = True,
 ) -> dict[str, Any]:
-    """Say on many connections what each of ``says`` gives, as fast as it is taken."""
+    """Say on many connections what each of ``says`` gives, as fast as it is taken.
+
+    An empty piece sends at once what came before it.
+    """
     chooser = selectors.DefaultSelector()
     counted = {"sent": 0, "read": 0, "closed": 0}
 
@@ -122,10 +125,8 @@ def pour(
                     if not data:
                         raise ConnectionError("closed")
                 if events & selectors.EVENT_WRITE:
-                    while len(rest) < 1 << 16 and (piece := next(more, None)) is not None:
+                    while len(rest) < 1 << 16 and (piece := next(more)):
                         rest += piece
-                        if not piece:
-                            break
                     if rest:
                         sent = wire.send(rest)
                         counted["sent"] += sent
@@ -178,11 +179,6 @@ def reads_of(*methods: tuple[str, dict[str, Any]]) -> Callable[[int], Iterator[b
     return says
 
 
-def one_byte(number: int) -> Iterator[bytes]:
-    while True:
-        yield b" "
-
-
 def comes_and_goes(path: str, seconds: float) -> dict[str, Any]:
     """Connect and hang up, as fast as can be."""
     end, number = time.monotonic() + seconds, 0
@@ -204,7 +200,7 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "burn": burn,
     "nonsense": lambda path, s: pour(path, s, 20, over_and_over(b"{}\n" * 1000)),
     "blank lines": lambda path, s: pour(path, s, 20, over_and_over(b"\n" * 60000)),
-    "single bytes": lambda path, s: pour(path, s, 200, one_byte),
+    "single bytes": lambda path, s: pour(path, s, 200, over_and_over(b" ", b"")),
     "leases": lambda path, s: pour(path, s, 40, leases),
     "refused requests": lambda path, s: pour(path, s, 10, refusals),
     "status": lambda path, s: pour(path, s, 20, reads_of(("status", {}))),

@@ -1,4 +1,4 @@
-"""A node manager, one honest user, and one who does his worst; what came of it."""
+"""A node manager, an honest user and an attacker; what came of it."""
 
 from __future__ import annotations
 
