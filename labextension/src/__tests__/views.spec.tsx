@@ -357,7 +357,7 @@ describe('QueueView', () => {
     expect(text).toContain('about 10 to 30 min more');
   });
 
-  it('puts who waits for GPU-hours in no line', () => {
+  it('gives a request that waits for GPU-hours no place in line', () => {
     const budget = {
       hours: 0.05,
       spent: 0.08,

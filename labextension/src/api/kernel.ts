@@ -74,7 +74,7 @@ async function said(
   );
 }
 
-/** The plain text of what is shown for good: a wait that is shown meanwhile is updated. */
+/** The plain text of a message that stays: those about a wait are replaced later. */
 function textOf(message: KernelMessage.IIOPubMessage): string | null {
   if (message.header.msg_type !== 'display_data') {
     return null;

@@ -122,7 +122,7 @@ export function draftOf(row: {
 }
 
 /** A size that reads back as the same bytes, as short as that allows. */
-export function exactSize(bytes: number): string {
+function exactSize(bytes: number): string {
   for (const units of ['binary', 'decimal'] as const) {
     const text = formatBytes(bytes, units);
     if (parseBytes(text) === bytes) {

@@ -1,4 +1,4 @@
-/** Who waits, for what, and what shares a GPU with what. Pure. */
+/** Requests that wait, and leases that share a GPU. Pure. */
 import type { Lease, Status, Waiting } from '../api/types';
 
 /** Whether a request stands in no line: it waits until some GPU-hours are left again. */

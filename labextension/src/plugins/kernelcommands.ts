@@ -11,6 +11,7 @@ import {
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 import { addIcon } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import { runLine } from '../api/kernel';
@@ -21,9 +22,7 @@ import {
   canPark,
   canRequest,
   canResume,
-  FIRST_DRAFT,
   type IAsk,
-  readAsk,
   requestLine
 } from '../model/asking';
 import { leaseOfKernel } from '../model/derive';
@@ -73,43 +72,28 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
     /** The kernel named, that of the lease named, or the current notebook's. */
     const chosen = (args: ReadonlyPartialJSONObject): IChosen | null => {
       const { status } = model.snapshot;
-      if (typeof args.lease === 'string') {
-        const lease = status?.leases.find(({ id }) => id === args.lease);
-        return lease?.kernel_id
-          ? { kernel: lease.kernel_id, name: taskName(lease, trans), lease }
-          : null;
-      }
+      const named = status?.leases.find(({ id }) => id === args.lease);
       const kernel =
-        typeof args.kernel === 'string'
-          ? args.kernel
-          : notebooks?.currentWidget?.sessionContext.session?.kernel?.id;
-      if (!kernel || !isPython(kernel)) {
+        typeof args.lease === 'string'
+          ? named?.kernel_id
+          : (args.kernel ??
+            notebooks?.currentWidget?.sessionContext.session?.kernel?.id);
+      if (typeof kernel !== 'string') {
         return null;
       }
-      return {
-        kernel,
-        name: nameOf(kernel),
-        lease: leaseOfKernel(status, kernel)
-      };
-    };
-    /** Whether our magic can be there; what is not known is tried. */
-    const isPython = (kernel: string): boolean => {
-      const session = sessionOf(kernel);
+      const lease = named ?? leaseOfKernel(status, kernel);
+      const session = [...serviceManager.sessions.running()].find(
+        running => running.kernel?.id === kernel
+      );
+      // Only Python has our magic. A kernel of an unknown language is tried.
       const specs = serviceManager.kernelspecs.specs?.kernelspecs;
-      const spec = session?.kernel ? specs?.[session.kernel.name] : undefined;
-      return !spec || spec.language.toLowerCase() === 'python';
-    };
-    const sessionOf = (kernel: string) => {
-      for (const session of serviceManager.sessions.running()) {
-        if (session.kernel?.id === kernel) {
-          return session;
-        }
+      const spec = specs?.[session?.kernel?.name ?? ''];
+      if (spec && spec.language.toLowerCase() !== 'python') {
+        return null;
       }
-      return null;
-    };
-    const nameOf = (kernel: string): string => {
-      const path = sessionOf(kernel)?.path ?? '';
-      return path.split('/').pop() || trans.__('A notebook');
+      const file = session?.path.split('/').pop();
+      const name = lease ? taskName(lease, trans) : file;
+      return { kernel, name: name || trans.__('A notebook'), lease };
     };
 
     const runIn = async (
@@ -192,98 +176,73 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
         if (!one) {
           return;
         }
-        const ask = await asked(one, args);
+        const { gpus, memory, priorityClass } = args;
+        const ask =
+          typeof gpus === 'number'
+            ? {
+                gpus,
+                memory: String(memory ?? ''),
+                priorityClass: String(priorityClass ?? 'interactive')
+              }
+            : await asked(one);
         if (ask) {
           await runIn(one, 'request', requestLine(ask));
         }
       }
     });
 
-    /** What to ask for: what the caller says, else what is typed; `null`: nothing. */
-    const asked = async (
-      { name }: IChosen,
-      args: ReadonlyPartialJSONObject
-    ): Promise<IAsk | null> => {
-      let draft = {
-        gpus: String(args.gpus ?? FIRST_DRAFT.gpus),
-        memory: String(args.memory ?? FIRST_DRAFT.memory),
-        priorityClass:
-          args.priorityClass === 'batch' ? 'batch' : FIRST_DRAFT.priorityClass
-      } as const satisfies typeof FIRST_DRAFT as typeof FIRST_DRAFT;
-      if (typeof args.gpus === 'number') {
-        const { ask } = readAsk(draft);
-        if (ask) {
-          return ask;
-        }
-      }
-      for (;;) {
-        const answer = await showDialog({
-          title: trans.__('Request GPUs for %1', name),
-          body: new RequestForm(services, draft),
-          buttons: [
-            Dialog.cancelButton(),
-            Dialog.okButton({ label: trans.__('Request') })
-          ]
-        });
-        if (!answer.button.accept || !answer.value) {
-          return null;
-        }
-        draft = answer.value;
-        const { ask } = readAsk(draft);
-        if (ask) {
-          return ask;
-        }
-        // The form says what is wrong with what was typed: it is shown again.
-      }
+    /** What is typed in the form; `null`: nothing. */
+    const asked = async ({ name }: IChosen): Promise<IAsk | null> => {
+      const answer = await showDialog({
+        title: trans.__('Request GPUs for %1', name),
+        body: new RequestForm(services),
+        buttons: [
+          Dialog.cancelButton(),
+          Dialog.okButton({ label: trans.__('Request') })
+        ]
+      });
+      return answer.button.accept ? answer.value : null;
     };
 
-    commands.addCommand(CommandIDs.park, {
+    const addLeaseCommand = (
+      action: 'park' | 'resume',
+      may: (lease: Lease) => boolean,
+      options: Pick<
+        CommandRegistry.ICommandOptions,
+        'label' | 'caption' | 'icon'
+      >
+    ): void =>
+      void commands.addCommand(CommandIDs[action], {
+        ...options,
+        describedBy: { args: { type: 'object', properties } },
+        isEnabled: args => {
+          const lease = chosen(args)?.lease;
+          return lease ? may(lease) : false;
+        },
+        execute: async args => {
+          const one = chosen(args);
+          if (one) {
+            await runIn(one, action, `%gpushare ${action}`);
+          }
+        }
+      });
+    addLeaseCommand('park', canPark, {
       label: trans.__('Park GPU'),
       caption: trans.__(
         'Give the GPU back and keep the variables; the next cell takes a GPU again'
       ),
-      icon: stateIcons.parking,
-      describedBy: { args: { type: 'object', properties } },
-      isEnabled: args => {
-        const lease = chosen(args)?.lease ?? null;
-        return lease !== null && canPark(lease);
-      },
-      execute: async args => {
-        const one = chosen(args);
-        if (one) {
-          await runIn(one, 'park', '%gpushare park');
-        }
-      }
+      icon: stateIcons.parking
     });
-
-    commands.addCommand(CommandIDs.resume, {
+    addLeaseCommand('resume', canResume, {
       label: trans.__('Resume GPU'),
       caption: trans.__('Have a GPU again for what is parked'),
-      icon: stateIcons.resuming,
-      describedBy: { args: { type: 'object', properties } },
-      isEnabled: args => {
-        const lease = chosen(args)?.lease ?? null;
-        return lease !== null && canResume(lease);
-      },
-      execute: async args => {
-        const one = chosen(args);
-        if (one) {
-          await runIn(one, 'resume', '%gpushare resume');
-        }
-      }
+      icon: stateIcons.resuming
     });
 
-    // Buttons and the palette ask again only when they are told that an answer has changed.
+    // Buttons and the palette ask again only when they are told that an answer may have changed.
     const ids = [CommandIDs.request, CommandIDs.park, CommandIDs.resume];
-    let before = '';
-    const changed = (): void => {
-      const now = ids.map(id => commands.isEnabled(id)).join();
-      if (now !== before) {
-        before = now;
-        ids.forEach(id => commands.notifyCommandChanged(id));
-      }
-    };
-    changed(); // who shows them may have come before them
+    const changed = (): void =>
+      ids.forEach(id => commands.notifyCommandChanged(id));
     model.changed.connect(changed);
     serviceManager.sessions.runningChanged.connect(changed);
     notebooks?.currentChanged.connect((_, notebook) => {

@@ -69,7 +69,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** What shows a text that is longer than a notification, which is cut there; else nothing. */
+/** The action that shows all of a text, where it is too long for a notification. */
 export function readAll(
   text: string,
   trans: TranslationBundle

@@ -1,8 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Gpu } from '../api/types';
+import type { Gpu, Quota } from '../api/types';
 import { KernelRefused } from '../api/kernel';
-import { AskMistake, type IAsk, type Outlook } from '../model/asking';
 import { formatBytes, formatGpus, type Units } from './format';
 
 /** What is done in a kernel, for its progress and its failure. */
@@ -63,20 +62,6 @@ export function plainText(text: string): string {
   return text.replace(/`/g, '').trim();
 }
 
-export function askMistakeText(
-  mistake: AskMistake,
-  trans: TranslationBundle
-): string {
-  switch (mistake) {
-    case AskMistake.NotWhole:
-      return trans.__('A whole number from 1 on.');
-    case AskMistake.NoSize:
-      return trans.__(
-        'A size with its unit, as 8GiB or 16 GB; empty is as the notebook asks by itself, or what your quota allows.'
-      );
-  }
-}
-
 /** What is free on a GPU now. */
 export function freeText(
   gpu: Gpu,
@@ -85,6 +70,9 @@ export function freeText(
 ): string {
   if (gpu.health !== 'ok') {
     return trans.__('GPU %1: lost', gpu.index);
+  }
+  if (gpu.out_of_service) {
+    return trans.__('GPU %1: out of service', gpu.index);
   }
   const free = formatBytes(gpu.free, units);
   const all = formatBytes(gpu.memory, units);
@@ -101,36 +89,19 @@ export function freeText(
     : trans.__('GPU %1: %2 of %3 free', gpu.index, free, all);
 }
 
-/** How an ask stands to that. */
-export function outlookText(
-  ask: IAsk,
-  expected: Outlook,
+/** What one may hold, and does. */
+export function quotaText(
+  quota: Quota,
   units: Units,
   trans: TranslationBundle
 ): string {
-  switch (expected.kind) {
-    case 'at-once':
-      return trans.__('As it stands now, you get it at once.');
-    case 'waits':
-      return trans.__(
-        'As it stands now, you wait: %1 asked; GPUs with room for %3: %2.',
-        formatGpus(ask.gpus, trans),
-        expected.having,
-        expected.memory === null
-          ? trans.__('a whole one')
-          : formatBytes(expected.memory, units)
+  const gpus = formatGpus(quota.gpus, trans);
+  return quota.memory === null
+    ? trans.__('Your quota: %1; you hold %2.', gpus, quota.used_gpus)
+    : trans.__(
+        'Your quota: %1, %2 on each; you hold %3.',
+        gpus,
+        formatBytes(quota.memory, units),
+        quota.used_gpus
       );
-    case 'too-many':
-      return trans.__(
-        'You may hold %1 here, so this would be refused.',
-        formatGpus(expected.gpus, trans)
-      );
-    case 'too-much':
-      return trans.__(
-        'You may have %1 on each GPU, so this would be refused.',
-        formatBytes(expected.memory, units)
-      );
-    case 'unknown':
-      return trans.__('Your quota is not known.');
-  }
 }

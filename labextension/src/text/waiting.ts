@@ -1,4 +1,4 @@
-/** What who waits can expect, and whom one shares with, in a person's words. */
+/** What a request that waits can expect, and which tasks share a GPU, in a person's words. */
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { Lease, Quota, Status, Waiting } from '../api/types';
@@ -115,7 +115,7 @@ export function budgetNews(
   }
 }
 
-/** With which of the same person's other tasks a lease shares its GPUs; empty: with none. */
+/** The same person's other tasks that share a lease's GPUs; empty: there are none. */
 export function sharedText(
   lease: Lease,
   status: Status,

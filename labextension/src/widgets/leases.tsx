@@ -110,7 +110,7 @@ interface ILeaseRow {
   turn: string;
   /** How far it is over its memory limit, in words; empty: it is not. */
   over: string;
-  /** With which of one's own tasks it shares its GPUs, in words; empty: with none. */
+  /** Which of one's own tasks share its GPUs, in words; empty: none. */
   shared: string;
   /** For how long it has been in its state, or has waited. */
   since: string;
@@ -310,7 +310,7 @@ const LeaseRow = React.memo(
     sameJson(before.waiting, after.waiting, 'waiting')
 );
 
-/** The state, for how long, and where; of who waits: for what, and about how long still. */
+/** The state, for how long and where; for a request that waits its place and an estimate. */
 function stateLine(
   props: ILeaseRow,
   where: string,

@@ -2,7 +2,6 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import type { Status, Waiting } from '../api/types';
-import { longestWait } from '../model/asking';
 import { queueSummary } from '../model/derive';
 import { waitsForBudget } from '../model/waiting';
 import {
@@ -61,7 +60,10 @@ export function QueueView(): JSX.Element {
               status.queue.length,
               interactive,
               batch,
-              formatDuration((longestWait(status) ?? 0) + passed, trans)
+              formatDuration(
+                Math.max(...status.queue.map(entry => entry.waiting)) + passed,
+                trans
+              )
             )}
           </p>
           <ol className="jp-gpushare-list" aria-label={trans.__('Queue')}>
@@ -163,7 +165,7 @@ function waitingText(
 
 function WaitsLately(props: {
   waits: Status['waits'];
-  /** Who waits wants to know how long others have. */
+  /** Those who wait now want to know how long others have waited. */
   open: boolean;
   trans: TranslationBundle;
 }): JSX.Element {

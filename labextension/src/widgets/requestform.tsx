@@ -2,9 +2,8 @@ import type { Dialog } from '@jupyterlab/apputils';
 import { HTMLSelect } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import { type IAskDraft, outlook, readAsk } from '../model/asking';
-import { askMistakeText, freeText, outlookText } from '../text/asking';
-import { formatBytes } from '../text/format';
+import type { IAsk } from '../model/asking';
+import { freeText, quotaText } from '../text/asking';
 import {
   type IViewServices,
   useSettings,
@@ -16,100 +15,62 @@ import {
 /** The form that asks for GPUs, with what is free now: the body of a dialog. */
 export class RequestForm
   extends ViewWidget
-  implements Dialog.IBodyWidget<IAskDraft>
+  implements Dialog.IBodyWidget<IAsk>
 {
-  constructor(services: IViewServices, draft: IAskDraft) {
-    const typed = { now: draft };
-    super(services, () => (
-      <RequestFormView first={draft} onChange={now => (typed.now = now)} />
-    ));
-    this._typed = typed;
+  constructor(services: IViewServices) {
+    super(services, RequestFormView);
     this.addClass('jp-gpushare-request');
   }
 
-  getValue(): IAskDraft {
-    return this._typed.now;
+  getValue(): IAsk {
+    const typed = (name: string): string =>
+      this.node.querySelector<HTMLInputElement>(`[name="${name}"]`)?.value ??
+      '';
+    return {
+      gpus: Number(typed('gpus')),
+      memory: typed('memory'),
+      priorityClass: typed('class')
+    };
   }
-
-  private readonly _typed: { now: IAskDraft };
 }
 
-export function RequestFormView(props: {
-  first: IAskDraft;
-  onChange: (draft: IAskDraft) => void;
-}): JSX.Element {
+/** The dialog's button is disabled as long as a field is not valid. */
+function RequestFormView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
   const { units } = useSettings();
-  const [draft, setDraft] = React.useState(props.first);
   const id = React.useId();
-  const change = (part: Partial<IAskDraft>): void => {
-    const now = { ...draft, ...part };
-    setDraft(now);
-    props.onChange(now);
-  };
-  const { ask, mistakes } = readAsk(draft);
-  const quota = status?.quota ?? null;
-  const field = (
-    name: 'gpus' | 'memory',
-    label: string,
-    more: React.InputHTMLAttributes<HTMLInputElement>
-  ): JSX.Element => {
-    const mistake = mistakes?.[name];
-    return (
-      <>
-        <label htmlFor={`${id}-${name}`}>{label}</label>
-        <div>
-          <input
-            {...more}
-            id={`${id}-${name}`}
-            className="jp-mod-styled"
-            value={draft[name]}
-            aria-invalid={mistake !== undefined}
-            aria-describedby={mistake && `${id}-${name}-wrong`}
-            onChange={event => change({ [name]: event.target.value })}
-          />
-          {mistake && (
-            <div id={`${id}-${name}-wrong`} className="jp-gpushare-advice">
-              {askMistakeText(mistake, trans)}
-            </div>
-          )}
-        </div>
-      </>
-    );
-  };
   return (
     <>
       <div className="jp-gpushare-form">
-        {field('gpus', trans.__('GPUs'), {
-          type: 'number',
-          min: 1,
-          max: quota ? Math.max(1, quota.gpus) : undefined,
-          autoFocus: true
-        })}
-        {field('memory', trans.__('Memory on each'), {
-          type: 'text',
-          placeholder:
-            quota === null
-              ? ''
-              : quota.memory === null
-                ? trans.__('as the notebook asks, or a whole GPU')
-                : trans.__(
-                    'as the notebook asks, or %1 (your quota)',
-                    formatBytes(quota.memory, units)
-                  )
-        })}
+        <label htmlFor={`${id}-gpus`}>{trans.__('GPUs')}</label>
+        <input
+          id={`${id}-gpus`}
+          name="gpus"
+          className="jp-mod-styled"
+          type="number"
+          min={1}
+          required
+          defaultValue={1}
+          autoFocus
+        />
+        <label htmlFor={`${id}-memory`}>{trans.__('Memory on each')}</label>
+        <div>
+          <input
+            id={`${id}-memory`}
+            name="memory"
+            className="jp-mod-styled"
+            pattern="\s*\d+([.,]\d+)?\s*[kmgtKMGT][iI]?[bB]\s*"
+            aria-describedby={`${id}-size`}
+          />
+          <div id={`${id}-size`}>
+            {trans.__(
+              'A size with its unit, as 8GiB or 16 GB; empty is as the notebook asks by itself, or what your quota allows.'
+            )}
+          </div>
+        </div>
         <label htmlFor={`${id}-class`}>{trans.__('Class')}</label>
-        <HTMLSelect
-          id={`${id}-class`}
-          value={draft.priorityClass}
-          onChange={event =>
-            change({
-              priorityClass:
-                event.target.value === 'batch' ? 'batch' : 'interactive'
-            })
-          }
-        >
+        <HTMLSelect id={`${id}-class`} name="class" defaultValue="interactive">
           <option value="interactive">
             {trans.__('Interactive: you wait for it')}
           </option>
@@ -124,22 +85,16 @@ export function RequestFormView(props: {
               <li key={gpu.uuid}>{freeText(gpu, units, trans)}</li>
             ))}
           </ul>
-          {status.queue.length > 0 && (
-            <p>
-              {trans._n(
-                '%1 request waits already.',
-                '%1 requests wait already.',
-                status.queue.length
-              )}
-            </p>
-          )}
+          {status.quota && <p>{quotaText(status.quota, units, trans)}</p>}
+          <p>
+            {trans._n(
+              'If that is not enough, the request waits. %1 other request waits now.',
+              'If that is not enough, the request waits. %1 other requests wait now.',
+              status.queue.length
+            )}
+          </p>
         </div>
       )}
-      <p role="status" className="jp-gpushare-outlook">
-        {ask && status
-          ? outlookText(ask, outlook(ask, status), units, trans)
-          : ''}
-      </p>
     </>
   );
 }

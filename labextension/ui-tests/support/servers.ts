@@ -83,9 +83,10 @@ export class Server implements IPlace {
   async endKernels(): Promise<void> {
     for (const kind of ['sessions', 'kernels']) {
       const answer = await this.api.get(`api/${kind}`);
-      for (const { id } of (await answer.json()) as { id: string }[]) {
-        await this.api.delete(`api/${kind}/${id}`);
-      }
+      const all = (await answer.json()) as { id: string }[];
+      await Promise.all(
+        all.map(({ id }) => this.api.delete(`api/${kind}/${id}`))
+      );
     }
   }
 }
@@ -238,9 +239,8 @@ export class GpuShare {
       await this.startNode();
     }
     await this.connected();
-    for (const server of Object.values(this.servers)) {
-      await server.endKernels();
-    }
+    const servers = Object.values(this.servers);
+    await Promise.all(servers.map(server => server.endKernels()));
     await expect
       .poll(async () => (await this.carol.status()).leases, {
         message: 'leases that are left when all kernels have ended'

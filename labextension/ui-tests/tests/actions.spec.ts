@@ -15,14 +15,18 @@ async function choose(page: Page, item: string): Promise<void> {
   await page.getByRole('menuitem', { name: item }).click();
 }
 
-test('a form asks for GPUs; parked and resumed in the panel; nothing is written into the notebook', async ({
+test('a form asks for GPUs; the panel parks and resumes; refusals are told; the notebook stays as it was', async ({
   gpushare,
   open,
   page,
   shoot
 }) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('asks.ipynb', ['kept = 42', 'kept']);
+  const notebook = await open('asks.ipynb', [
+    'kept = 42',
+    'kept',
+    'input("until something is typed")'
+  ]);
   await notebook.result(0);
   await execute(page, 'docmanager:save');
   const file = path.join(gpushare.alice.root, 'project', 'asks.ipynb');
@@ -33,20 +37,22 @@ test('a form asks for GPUs; parked and resumed in the panel; nothing is written 
   await expect(form).toContainText('Request GPUs for asks.ipynb');
   await expect(form).toContainText('GPU 0: all of its 24 GiB free');
   await expect(form).toContainText('GPU 1: all of its 24 GiB free');
-  await expect(form).toContainText('you get it at once');
-  await form.getByLabel('GPUs', { exact: true }).fill('3');
-  await expect(form).toContainText('You may hold 2 GPUs here');
-  await form.getByLabel('GPUs', { exact: true }).fill('2');
-  await form.getByLabel('Memory on each').fill('plenty');
+  await expect(form).toContainText('Your quota: 2 GPUs, 16 GiB on each');
   await expect(form).toContainText('A size with its unit');
+  const request = form.getByRole('button', { name: 'Request' });
+  await form.getByLabel('GPUs', { exact: true }).fill('0');
+  await expect(request).toBeDisabled();
+  await form.getByLabel('GPUs', { exact: true }).fill('2');
+  await expect(request).toBeEnabled();
+  await form.getByLabel('Memory on each').fill('plenty');
+  await expect(request).toBeDisabled();
   await expectAccessible(page, '.jp-gpushare-request');
   // What cannot be asked for is not asked: the form stays, with what was typed.
-  await form.getByRole('button', { name: 'Request' }).click();
+  await page.keyboard.press('Enter');
   await expect(form.getByLabel('Memory on each')).toHaveValue('plenty');
   await form.getByLabel('Memory on each').fill('8 GiB');
-  await expect(form).toContainText('you get it at once');
   await shoot(page, 'request');
-  await form.getByRole('button', { name: 'Request' }).click();
+  await request.click();
   await expect(toast(page, 'asks.ipynb: This kernel now holds')).toBeVisible();
   await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each · Idle');
 
@@ -70,31 +76,20 @@ test('a form asks for GPUs; parked and resumed in the panel; nothing is written 
   await expect(notebook.cell(1).locator('.jp-InputArea-prompt')).toHaveText(
     '[2]:'
   );
-});
 
-test('a kernel that runs code is not asked, and a refusal is told', async ({
-  open,
-  page
-}) => {
-  await GpuPanel.open(page);
-  const notebook = await open('refused.ipynb', [
-    '%gpushare request --memory 4GiB',
-    'input("until something is typed")'
-  ]);
   await execute(page, 'gpushare:request', { gpus: 1, memory: '20GiB' });
   await expect(
-    toast(page, 'refused.ipynb: ').filter({ hasText: '20 GiB' })
+    toast(page, 'asks.ipynb: ').filter({ hasText: '20 GiB' })
   ).toBeVisible();
-
-  await notebook.result(0);
-  await notebook.run(1);
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB');
+  // A kernel that runs code is not asked.
+  await notebook.run(2);
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each');
   await choose(page, 'Park GPU');
-  await expect(toast(page, 'refused.ipynb runs code now')).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB');
+  await expect(toast(page, 'asks.ipynb runs code now')).toBeVisible();
+  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each');
 });
 
-test('who asks and has to wait is seen by all, and may cancel', async ({
+test('all see a request that waits, and its owner may cancel it', async ({
   gpushare,
   labOf,
   open,
@@ -116,7 +111,7 @@ test('who asks and has to wait is seen by all, and may cancel', async ({
     .click();
   const form = bobs.getByRole('dialog');
   await expect(form).toContainText('GPU 0: 0 B of 24 GiB free');
-  await expect(form).toContainText('you wait');
+  await expect(form).toContainText('the request waits');
   await form.getByRole('button', { name: 'Request' }).click();
   await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
   await expect(toast(bobs, 'asks for a GPU')).toBeVisible();
@@ -137,7 +132,7 @@ test('who asks and has to wait is seen by all, and may cancel', async ({
   await expect(toast(bobs, 'waits.ipynb: ')).toBeVisible();
 });
 
-test('the palette has them, and releases what a program holds', async ({
+test('a program in a terminal has a row until it ends; the palette has the actions, and releases what it holds', async ({
   gpushare,
   open,
   page
@@ -149,11 +144,18 @@ test('the palette has them, and releases what a program holds', async ({
       'pathlib.Path("alone.py").write_text("import torch; input()")',
       'child = subprocess.Popen([sys.executable, "alone.py"], stdin=subprocess.PIPE)'
     ].join('\n'),
+    'child.communicate(b"\\n")',
     '%gpushare request --memory 4GiB'
   ]);
   await notebook.result(0);
-  await expect(panel.lease('alone.py')).toContainText('GPU');
+  await expect(panel.lease('alone.py')).toContainText('GPU 0');
   await notebook.result(1);
+  await expect(panel.leases).toHaveCount(0);
+  expect((await gpushare.alice.status()).leases).toEqual([]);
+
+  await notebook.result(0);
+  await expect(panel.lease('alone.py')).toContainText('GPU 0');
+  await notebook.result(2);
   await expect(panel.leases).toHaveCount(2);
   await execute(page, 'apputils:activate-command-palette');
   // (What cannot be done now is not shown there.)

@@ -129,14 +129,3 @@ test('an administrator revokes a lease, and its owner reads why', async ({
   await expect(events.locator('tbody tr')).toHaveCount(1);
   await expect(events.locator('tbody')).toContainText('maintenance at six');
 });
-
-test('who is no administrator has no such section', async ({ page }) => {
-  const panel = await GpuPanel.open(page);
-  await panel.expectGpus('0 of 2');
-  await expect(panel.section('admin')).toHaveCount(0);
-  const enabled = await page.evaluate(() =>
-    // eslint-disable-next-line @typescript-eslint/no-explicit-any
-    (window as any).jupyterapp.commands.isEnabled('gpushare:show-admin')
-  );
-  expect(enabled).toBe(false);
-});

@@ -32,7 +32,7 @@ test('what is shown is marked as old while the node manager is away', async ({
   await expect(toolbarItem(page)).not.toHaveAccessibleName(/not up to date/);
 });
 
-test('a server without the extension is told apart, and what to do is said', async ({
+test('a server without the extension is told apart; without WebSockets what HTTP gives is shown', async ({
   page,
   shoot
 }) => {
@@ -53,19 +53,12 @@ test('a server without the extension is told apart, and what to do is said', asy
   await page.unrouteAll();
   await panel.root.getByRole('button', { name: 'Try again' }).click();
   await panel.expectGpus('0 of 2');
-});
 
-test('what HTTP gives is shown where WebSockets do not get through', async ({
-  page
-}) => {
-  await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
-  await page.reload();
-  const panel = await GpuPanel.open(page);
-  await panel.expectGpus('0 of 2');
+  // WebSockets are closed still: what HTTP gives is shown.
   await expect(panel.banner).toContainText('Changes do not come by themselves');
 });
 
-test('who may not look is told so', async ({ page }) => {
+test('a person who may not look is told so', async ({ page }) => {
   await page.route('**/gpushare/api/**', route =>
     route.fulfill({
       status: 403,

@@ -18,19 +18,29 @@ test('the panel shows the quota, and teaches where nothing is held', async ({
   await expect(panel.section('gpus')).toContainText('Simulated');
   await expect(panel.gpu(0)).toContainText('24 GiB free');
   await expect(panel.section('admin')).toHaveCount(0);
+  const enabled = await page.evaluate(() =>
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    (window as any).jupyterapp.commands.isEnabled('gpushare:show-admin')
+  );
+  expect(enabled).toBe(false);
   await expect(statusItem(page)).toContainText('0/2');
   await expect(panel.banner).toHaveCount(0);
   await shoot(page, 'empty');
 });
 
-test('import torch makes a lease appear everywhere without reload; Release gives it back', async ({
+test('import torch makes a lease appear everywhere without reload; Release gives it back, and asks first while a cell runs', async ({
   gpushare,
   open,
   page,
   shoot
 }) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('train.ipynb', [IMPORT, '6 * 7']);
+  const notebook = await open('train.ipynb', [
+    IMPORT,
+    '6 * 7',
+    '%gpushare request --memory 16GiB',
+    'input("until something is typed")'
+  ]);
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await notebook.result(0);
 
@@ -52,51 +62,24 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   expect((await gpushare.alice.status()).leases).toEqual([]);
   // The kernel and its variables are as before.
   expect(await notebook.result(1)).toContain('42');
-});
 
-test('a busy cell shows as active, and asks before it is released', async ({
-  gpushare,
-  open,
-  page
-}) => {
-  const panel = await GpuPanel.open(page);
-  const notebook = await open('busy.ipynb', [
-    IMPORT,
-    'input("until something is typed")'
-  ]);
-  await notebook.result(0);
-  await notebook.run(1);
-  await expect(panel.lease('busy.ipynb')).toContainText('Active');
+  await notebook.result(2);
+  await notebook.run(3);
+  const row = panel.lease('train.ipynb');
+  await expect(row).toContainText('Active');
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB');
-  await panel
-    .lease('busy.ipynb')
-    .getByRole('button', { name: /^Release/ })
-    .click();
+  await row.getByRole('button', { name: /^Release/ }).click();
   const dialog = page.getByRole('dialog');
   await expect(dialog).toContainText('It runs code now');
   await dialog.getByRole('button', { name: 'Cancel' }).click();
-  await expect(panel.lease('busy.ipynb')).toContainText('Active');
-  await panel
-    .lease('busy.ipynb')
-    .getByRole('button', { name: /^Release/ })
-    .click();
+  await expect(row).toContainText('Active');
+  await row.getByRole('button', { name: /^Release/ }).click();
   await dialog.getByRole('button', { name: 'Release' }).click();
   await expect(panel.leases).toHaveCount(0);
   expect((await gpushare.alice.status()).leases).toEqual([]);
 });
 
-test('shutting the kernel down frees its GPU', async ({ open, page }) => {
-  const panel = await GpuPanel.open(page);
-  const notebook = await open('ends.ipynb', [IMPORT]);
-  await notebook.result(0);
-  await expect(panel.leases).toHaveCount(1);
-  await execute(page, 'kernelmenu:shutdown');
-  await expect(panel.leases).toHaveCount(0);
-  await expect(toolbarItem(page)).toHaveText('No GPU');
-  await panel.expectGpus('0 of 2');
-});
-
-test('restarting the kernel by our command asks first, and frees its GPU', async ({
+test('restarting the kernel by our command asks first, and frees its GPU; so does shutting it down', async ({
   open,
   page
 }) => {
@@ -114,51 +97,33 @@ test('restarting the kernel by our command asks first, and frees its GPU', async
     page.getByText('Python 3 (ipykernel) | Idle').first()
   ).toBeVisible();
   expect(await notebook.result(1)).toContain('NameError');
+
+  await notebook.result(0);
+  await panel.expectGpus('1 of 2');
+  await execute(page, 'kernelmenu:shutdown');
+  await expect(panel.leases).toHaveCount(0);
+  await expect(toolbarItem(page)).toHaveText('No GPU');
+  await panel.expectGpus('0 of 2');
 });
 
-test("a lease's name opens its notebook", async ({ open, page }) => {
+test("a lease's name opens its notebook; it is among the running sessions, and shutting it down there releases", async ({
+  open,
+  page,
+  shoot
+}) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('folder/one.ipynb', [IMPORT]);
+  const notebook = await open('folder/running.ipynb', [IMPORT]);
   await notebook.result(0);
   await execute(page, 'docmanager:save');
   await execute(page, 'application:close-all');
   await expect(page.locator('.jp-NotebookPanel')).toHaveCount(0);
   await panel
-    .lease('one.ipynb')
-    .getByRole('button', { name: 'one.ipynb', exact: true })
+    .lease('running.ipynb')
+    .getByRole('button', { name: 'running.ipynb', exact: true })
     .click();
   await expect(page.locator('.jp-NotebookPanel')).toBeVisible();
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
-});
 
-test('a script in a terminal has a row, and its program ends without a trace', async ({
-  gpushare,
-  open,
-  page
-}) => {
-  const panel = await GpuPanel.open(page);
-  const notebook = await open('starts.ipynb', [
-    [
-      'import pathlib, subprocess, sys',
-      'pathlib.Path("script.py").write_text("import torch; input()")',
-      'child = subprocess.Popen([sys.executable, "script.py"], stdin=subprocess.PIPE)'
-    ].join('\n'),
-    'child.communicate(b"\\n")'
-  ]);
-  await notebook.result(0);
-  await expect(panel.lease('script.py')).toContainText('GPU 0');
-  await notebook.result(1);
-  await expect(panel.leases).toHaveCount(0);
-  expect((await gpushare.alice.status()).leases).toEqual([]);
-});
-
-test('the leases are among the running sessions; shutting down there releases', async ({
-  open,
-  page,
-  shoot
-}) => {
-  const notebook = await open('running.ipynb', [IMPORT]);
-  await notebook.result(0);
   await execute(page, 'running:show-panel');
   const sessions = page.locator('#jp-running-sessions');
   const section = sessions.locator('.jp-RunningSessions-section').filter({

@@ -1,6 +1,8 @@
+import { readFile } from 'fs/promises';
+import * as path from 'path';
 import { expectAccessible } from '../support/axe';
 import { expect, test } from '../support/fixtures';
-import { GpuPanel, toolbarItem } from '../support/panel';
+import { execute, GpuPanel, toolbarItem } from '../support/panel';
 
 // One GPU that one person fills; who waits is helped by whoever is idle, after a warning. It
 // comes long before: the test has to look at it and to press a button, however slow the machine.
@@ -24,13 +26,29 @@ test.use({
 const TAKE = 'import torch; kept = torch.arange(4)';
 const LOOK = 'print("still", int(kept.sum()))';
 
-test('who is idle is warned, keeps the GPU, lets it go, and goes on with the next cell', async ({
+interface IOutput {
+  output_type: string;
+  name?: string;
+  text?: string | string[];
+  data?: Record<string, string | string[]>;
+}
+
+/** What a saved cell shows, in words: what kind of output, and its text. */
+function words(outputs: IOutput[]): string[] {
+  return outputs.map(one => {
+    const text = one.text ?? one.data?.['text/plain'] ?? '';
+    return `${one.name ?? one.output_type}: ${[text].flat().join('').trim()}`;
+  });
+}
+
+test('who is idle is warned, keeps the GPU, lets it go, and goes on with the next cell, which says nothing of it when saved', async ({
   gpushare,
   labOf,
   open,
   openOf,
   page,
-  shoot
+  shoot,
+  tmpPath
 }) => {
   test.setTimeout(300_000);
   const alices = await open('lunch.ipynb', [TAKE, LOOK]);
@@ -135,4 +153,17 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   expect(await alices.done(1, 90_000)).toContain('still 6');
   await expect(toolbarItem(page)).toHaveText(/^1 GPU · 16 GiB/);
   await expect(toolbarItem(bobs)).toHaveText('Parked');
+
+  // Neither the warning nor the parking is in the notebook that is saved.
+  const file = path.join(gpushare.alice.root, tmpPath, 'lunch.ipynb');
+  const saved = async (): Promise<string[][]> =>
+    JSON.parse(await readFile(file, 'utf-8')).cells.map(
+      (cell: { outputs: IOutput[] }) => words(cell.outputs)
+    );
+  await execute(page, 'docmanager:save');
+  await expect.poll(async () => (await saved())[1].length).toBeGreaterThan(0);
+  const [taken, looked] = await saved();
+  expect(taken).toEqual(['display_data: GPU 0, 16 GiB (simulated)']);
+  expect(looked.filter(line => line.startsWith('stderr'))).toEqual([]);
+  expect(looked.pop()).toBe('stdout: still 6');
 });

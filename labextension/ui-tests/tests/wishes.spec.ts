@@ -4,7 +4,7 @@ import { GpuPanel, toolbarItem } from '../support/panel';
 const SHOW =
   "import os, torch; print(len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')), 'GPUs')";
 
-test('the first import gets what the notebook asks in its metadata', async ({
+test('the first import gets what the notebook asks in its metadata; nonsense is told in the cell', async ({
   open,
   page
 }) => {
@@ -17,13 +17,14 @@ test('the first import gets what the notebook asks in its metadata', async ({
   await expect(panel.gpu(0)).toContainText('4 GiB mine');
   await expect(panel.gpu(1)).toContainText('4 GiB mine');
   await expect(toolbarItem(page)).toContainText('2 GPUs');
-});
+  await toolbarItem(page).click();
+  await page.getByRole('menuitem', { name: 'Release GPU' }).click();
+  await expect(panel.leases).toHaveCount(0);
 
-test('a wish that makes no sense is said in the cell', async ({ open }) => {
-  const notebook = await open('nonsense.ipynb', [SHOW], {
+  const nonsense = await open('nonsense.ipynb', [SHOW], {
     gpushare: { gpus: 'many', memory: '8XB' }
   });
-  const said = await notebook.result(0);
+  const said = await nonsense.result(0);
   expect(said).toContain("gpushare.gpus='many' cannot be used");
   expect(said).toContain("gpushare.memory='8XB' cannot be used");
   expect(said).toContain('1 GPUs');
