@@ -1,8 +1,8 @@
 """What ``jupyter gpushare doctor --hub`` looks at: JupyterHub's configuration, and who answers it.
 
 The configuration is executed, as JupyterHub does, and changed nowhere; ``setup(c)`` makes no file
-then. What is looked at is what it says in the end, whoever wrote it: ``setup(c)``, a chart's
-values, or an administrator by hand.
+then. The checks look at its final values: ``setup(c)``, a chart, or an administrator may have
+set them.
 """
 
 from __future__ import annotations

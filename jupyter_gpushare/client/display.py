@@ -76,19 +76,19 @@ class Voice:
         self._kept: dict[str, None] = {}
 
     def __call__(self, text: str) -> None:
-        """What matters later, too."""
+        """Say ``text``, which matters later, too."""
         if self._would_be_misplaced():
             self._kept[text] = None
         else:
             self.at_once(text)
 
     def now(self, text: str) -> None:
-        """What is of no use later."""
+        """Say ``text`` if a cell runs: later it is of no use."""
         if not self._would_be_misplaced():
             self.at_once(text)
 
     def deliver(self) -> None:
-        """A cell runs: what was kept belongs to it."""
+        """A cell runs: say in it what was kept."""
         kept, self._kept = self._kept, {}
         for text in kept:
             self.at_once(text)

@@ -153,8 +153,8 @@ class Session:
     """See the module. Thread-safe; ``open`` starts the thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
-    bounds connecting and each answer. A node manager that was there and is away is
-    waited for, ``outage`` seconds, by whoever asks for GPUs. ``on_lost(lease, message)``
+    bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a
+    node manager that was there and is away. ``on_lost(lease, message)``
     and ``on_notice(notification)`` are called on the session's thread.
     """
 

@@ -595,7 +595,7 @@ class QuotaFormHandler(AdminPage):
             self.set_status(wishes.HTTP_STATUS.get(told.reason, 502))
             self._form(node, whose, rows, form, refusal=told.problem)
             return
-        # Of one the whole quota is said, of several what was set.
+        # One user's note tells the whole quota; several users' what they now have in common.
         said = forms.wish_text(wish if many else forms.as_wish(told.answers[0]))
         warnings = dict.fromkeys(w for one in told.answers for w in one.get("warnings") or ())
         text = f"{whose.text()} is now {said}.{self._here(node)}"
@@ -609,7 +609,7 @@ class QuotaFormHandler(AdminPage):
         self._done(f"{whose.text()} is the configured one again.{self._here(node)}", [], told)
 
     def _done(self, text: str, more: Sequence[str], told: Told) -> None:
-        """Say what was done, and of whom it was not."""
+        """Tell what was changed, and for how many users it failed."""
         if told.problem and not told.answers:
             self.leave("admin", Note(f"Nothing was changed: {told.problem}", Done.FAILED))
         elif told.problem:
@@ -619,7 +619,7 @@ class QuotaFormHandler(AdminPage):
             self.leave("admin", Note(" ".join([text, *more])))
 
     def _here(self, node: str) -> str:
-        """That other nodes have other quotas, where there are any."""
+        """A sentence for a site with several nodes: each has quotas of its own."""
         return f" This holds on {node} only." if len(self.site.pool.nodes) > 1 else ""
 
     async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:

@@ -1,7 +1,4 @@
-"""One user does his worst; another one, measured meanwhile, works on. `make hostile` has figures.
-
-The delay is compared with that beside somebody who takes as much of the processor and calls nobody.
-"""
+"""One user does his worst; another one, watched meanwhile, works on. `make hostile` has times."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ import pytest
 from support.hostile import scene
 from support.node import RunningNode, needs_root, open_directory
 
-ATTACKS = ("nonsense", "leases", "refused requests", "reads of the ledger", "answers not read")
-CONTROL = "burn"
-ROUNDS, SECONDS = 2, 1.5
+SECONDS = 3.0
 MIB = 2**20
+#: Calls of one owner that are decided together, those of the batch before, and what is read and
+#: refused by turns meanwhile. Without turns it was hundreds and more.
+MOST_BETWEEN = 40
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +27,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
             assert "Traceback" not in node.story()
 
 
-@pytest.fixture(scope="module")
-def seen(node: RunningNode) -> dict[str, list[scene.Seen]]:
-    """In turns, since the tests beside this one come and go."""
-    found: dict[str, list[scene.Seen]] = {name: [] for name in (CONTROL, *ATTACKS)}
-    for _ in range(ROUNDS):
-        for name, plays in found.items():
-            plays.append(scene.play(node, name, SECONDS))
-    return found
-
-
 @needs_root
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_another_users_worst_costs_a_bounded_delay(
-    attack: str, seen: dict[str, list[scene.Seen]]
-) -> None:
-    plays = seen[attack]
-    assert [one.refused for one in plays] == [()] * ROUNDS
-    assert all(one.grants for one in plays)
-    # Half of the honest calls, since a processor that others use, too, makes single ones late.
-    slowest = max(one.p50 for one in seen[CONTROL])
-    assert min(one.p50 for one in plays) < 5 * slowest + 0.05
-    assert sum(one.memory for one in plays) < 64 * MIB
+@pytest.mark.parametrize(
+    "attack", ["nonsense", "leases", "refused requests", "reads of the ledger", "answers not read"]
+)
+def test_another_users_worst_goes_before_few_calls(node: RunningNode, attack: str) -> None:
+    seen = scene.play(node, attack, SECONDS)
+    assert seen.refused == ()
+    assert seen.grants > 0
+    assert seen.between < MOST_BETWEEN
+    assert seen.memory < 64 * MIB

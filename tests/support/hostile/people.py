@@ -61,8 +61,8 @@ class Lines:
 
 
 def honest(path: str, seconds: float) -> dict[str, Any]:
-    """Requests and releases some twenty times a second; seconds from request to grant."""
-    client, waits, refused = Lines(path), [], []
+    """Requests and releases some twenty times a second; when each request came, and its grant."""
+    client, calls, refused = Lines(path), [], []
     end = time.monotonic() + seconds
     number = 0
     while time.monotonic() < end:
@@ -72,10 +72,10 @@ def honest(path: str, seconds: float) -> dict[str, Any]:
         if "error" in answer:
             refused.append(answer["error"]["message"])
             continue
-        waits.append(time.monotonic() - begun)
+        calls.append((begun, time.monotonic()))
         client.call("release", lease=answer["result"]["lease"])
         time.sleep(0.05)
-    return {"waits": waits, "refused": refused}
+    return {"calls": calls, "refused": refused}
 
 
 def burn(path: str, seconds: float) -> dict[str, Any]:
@@ -96,10 +96,11 @@ def pour(
 ) -> dict[str, Any]:
     """Say on many connections what each of ``says`` gives, as fast as it is taken.
 
-    An empty piece sends at once what came before it.
+    An empty piece sends at once what came before it. ``answers`` has when how many came.
     """
     chooser = selectors.DefaultSelector()
     counted = {"sent": 0, "read": 0, "closed": 0}
+    answers: list[tuple[float, int]] = []
 
     def start(number: int) -> None:
         try:
@@ -122,6 +123,7 @@ def pour(
                 if events & selectors.EVENT_READ:
                     data = wire.recv(1 << 16)
                     counted["read"] += len(data)
+                    answers.append((time.monotonic(), data.count(b"\n")))
                     if not data:
                         raise ConnectionError("closed")
                 if events & selectors.EVENT_WRITE:
@@ -138,7 +140,7 @@ def pour(
                 chooser.unregister(wire)
                 wire.close()
                 start(number)
-    return counted
+    return {**counted, "answers": answers}
 
 
 def over_and_over(*lines: bytes) -> Callable[[int], Iterator[bytes]]:

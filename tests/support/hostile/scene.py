@@ -27,6 +27,7 @@ class Seen:
     name: str
     p50: float
     p99: float
+    between: int  # answers that the attacker got between a request and its grant (the median)
     grants: int
     refused: tuple[str, ...]
     memory: int  # by which the node manager grew
@@ -68,15 +69,20 @@ def ledger_of(node: RunningNode) -> int:
 def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
     """The honest one works for ``seconds``, beside ``attack``; ``None``: alone."""
     before = memory_of(node.pid), ledger_of(node), node.log.stat().st_size
-    other = None if attack is None else start(node, attack, MALLORY, seconds + 1.0)
+    other = None if attack is None else start(node, attack, MALLORY, seconds + 0.5)
     seen = result(start(node, "honest", ALICE, seconds), seconds * 3 + 60)
     told = {} if other is None else result(other, seconds * 3 + 60)
-    waits = sorted(seen["waits"]) or [float("inf")]
+    waits = sorted(end - begun for begun, end in seen["calls"]) or [float("inf")]
+    answers = told.pop("answers", ())
+    between = sorted(
+        sum(count for at, count in answers if begun < at < end) for begun, end in seen["calls"]
+    )
     return Seen(
         attack or "quiet",
         waits[len(waits) // 2],
         waits[min(len(waits) - 1, len(waits) * 99 // 100)],
-        len(seen["waits"]),
+        between[len(between) // 2] if between else 0,
+        len(between),
         tuple(seen["refused"]),
         memory_of(node.pid) - before[0],
         ledger_of(node) - before[1],
