@@ -56,7 +56,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn hostile bench-ui replay pictures lint ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn hostile bench-ui replay pictures lint lint-python lint-ui ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -69,7 +69,8 @@ $(VENV)/.made:
 	@touch $@
 
 # The CPU build of torch is a tenth of the size; with a GPU the default build is the right one.
-$(VENV)/.torch: $(VENV)/.made
+# After .builder: two pips at once would write into one environment.
+$(VENV)/.torch: $(VENV)/.builder
 	@echo "Installing $(TORCH) (once) …"
 	@if [ -e /dev/nvidiactl ]; then $(PIP) install '$(TORCH)'; \
 	else $(PIP) install --no-deps $(TORCH_CPU) '$(TORCH)' && $(PIP) install '$(TORCH)'; fi
@@ -143,11 +144,13 @@ demo: $(VENV)/.lab $(UI)
 demo-parking: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/demo_parking.py $(ARGS)
 
-lint: $(VENV)/.dev $(UI_MODULES) $(UI_TEST_MODULES)
+lint: lint-python lint-ui
+lint-python: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+lint-ui: $(VENV)/.dev $(UI_MODULES) $(UI_TEST_MODULES)
 	cd labextension && $(JLPM) lint:check
 	cd labextension && $(JLPM) tsc -p tsconfig.test.json
 	cd labextension/ui-tests && $(JLPM) types
@@ -159,10 +162,11 @@ chromium:
 	@"$${CHROMIUM:-chromium}" --version >/dev/null 2>&1 \
 	|| { [ -z "$${CHROMIUM:-}" ] && { if [ "$$(id -u)" = 0 ]; then bash -c '$(INSTALL_CHROMIUM)'; \
 	else sudo -n bash -c '$(INSTALL_CHROMIUM)'; fi; } >/dev/null 2>&1 && chromium --version >/dev/null 2>&1; } \
-	|| { echo "The tests in a browser need chromium: apt install chromium, or make $(or $(MAKECMDGOALS),test) CHROMIUM=/path/to/it" >&2; exit 1; }
+	|| { echo "The tests in a browser need chromium: apt install chromium, or name it with CHROMIUM=/path/to/it" >&2; exit 1; }
 
 SUITES := $(BIN)/python scripts/suites.py --pytest="$(PYTEST)" --playwright="$(PLAYWRIGHT)"
-test: chromium lint $(UI)
+test: chromium
+	@$(MAKE) --no-print-directory -j2 -O lint $(UI)
 	@$(SUITES) pytest jest playwright
 
 test-fast: $(VENV)/.dev $(UI)

@@ -20,10 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
-#: Two at least: most tests wait for processes of their own. A file's tests stay together, since
-#: they share what is made once for them. Workers beyond a few would only contend.
-WORKERS = min(6, max(2, os.cpu_count() or 2))
+#: One more than processors: most tests wait for processes of their own. A file's tests stay
+#: together, since they share what is made once for them. Workers beyond a few would only contend.
+WORKERS = min(6, 1 + (os.cpu_count() or 1))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: With it each of the thousand processes that the tests start would compile the package anew.
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,12 @@ SUITES = {
 def run(suite: Suite, arguments: list[str]) -> tuple[bool, list[str]]:
     """Show its output as it comes; return whether it passed, and its summary lines."""
     lines: list[str] = []
+    environ = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
     with subprocess.Popen(
         [*suite.command, *arguments],
         cwd=suite.folder,
         env={
-            **os.environ,
+            **environ,
             "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", os.defpath))),
             **suite.environ,
         },
