@@ -87,11 +87,14 @@ function RequestFormView(): JSX.Element {
           </ul>
           {status.quota && <p>{quotaText(status.quota, units, trans)}</p>}
           <p>
-            {trans._n(
-              'If that is not enough, the request waits. %1 other request waits now.',
-              'If that is not enough, the request waits. %1 other requests wait now.',
-              status.queue.length
-            )}
+            {trans.__('If that is not enough, the request waits.')}{' '}
+            {status.queue.length
+              ? trans._n(
+                  '%1 other request waits now.',
+                  '%1 other requests wait now.',
+                  status.queue.length
+                )
+              : trans.__('No other request waits now.')}
           </p>
         </div>
       )}
