@@ -36,17 +36,11 @@ class GpuListApp(Verb):
         return 0
 
 
-class GpuResumeApp(Verb):
-    """Put GPUs back into service."""
+class ServiceVerb(Verb):
+    """A verb that takes GPUs out of service, or puts them back."""
 
-    name = "jupyter-gpushare-gpu-resume"
     arguments = "GPU..."
-    description = """Put GPUs back into service (administrators), each named by its index or
-    UUID. The first in line gets them at once."""
     flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
-
-    def run(self, arguments: list[str]) -> int:
-        return self.call_each(arguments, Method.GPU_RESUME)
 
     def call_each(self, named: list[str], method: Method, **params: Any) -> int:
         """Call ``method`` for each of these GPUs, and print whether it is in service then."""
@@ -66,7 +60,7 @@ class GpuResumeApp(Verb):
         return 0
 
 
-class GpuDrainApp(GpuResumeApp):
+class GpuDrainApp(ServiceVerb):
     """Take GPUs out of service."""
 
     name = "jupyter-gpushare-gpu-drain"
@@ -74,7 +68,7 @@ class GpuDrainApp(GpuResumeApp):
     They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
     are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
     stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
-    aliases: ClassVar[Any] = {**Verb.aliases, "reason": "GpuDrainApp.reason"}
+    aliases: ClassVar[Any] = {**ServiceVerb.aliases, "reason": "GpuDrainApp.reason"}
     examples = """
     jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
     """
@@ -85,6 +79,17 @@ class GpuDrainApp(GpuResumeApp):
         if arguments and not self.reason.strip():
             raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
         return self.call_each(arguments, Method.GPU_DRAIN, reason=self.reason)
+
+
+class GpuResumeApp(ServiceVerb):
+    """Put GPUs back into service."""
+
+    name = "jupyter-gpushare-gpu-resume"
+    description = """Put GPUs back into service (administrators), each named by its index or
+    UUID. The first in line gets them at once."""
+
+    def run(self, arguments: list[str]) -> int:
+        return self.call_each(arguments, Method.GPU_RESUME)
 
 
 class GpuApp(GpuListApp):

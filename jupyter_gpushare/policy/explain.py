@@ -256,8 +256,7 @@ def behind_text(ahead: int) -> str:
     """Why a request waits for which there would be room."""
     return (
         f"There is room, but {_requests_are(ahead)} ahead that waited so long that nobody may "
-        "pass. "
-        "It is granted after them."
+        "pass. It is granted after them."
     )
 
 

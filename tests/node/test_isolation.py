@@ -8,11 +8,11 @@ import pytest
 from support.hostile import scene
 from support.node import RunningNode, needs_root, open_directory
 
+from jupyter_gpushare.node.transport import Limits
+
 SECONDS = 3.0
 MIB = 2**20
-#: Calls of one owner that are decided together, those of the batch before, and what is read and
-#: refused by turns meanwhile. Without turns it was hundreds and more.
-MOST_BETWEEN = 40
+LIMITS = Limits()
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 @pytest.mark.parametrize(
     "attack", ["nonsense", "leases", "refused requests", "reads of the ledger", "answers not read"]
 )
-def test_another_users_worst_goes_before_few_calls(node: RunningNode, attack: str) -> None:
+def test_another_users_worst_is_no_more_than_the_allowance(node: RunningNode, attack: str) -> None:
     seen = scene.play(node, attack, SECONDS)
     assert seen.refused == ()
     assert seen.grants > 0
-    assert seen.between < MOST_BETWEEN
+    # What the attacker's allowance permits in that time, however slow this machine is now. Without
+    # allowances and turns it was thousands. An attacker that reads no answers has none to count:
+    # the bound on memory is the test of that attack.
+    assert seen.between < LIMITS.burst + LIMITS.calls_per_second * seen.p50
     assert seen.memory < 64 * MIB

@@ -22,7 +22,7 @@ export function requestLine(ask: IAsk): string {
       .replace(/[^\w.]/g, '_');
   const memory = word(ask.memory);
   return [
-    `%gpushare request --gpus ${Number(ask.gpus)}`,
+    `%gpushare request --gpus ${ask.gpus}`,
     ...(memory ? [`--memory ${memory}`] : []),
     `--class ${word(ask.priorityClass)}`
   ].join(' ');

@@ -69,7 +69,7 @@ test('the panel, the toolbar and the commands work in JupyterLab 4.2', async ({
     .getByRole('button', { name: /^Ask for GPUs/ })
     .click();
   const form = page.getByRole('dialog');
-  await expect(form).toContainText('you get it at once');
+  await expect(form).toContainText('No other request waits now.');
   await form.getByLabel('GPUs', { exact: true }).fill('2');
   await form.getByRole('button', { name: 'Request' }).click();
   // As much memory as the notebook has asked for before.
