@@ -27,7 +27,8 @@ class Seen:
     name: str
     p50: float
     p99: float
-    between: int  # answers that the attacker got between a request and its grant (the median)
+    #: Of each request until its grant: seconds, and the answers that the attacker got meanwhile.
+    between: tuple[tuple[float, int], ...]
     grants: int
     refused: tuple[str, ...]
     memory: int  # by which the node manager grew
@@ -74,14 +75,15 @@ def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
     told = {} if other is None else result(other, seconds * 3 + 60)
     waits = sorted(end - begun for begun, end in seen["calls"]) or [float("inf")]
     answers = told.pop("answers", ())
-    between = sorted(
-        sum(count for at, count in answers if begun < at < end) for begun, end in seen["calls"]
+    between = tuple(
+        (end - begun, sum(count for at, count in answers if begun < at < end))
+        for begun, end in seen["calls"]
     )
     return Seen(
         attack or "quiet",
         waits[len(waits) // 2],
         waits[min(len(waits) - 1, len(waits) * 99 // 100)],
-        between[len(between) // 2] if between else 0,
+        between,
         len(between),
         tuple(seen["refused"]),
         memory_of(node.pid) - before[0],
