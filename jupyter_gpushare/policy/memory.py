@@ -101,13 +101,15 @@ def counted(
 
     ``full`` is its environment's reservation, more than which it never gets.
     """
-    figures = state.figures.get((lease, gpu))
-    if figures is None or state.steps.get(lease, 0) < KNOWN_AFTER:
+    key = (lease, gpu)
+    figures = state.figures.get(key)
+    # Its word alone is not enough: it may keep a cache of which it says nothing.
+    if figures is None or key not in state.measured or state.steps.get(lease, 0) < KNOWN_AFTER:
         return None
     temporary = min(int(figures.temporary), max(0, full - 1))
     persistent = figures.persistent + config.turn_context
     # What is measured now is there, whatever the task says.
-    measured = state.measured.get((lease, gpu))
+    measured = state.measured[key]
     if measured is not None:
         persistent = max(persistent, measured - temporary)
     persistent = max(1, min(persistent, full))

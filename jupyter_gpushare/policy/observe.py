@@ -310,8 +310,8 @@ def _takers(
             used = parts.by_lease.get(name)
             known = state.measured.get(key)
             grain = config.measure_granularity
-            if used is None or known is None:
-                changed = used is not known
+            if key not in state.measured or used is None or known is None:
+                changed = key not in state.measured or used is not known
             else:
                 changed = abs(used - known) >= grain
             if changed:

@@ -235,7 +235,8 @@ class State:
     arrivals: int = 0
     figures: Map[ClaimKey, Figures] = Map()
     steps: Map[LeaseId, int] = Map()
-    measured: Map[ClaimKey, Bytes] = Map()
+    #: ``None``: looked at, and not known. Who joined the turns since is not in it.
+    measured: Map[ClaimKey, Bytes | None] = Map()
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()

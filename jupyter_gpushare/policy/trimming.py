@@ -78,7 +78,7 @@ def _fits(state: State, config: PolicyConfig, waiting: Lease, names: Iterable[Le
     measured = state.measured.mutate()
     for name in names:
         for part in state.leases[name].allocations:
-            measured.pop((name, part.gpu), None)
+            measured[(name, part.gpu)] = None
     without = replace(state, measured=measured.finish())
     see = partial(memory.rooms, without, config, waiting.environment, squeeze=True)
     return isinstance(parking.try_place(without, waiting, config, see=see), Granted)
@@ -175,7 +175,7 @@ def why(state: State, config: PolicyConfig, waiting: Lease, at: float | None) ->
         late = since is not None and since >= config.turn_bound
         return explain.cache_asked_text(index, since if late else None)
     again = None if at is None else max(0.0, next_ask(state, told, waiting) - at)
-    return explain.cache_kept_text(index, state.measured[(told, gpu)], again)
+    return explain.cache_kept_text(index, state.measured[(told, gpu)] or 0, again)
 
 
 def _progress(state: State, config: PolicyConfig, name: LeaseId, at: float | None) -> int:

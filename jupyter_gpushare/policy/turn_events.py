@@ -22,8 +22,6 @@ def memory_reported(state: State, event: ev.MemoryReported) -> State:
 
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
     key = (event.lease, event.gpu)
-    if event.memory is None:
-        return replace(state, measured=drop(state.measured, key))
     return replace(state, measured=state.measured.set(key, event.memory))
 
 

@@ -160,6 +160,7 @@ def test_a_lease_that_was_revoked_is_asked_for_again(alice: Kernel, root: NodeCl
     alice.ok("import cupy")
     (lease,) = leases(root)
     root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="enough")
+    until(lambda: "enough" in alice.ok("1 + 1").stream("stderr"), "the kernel has heard of it")
     alice.ok("import cupy")
     (again,) = leases(root)
     assert again["id"] != lease["id"]

@@ -233,6 +233,7 @@ class TakingTurns(RuleBasedStateMachine):
             both = data.draw(st.integers(0, 3)) == 0
             self.come("abcde"[self.next_pid % 5], 2 if both else 1, gib, 8, 30, 9)
             self.everybody(25)
+            world.observe()
 
     def _pick(self, data: st.DataObject, *, stopped: bool | None = False) -> Actor | None:
         found = [

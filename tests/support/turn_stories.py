@@ -34,7 +34,8 @@ def world(gpus: int = 1, config: PolicyConfig = CONFIG) -> TurnWorld:
 def come(
     at: TurnWorld, who: str, pid: int, kept: int = 2, step: int = 8, gib: int = 14, gpus: int = 1
 ) -> Actor:
-    """Somebody is granted ``gib`` on each of ``gpus`` GPUs. Sizes in GiB."""
+    """Somebody is granted ``gib`` on each of ``gpus`` GPUs, just measured. Sizes in GiB."""
+    at.observe()
     decision = at.request(who, pid, Request(gpus, Bytes(gib * GIB)), wait=False)
     assert isinstance(decision, core.Grant), decision
     actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
@@ -71,6 +72,7 @@ def a_third_fits_when_two_take_turns() -> None:
     at, _alice, _bob = two_by_turns()
     books = at.state.gpus[UUID]
     assert books.gpu.memory < 14 * GIB + 12 * GIB
+    at.observe()
     too_much = at.request("dave", 4, Request(1, Bytes(12 * GIB)), wait=False)
     assert isinstance(too_much, core.Refuse), "2 + 2 + 8 + the offset leave less than 12"
     carol = come(at, "carol", 3, gib=8)
@@ -107,6 +109,8 @@ def a_newcomer_is_unknown_and_placed_plainly() -> None:
     refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
     assert isinstance(refused, core.Refuse)
     at.train(alice, 1)
+    unmeasured = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(unmeasured, core.Refuse), "its word alone is not enough"
     come(at, "bob", 2, gib=12)
 
 
