@@ -260,6 +260,9 @@ class Policy(Configurable):
     max_leases_per_process = Integer(
         256, min=1, help="Leases that one process may have, held, parked and waiting."
     ).tag(config=True)
+    max_leases_per_environment = Integer(
+        512, min=1, help="Leases that one environment may have, held, parked and waiting."
+    ).tag(config=True)
     usage_half_life = Finite(
         3600.0, min=1.0, help="Seconds after which recent use counts half for fairness."
     ).tag(config=True)
@@ -427,6 +430,7 @@ class Policy(Configurable):
             backfill_depth=self.backfill_depth,
             max_waiting_per_environment=self.max_waiting_per_environment,
             max_leases_per_process=self.max_leases_per_process,
+            max_leases_per_environment=self.max_leases_per_environment,
             usage_half_life=self.usage_half_life,
             budget_window=self.budget_window,
             budget_warning=self.budget_warning,

@@ -8,8 +8,8 @@ is none of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, ParamSpec
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, ParamSpec
 
 #: Seconds for which further failures of the same observer are only counted.
 QUIET: Final = 600.0
@@ -38,6 +38,15 @@ class Observers:
             return False
         return True
 
+    async def wait(self, observer: Coroutine[Any, Any, object]) -> bool:
+        """The same of one that takes a while."""
+        try:
+            await observer
+        except Exception:  # noqa: BLE001 - as above
+            self._failed(_name(observer))
+            return False
+        return True
+
     def _failed(self, name: str) -> None:
         now = self._clock()
         last, untold = self._told.get(name, (float("-inf"), 0))
@@ -51,7 +60,7 @@ class Observers:
         )
 
 
-def _name(observer: Callable[..., object]) -> str:
+def _name(observer: Callable[..., object] | Coroutine[Any, Any, object]) -> str:
     """What its code is called: of few values, so that what was told stays small."""
     observer = getattr(observer, "func", observer)  # of a partial
     module = getattr(observer, "__module__", type(observer).__module__)

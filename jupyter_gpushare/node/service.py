@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, Protocol
 
 from ..policy import commands as cmd
@@ -49,6 +49,7 @@ from ..policy.model import (
 from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
+from ..protocol.framing import Encoded, encoded
 from ..protocol.messages import (
     PAGES,
     PROTOCOL,
@@ -71,16 +72,16 @@ from .manager import Manager, Outcome
 from .readings import Readings, figures
 from .status import (
     NodeFacts,
-    Outlooks,
     Place,
+    Sheet,
     environment_quota,
     group_quota,
     measured_by_lease,
     out_of_service,
     places,
     quota_document,
-    status_document,
 )
+from .statusboard import Slices, Wanted, hand_out
 from .translate import Caller
 from .waits import Waits
 
@@ -93,6 +94,8 @@ QUEUE_INTERVAL = 1.0
 #: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
 REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
+#: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
+WATCH_REST = 4.0
 #: To a client whose process cannot be found.
 UNSEEN = (
     "The calling process has ended, or the node manager cannot see it: then /proc is mounted with "
@@ -136,7 +139,7 @@ class Conn(Protocol):
         message: str,
         data: dict[str, Any] | None = None,
     ) -> None: ...
-    def notify(self, method: str, params: dict[str, Any]) -> bool: ...
+    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -188,6 +191,8 @@ class Service:
         self._waiters: dict[LeaseId, list[_Waiter]] = {}
         self._queue_changed = asyncio.Event()
         self._changed = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._lookers: list[tuple[_Guest, Call]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
         self._figures: object = None
@@ -218,6 +223,7 @@ class Service:
         """Begin to push queue positions and status changes."""
         self._spawn(self._push_positions())
         self._spawn(self._push_status())
+        self._spawn(self._answer_lookers())
 
     async def close(self) -> None:
         """Stop pushing."""
@@ -389,11 +395,12 @@ class Service:
         self._command(guest, call, who)
 
     def _status(self, guest: _Guest, call: Call) -> None:
-        guest.conn.reply(call.id, self.status(guest.who))
+        self._lookers.append((guest, call))
+        self._asked.set()
 
     def _watch(self, guest: _Guest, call: Call) -> None:
         guest.watching = True
-        guest.conn.reply(call.id, self.status(guest.who))
+        self._status(guest, call)
 
     def _usage(self, guest: _Guest, call: Call) -> None:
         params: UsageParams = call.params
@@ -831,22 +838,39 @@ class Service:
                     await self._changed.wait()
             changed = self._changed.is_set()
             self._changed.clear()
-            self._manager.observers.call(self._tell_status, changed)
-            await asyncio.sleep(WATCH_INTERVAL)
+            watchers = [
+                (guest.who.viewer, 0, partial(self._tell_status, guest))
+                for guest in self._guests.values()
+                if guest.watching and (changed or guest.behind)
+            ]
+            slices = Slices()
+            await self._manager.observers.wait(self._hand_out(watchers, slices))
+            await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
 
-    def _tell_status(self, changed: bool) -> None:
-        seen: dict[tuple[str, bool], dict[str, Any]] = {}
-        coming = cache(self._outlooks)
-        for guest in tuple(self._guests.values()):
-            if guest.watching and (changed or guest.behind):
-                view = (guest.who.environment, guest.who.admin)
-                if view not in seen:
-                    seen[view] = self.status(guest.who, coming)
-                sent = guest.conn.notify(Notice.CHANGED.value, {"status": seen[view]})
-                guest.behind = not sent
+    def _tell_status(self, guest: _Guest, status: Encoded) -> None:
+        guest.behind = not guest.conn.notify(Notice.CHANGED.value, encoded({"status": status}))
 
-    def status(self, who: Caller, outlooks: Outlooks | None = None) -> dict[str, Any]:
-        """The status document for one viewer."""
+    async def _answer_lookers(self) -> None:
+        """All who ask for a status while one is made wait for the next, and share it."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            asked, self._lookers = self._lookers, []
+            slices = Slices()
+            wanted = [
+                (
+                    guest.who.viewer,
+                    getattr(call.params, "page", 0),
+                    partial(guest.conn.reply, call.id),
+                )
+                for guest, call in asked
+            ]
+            if not await self._manager.observers.wait(self._hand_out(wanted, slices)):
+                for guest, _call in asked:
+                    guest.conn.close()  # it comes back and asks
+            await asyncio.sleep(slices.spent)
+
+    async def _hand_out(self, wanted: Iterable[Wanted], slices: Slices) -> None:
         manager = self._manager
         facts = NodeFacts(
             name=self._name,
@@ -859,16 +883,16 @@ class Service:
             quotas_as_of=self.quotas_as_of(),
             ledger=self.ledger,
         )
-        return status_document(
+        sheet = Sheet(
             manager.state,
-            who.viewer,
             facts,
             manager.config,
             manager.readings.by_gpu,
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
-            outlooks or self._outlooks,
+            self._outlooks,
         )
+        await hand_out(sheet, wanted, slices)
 
 
 def _capacities(state: State) -> list[int]:

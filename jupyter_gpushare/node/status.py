@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 from ..policy import core, elastic, parking, watchdog
 from ..policy.config import PolicyConfig
@@ -26,7 +27,6 @@ from ..policy.model import (
     LeasePhase,
     ParkReason,
     PriorityClass,
-    ProcessId,
     Quota,
 )
 from ..policy.outlook import Outlook
@@ -65,6 +65,16 @@ class Viewer:
         """Whether it is the viewer's own, or a named server's of the viewer's."""
         servers = self.all_servers and environment.startswith(f"{self.environment}/")
         return environment == self.environment or servers
+
+    def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
+        """Those that are the viewer's."""
+        return {name for name in environments if self.is_mine(name)}
+
+    def view(self, lease: Lease) -> View:
+        """What the viewer may know of a lease."""
+        if self.is_mine(lease.environment):
+            return View.OWN
+        return View.ADMIN if self.admin else View.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,100 +142,239 @@ def display_state(state: State, lease: Lease) -> DisplayState:
     return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
 
 
-def status_document(
-    state: State,
-    viewer: Viewer,
-    facts: NodeFacts,
-    config: PolicyConfig,
-    readings: Mapping[str, GpuReading],
-    waits: Mapping[str, Any],
-    connected: Iterable[EnvironmentName] = (),
-    outlooks: Outlooks = dict,
-) -> dict[str, Any]:
-    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds.
+class View(Enum):
+    """What somebody may know of a lease: it is their own, they are an administrator, or neither."""
+
+    OWN = "own"
+    ADMIN = "admin"
+    OTHER = "other"
+
+
+#: Rows of one list in one status: an administrator's, and anybody else's beside their own.
+PAGE_OF_ADMIN: Final = 500
+PAGE: Final = 200
+
+#: What nobody else is told of a lease. Its id would let them follow its work.
+_HIDDEN: Final = dict.fromkeys(
+    (
+        *("id", "environment", "name", "kernel_id", "path", "pid", "kept", "ability"),
+        *("over_limit", "may_be_taken_at", "warning", "pinned_until"),
+    )
+)
+
+
+class _Listing:
+    """Leases in an order, of which each viewer sees a page."""
+
+    def __init__(self, leases: Iterable[Lease]) -> None:
+        self._leases = tuple(leases)
+        self._of: dict[EnvironmentName, list[int]] = {}
+        for index, lease in enumerate(self._leases):
+            self._of.setdefault(lease.environment, []).append(index)
+
+    def environments(self) -> Iterable[EnvironmentName]:
+        return self._of
+
+    def page(
+        self, own: Iterable[EnvironmentName], viewer: Viewer, page: int
+    ) -> tuple[list[Lease], int]:
+        """The rows of a page, and how many there are after it that it does not show.
+
+        An administrator turns pages. Others have one: all of their own, and the first others.
+        """
+        if viewer.admin:
+            end = (page + 1) * PAGE_OF_ADMIN
+            return list(self._leases[end - PAGE_OF_ADMIN : end]), max(0, len(self._leases) - end)
+        shown = {index for name in own for index in self._of.get(name, ())}
+        shown.update(range(min(PAGE, len(self._leases))))
+        return [self._leases[i] for i in sorted(shown)], len(self._leases) - len(shown)
+
+
+class Sheet:
+    """The node at one instant, for all who look: what is the same for many is made once.
 
     ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
     environments that talk to the node manager now. ``outlooks`` is called when one is shown.
     """
-    offset = facts.now - facts.boot
-    largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
-    connected = tuple(connected)
-    waiting = places(state)
-    measured = measured_by_lease(state, readings)
-    leases = sorted(state.leases.values(), key=lambda lease: lease.order)
-    return {
-        "node": {
-            "name": facts.name,
-            "version": facts.version,
-            "simulated": facts.simulated,
-            "problem": state.problem or facts.problem,
-            "quotas_as_of": facts.quotas_as_of,
-            # Whether a server or a task of the viewer's talks to this node now.
-            "connected": any(viewer.is_mine(name) for name in connected),
-            "ledger": facts.ledger if viewer.admin else None,
-            "time": facts.now,
-            "started": facts.started,
-            "max_tasks_per_gpu": config.max_tasks_per_gpu,
-            "heartbeat_timeout": config.heartbeat_timeout,
-            "parked_memory": state.parked_memory(),
-            "parked_memory_limit": config.parked_memory,
-            "notify_before": config.notify_before,
-            "pin_limit": config.pin_limit,
-            "keep_for": config.keep_for,
-            "quantum": config.quantum,
-        },
-        "environment": viewer.environment,
-        "admin": viewer.admin,
-        "quota": quota_document(state, viewer.environment, config),
-        "servers": _servers(state, viewer, config, connected),
-        "gpus": [
-            {
-                **_gpu(state, uuid, viewer, readings),
-                **sharing_status.of_gpu(state, uuid, config),
-            }
+
+    def __init__(
+        self,
+        state: State,
+        facts: NodeFacts,
+        config: PolicyConfig,
+        readings: Mapping[str, GpuReading],
+        waits: Mapping[str, Any],
+        connected: Iterable[EnvironmentName] = (),
+        outlooks: Outlooks = dict,
+    ) -> None:
+        self._state, self._facts, self._config = state, facts, config
+        self._readings, self._waits = readings, dict(waits)
+        self._offset = facts.now - facts.boot
+        self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
+        self._connected = frozenset(connected)
+        self._outlooks = cache(outlooks)
+        self._places = places(state)
+        self._measured = measured_by_lease(state, readings)
+        self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
+        self._parked_memory = state.parked_memory()
+        self._gpus = [
+            {**_gpu(state, uuid, readings), **sharing_status.of_gpu(state, uuid, config)}
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
-        ],
-        "leases": [
-            {
-                **_lease(state, lease, viewer, offset, facts.boot, waiting.get(lease.id), measured),
-                "asked": {
-                    "gpus": lease.request.gpus,
-                    "memory": outlook_status.asked_memory(state, lease, largest),
-                },
-                "over_limit": _over_limit(state, lease, offset, config)
-                if viewer.admin or viewer.is_mine(lease.environment)
-                else None,
-                **_parking(lease, viewer, offset, config),
-                "may_be_taken_at": _may_be_taken(state, lease, viewer, offset, config),
-                **sharing_status.of_lease(state, lease, offset, config),
-            }
-            for lease in leases
-        ],
-        "queue": _queue(state, viewer, facts.boot, waiting, config, largest, outlooks),
-        "waits": dict(waits),
-    }
+        ]
+        self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
+        self._queue = _Listing(state.leases[name] for name in self._places)
+        live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
+        self._live = self._connected.union(live)
 
-
-def _servers(
-    state: State, viewer: Viewer, config: PolicyConfig, connected: Iterable[EnvironmentName]
-) -> list[dict[str, Any]]:
-    """Quotas of the viewer's named servers, where each has its own, that run or hold something.
-
-    ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
-    """
-    if not viewer.all_servers:
-        return []
-    live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
-    names = {name for name in (*live, *connected) if viewer.is_mine(name)} - {viewer.environment}
-    uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
-    return [
-        {
-            "environment": name,
-            **quota_document(state, name, config),
-            "mine": [_reserved(state, name, uuid) for uuid in uuids],
+    def head(self, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+        """A status without the rows of leases and of the queue."""
+        state, facts, config = self._state, self._facts, self._config
+        _, leases = self.leases(viewer, page)
+        _, queue = self.queue(viewer, page)
+        return {
+            "node": {
+                "name": facts.name,
+                "version": facts.version,
+                "simulated": facts.simulated,
+                "problem": state.problem or facts.problem,
+                "quotas_as_of": facts.quotas_as_of,
+                # Whether a server or a task of the viewer's talks to this node now.
+                "connected": bool(viewer.own(self._connected)),
+                "ledger": facts.ledger if viewer.admin else None,
+                "time": facts.now,
+                "started": facts.started,
+                "max_tasks_per_gpu": config.max_tasks_per_gpu,
+                "heartbeat_timeout": config.heartbeat_timeout,
+                "parked_memory": self._parked_memory,
+                "parked_memory_limit": config.parked_memory,
+                "notify_before": config.notify_before,
+                "pin_limit": config.pin_limit,
+                "keep_for": config.keep_for,
+                "quantum": config.quantum,
+            },
+            "environment": viewer.environment,
+            "admin": viewer.admin,
+            "quota": quota_document(state, viewer.environment, config),
+            "servers": self._servers(viewer),
+            "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "more": {"leases": leases, "queue": queue},
+            "waits": self._waits,
         }
-        for name in sorted(names)
-    ]
+
+    def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
+        """Leases in the order in which they were asked for: a page, and how many come after it."""
+        return self._leases.page(viewer.own(self._leases.environments()), viewer, page)
+
+    def queue(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
+        """Those who wait, in the order of service: a page, and how many come after it."""
+        return self._queue.page(viewer.own(self._queue.environments()), viewer, page)
+
+    def lease_row(self, lease: Lease, view: View) -> dict[str, Any]:
+        """A lease, for those who have this ``view`` of it."""
+        state, offset, config = self._state, self._offset, self._config
+        place = self._places.get(lease.id)
+        row = {
+            **_lease(state, lease, offset, self._facts.boot, self._measured),
+            "mine": view is View.OWN,
+            "position": None if place is None else place.position,
+            "asked": {
+                "gpus": lease.request.gpus,
+                "memory": outlook_status.asked_memory(state, lease, self._largest),
+            },
+            "over_limit": self._over_limit(lease),
+            **_parking(lease, offset, config),
+            "may_be_taken_at": _may_be_taken(state, lease, offset, config),
+            **sharing_status.of_lease(state, lease, offset, config),
+        }
+        return {**row, **_HIDDEN} if view is View.OTHER else row
+
+    def queue_row(self, lease: Lease, viewer: Viewer) -> dict[str, Any]:
+        """One who waits. The same for all who have :attr:`View.OTHER` of the lease."""
+        state, boot, config = self._state, self._facts.boot, self._config
+        view = viewer.view(lease)
+        place, known = self._places[lease.id], view is not View.OTHER
+        ahead = place.position - 1
+        why = core.why_waiting(state, lease.id, ahead, config, boot) if known else None
+        outlook = self._outlooks().get(lease.id) if known else None
+        return {
+            "position": place.position,
+            "lease": lease.id if known else None,
+            "mine": view is View.OWN,
+            "environment": lease.environment if known else None,
+            "priority_class": lease.request.priority_class.value,
+            "gpus": lease.request.gpus,
+            "memory": outlook_status.asked_memory(state, lease, self._largest),
+            "waiting": max(0.0, boot - lease.requested_at),
+            "ahead": {kind.value: count for kind, count in place.ahead.items()},
+            "reason": why.reason.value if why else None,
+            "message": why.message if why else None,
+            "budget": budget_of(state, lease, config) if why else None,
+            "outlook": outlook_status.outlook_document(state, outlook, viewer) if known else None,
+        }
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _servers(self, viewer: Viewer) -> list[dict[str, Any]]:
+        """Quotas of the viewer's named servers, where each has its own, that run or hold something.
+
+        ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
+        """
+        if not viewer.all_servers:
+            return []
+        return [
+            {
+                "environment": name,
+                **quota_document(self._state, name, self._config),
+                "mine": [_reserved(self._state, name, row["uuid"]) for row in self._gpus],
+            }
+            for name in sorted(viewer.own(self._live) - {viewer.environment})
+        ]
+
+    def _gpu(self, row: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
+        """A GPU as ``viewer`` may see it."""
+        uuid = row["uuid"]
+        return {
+            **row,
+            "mine": _reserved(self._state, viewer.environment, uuid),
+            "out_of_service": out_of_service(self._state, uuid, viewer),
+            "squatters": [
+                {
+                    "pid": process.pid if viewer.admin else None,
+                    "memory": flag.memory,
+                    "kind": kind.value,
+                }
+                for (gpu, process, kind), flag in self._flags
+                if gpu == uuid
+            ],
+        }
+
+    def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
+        """How far it went with a task that uses more of a GPU than it may, and what comes when."""
+        offset, config = self._offset, self._config
+        for (gpu, _process, kind), flag in self._flags:
+            if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
+                continue
+            coming = watchdog.following(flag.stage)
+            held = self._state.reservations.get((lease.environment, gpu))
+            return {
+                "gpu": gpu,
+                "used": flag.memory,
+                "limit": held.memory if held else 0,
+                "since": flag.since + offset,
+                "stage": flag.stage.value,
+                "next": coming.value if coming else None,
+                "next_at": flag.since + watchdog.due(config, coming) + offset if coming else None,
+            }
+        return None
+
+
+def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
+    return {
+        **sheet.head(viewer, page),
+        "leases": [sheet.lease_row(x, viewer.view(x)) for x in sheet.leases(viewer, page)[0]],
+        "queue": [sheet.queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+    }
 
 
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
@@ -370,13 +519,7 @@ def measured_by_lease(
     return result
 
 
-def _pid(process: ProcessId, viewer: Viewer) -> int | None:
-    return process.pid if viewer.admin else None
-
-
-def _gpu(
-    state: State, uuid: GpuUuid, viewer: Viewer, readings: Mapping[str, GpuReading]
-) -> dict[str, Any]:
+def _gpu(state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading]) -> dict[str, Any]:
     books = state.gpus[uuid]
     reading = readings.get(uuid)
     return {
@@ -388,20 +531,11 @@ def _gpu(
         "unleased": books.unleased,
         "free": max(0, books.free) if books.problem is None and uuid not in state.out else 0,
         "used": reading.used if reading else None,
-        "mine": _reserved(state, viewer.environment, uuid),
         "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
         "utilisation": reading.utilisation if reading else None,
         "tasks": books.tasks,
         "health": "ok" if books.problem is None else "lost",
         "problem": books.problem,
-        "out_of_service": out_of_service(state, uuid, viewer),
-        "squatters": [
-            {"pid": _pid(process, viewer), "memory": flag.memory, "kind": kind.value}
-            for (gpu, process, kind), flag in sorted(
-                state.flags.items(), key=lambda entry: repr(entry[0])
-            )
-            if gpu == uuid
-        ],
     }
 
 
@@ -420,27 +554,21 @@ def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> dict[str, Any
 def _lease(
     state: State,
     lease: Lease,
-    viewer: Viewer,
     offset: float,
     boot: float,
-    place: Place | None,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
-    mine = viewer.is_mine(lease.environment)
-    known = mine or viewer.admin
     return {
-        # Another environment's lease id would let a viewer follow its work.
-        "id": lease.id if known else None,
-        "environment": lease.environment if known else None,
-        "mine": mine,
+        "id": lease.id,
+        "environment": lease.environment,
         "state": display_state(state, lease).value,
         "phase": lease.phase.value,
         "activity": lease.activity.value,
-        "name": lease.task.name if known else None,
+        "name": lease.task.name,
         "kind": lease.task.kind.value,
-        "kernel_id": lease.task.kernel_id if known else None,
-        "path": lease.task.path if known else None,
-        "pid": lease.task.process.pid if known else None,
+        "kernel_id": lease.task.kernel_id,
+        "path": lease.task.path,
+        "pid": lease.task.process.pid,
         "gpus": [
             {
                 "uuid": part.gpu,
@@ -460,48 +588,22 @@ def _lease(
         "granted": None if lease.granted_at is None else lease.granted_at + offset,
         "since": lease.changed_at + offset,
         "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
-        "position": None if place is None else place.position,
         "reason": lease.end_reason.value if lease.end_reason else None,
-        "kept": lease.kept if known else None,
+        "kept": lease.kept,
         "live_limits": lease.live_limits,
     }
 
 
-def _may_be_taken(
-    state: State, lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig
-) -> float | None:
+def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfig) -> float | None:
     """From when an idle lease's GPUs may be asked back (Unix seconds); ``None``: they may not."""
-    known = viewer.is_mine(lease.environment) or viewer.admin
-    if not known or lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
+    if lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
         return None
     at = parking.idle_until(state, lease, config)
     return None if at is None else at + offset
 
 
-def _over_limit(
-    state: State, lease: Lease, offset: float, config: PolicyConfig
-) -> dict[str, Any] | None:
-    """How far it went with a task that uses more of a GPU than it may, and what comes when."""
-    for (gpu, _process, kind), flag in sorted(state.flags.items(), key=lambda entry: repr(entry)):
-        if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
-            continue
-        coming = watchdog.following(flag.stage)
-        held = state.reservations.get((lease.environment, gpu))
-        return {
-            "gpu": gpu,
-            "used": flag.memory,
-            "limit": held.memory if held else 0,
-            "since": flag.since + offset,
-            "stage": flag.stage.value,
-            "next": coming.value if coming else None,
-            "next_at": flag.since + watchdog.due(config, coming) + offset if coming else None,
-        }
-    return None
-
-
-def _parking(lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig) -> dict[str, Any]:
+def _parking(lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
     """What a lease's people are told of giving its GPUs back, and of what it gave back."""
-    known = viewer.is_mine(lease.environment) or viewer.admin
     parked, warning = lease.parked, None
     if lease.warned_at is not None and lease.warned_for is not None:
         at = lease.warned_at + config.notify_before + offset
@@ -514,49 +616,7 @@ def _parking(lease: Lease, viewer: Viewer, offset: float, config: PolicyConfig) 
     return {
         "rung": None if parked is None else parked.rung.value,
         "parked_memory": None if parked is None else parked.memory,
-        "warning": warning if known else None,
-        "pinned_until": lease.pinned_until + offset
-        if known and lease.pinned_until is not None
-        else None,
-        "ability": ability if known else None,
+        "warning": warning,
+        "pinned_until": None if lease.pinned_until is None else lease.pinned_until + offset,
+        "ability": ability,
     }
-
-
-def _queue(
-    state: State,
-    viewer: Viewer,
-    boot: float,
-    waiting: Mapping[LeaseId, Place],
-    config: PolicyConfig,
-    largest: int,
-    outlooks: Outlooks,
-) -> list[dict[str, Any]]:
-    """Everybody who waits, in the order of service."""
-    rows = []
-    sees = viewer.admin or any(viewer.is_mine(state.leases[name].environment) for name in waiting)
-    coming = outlooks() if sees else {}
-    for name, place in waiting.items():
-        lease = state.leases[name]
-        mine = viewer.is_mine(lease.environment)
-        known = mine or viewer.admin
-        why = core.why_waiting(state, name, place.position - 1, config, boot) if known else None
-        rows.append(
-            {
-                "position": place.position,
-                "lease": name if known else None,
-                "mine": mine,
-                "environment": lease.environment if known else None,
-                "priority_class": lease.request.priority_class.value,
-                "gpus": lease.request.gpus,
-                "memory": outlook_status.asked_memory(state, lease, largest),
-                "waiting": max(0.0, boot - lease.requested_at),
-                "ahead": {kind.value: count for kind, count in place.ahead.items()},
-                "reason": why.reason.value if why else None,
-                "message": why.message if why else None,
-                "budget": budget_of(state, lease, config) if why else None,
-                "outlook": outlook_status.outlook_document(state, coming.get(name), viewer)
-                if known
-                else None,
-            }
-        )
-    return rows

@@ -33,7 +33,7 @@ from ..protocol.errors import (
     Reason,
     RemoteProtocolError,
 )
-from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, encode
+from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
 from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
 from .fairness import Purses
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count(call_id, reason)
         self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
 
-    def notify(self, method: str, params: dict[str, Any]) -> bool:
+    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool:
         """Tell something unasked.
 
         A ``changed`` is dropped while the client does not read: then the

@@ -107,6 +107,8 @@ def _leases(state: State) -> None:
             _require(draining == gives_back, f"claim of {name} on {part.gpu}")
         for process in lease.members:
             _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
+    counts = Counter(lease.environment for lease in state.leases.values())
+    _require(dict(state.lease_counts) == counts, "an environment's leases are not counted")
     for process, names in state.by_process.items():
         _require(all(process in state.leases[n].members for n in names), "stale process index")
 

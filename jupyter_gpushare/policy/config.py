@@ -64,6 +64,7 @@ class PolicyConfig:
     backfill_depth: int = 64
     max_waiting_per_environment: int = 64
     max_leases_per_process: int = 256
+    max_leases_per_environment: int = 512
     usage_half_life: float = 3600.0
     settle_interval: float = 60.0
     budget_window: float = 7 * 86400.0

@@ -151,7 +151,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     # Its leases share GPUs that it may have, so no quota bounds how many they are.
     limit = draft.config.max_leases_per_process
     if len(state.by_process.get(command.task.process, ())) >= limit:
-        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text(limit))
+        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text("process", limit))
+    limit = draft.config.max_leases_per_environment
+    if state.lease_counts.get(command.environment, 0) >= limit:
+        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text("environment", limit))
     if not command.wait:
         budget = state.budget(command.environment)
         if budget.level is BudgetLevel.SPENT:

@@ -225,6 +225,7 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
         state,
         leases=state.leases.set(lease.id, lease),
         by_process=with_id(state.by_process, process, lease.id),
+        lease_counts=_counted(state, lease.environment, 1),
         by_request=state.by_request.set((process, request_id), lease.id)
         if request_id
         else state.by_request,
@@ -560,6 +561,11 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     return state
 
 
+def _counted(state: State, who: EnvironmentName, more: int) -> Map[EnvironmentName, int]:
+    count = state.lease_counts.get(who, 0) + more
+    return state.lease_counts.set(who, count) if count else state.lease_counts.delete(who)
+
+
 def _forget(state: State, lease: Lease) -> State:
     by_process = state.by_process
     for process in lease.members:
@@ -568,6 +574,7 @@ def _forget(state: State, lease: Lease) -> State:
         state,
         leases=state.leases.delete(lease.id),
         by_process=by_process,
+        lease_counts=_counted(state, lease.environment, -1),
         steps=drop(state.steps, lease.id),
     )
 

@@ -281,11 +281,11 @@ def waiting_limit_text(limit: int) -> str:
     )
 
 
-def lease_limit_text(limit: int) -> str:
-    """Too many leases of one process."""
+def lease_limit_text(whose: str, limit: int) -> str:
+    """Too many leases of one ``process``, or of one ``environment``."""
     return (
-        f"This process has {limit} leases already, the most one process may have. Release those "
-        "that it does not need, or end it."
+        f"This {whose} has {limit} leases already, the most that one {whose} may have. Release "
+        "those that are not needed, or end what holds them."
     )
 
 

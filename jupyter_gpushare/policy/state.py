@@ -206,6 +206,8 @@ class State:
     claims: Map[ClaimKey, Claim] = Map()
     reservations: Map[ReservationKey, Reservation] = Map()
     by_process: Map[ProcessId, tuple[LeaseId, ...]] = Map()
+    #: How many leases each environment has, those that end included.
+    lease_counts: Map[EnvironmentName, int] = Map()
     by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
     by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
     last_seen: Map[LeaseId, float] = Map()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from .errors import PARSE_ERROR, LocalProtocolError, RemoteProtocolError
@@ -54,13 +56,48 @@ class LineFramer:
         return list(iter(self.pop, None))
 
 
-def _dump(message: Any) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """JSON that is a value of a message as it is: encoded once for many."""
+
+    json: bytes
+
+
+def encoded(value: Any, **lists: Iterable[Encoded]) -> Encoded:
+    """A value; of an object there may be ``lists`` of what is encoded already.
+
+    Raises :class:`TypeError` and :class:`ValueError` for what is no JSON.
+    """
+    rows = {name: b"[" + b",".join(row.json for row in one) + b"]" for name, one in lists.items()}
+    return Encoded(_spliced(value, rows) if rows else _dump(value))
+
+
+def _spliced(head: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
+    """An object of what ``head`` has, and of ``parts`` that are JSON."""
+    pieces = [_text(dict(head))[1:-1]] if head else []
+    pieces += [_text(name) + b":" + part for name, part in parts.items()]
+    return b"{" + b",".join(pieces) + b"}"
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_ESCAPING: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _text(value: Any) -> bytes:
     try:
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         # Not escaped: that would make a third of the world's paths two or three times as long.
-        return text.encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair can only be escaped
-        return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        return _ESCAPING.encode(value).encode()
+
+
+def _dump(message: Any) -> bytes:
+    ready = {}
+    if isinstance(message, dict):
+        ready = {name: x.json for name, x in message.items() if isinstance(x, Encoded)}
+    if not ready:
+        return _text(message)
+    return _spliced({name: x for name, x in message.items() if name not in ready}, ready)
 
 
 def encode(message: Any, limit: int | None = None) -> bytes:

@@ -20,7 +20,7 @@ from .errors import (
     RemoteError,
     RemoteProtocolError,
 )
-from .framing import decode
+from .framing import Encoded, decode
 from .periods import parse_period
 
 PROTOCOL: Final = 1
@@ -278,6 +278,13 @@ class ReadingsParams:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusParams:
+    """An administrator turns pages of leases and of the queue; 0 is the first."""
+
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryParams:
     """The newest ``limit`` events."""
 
@@ -370,6 +377,7 @@ Params = (
     | DailyUsageParams
     | ReadingsParams
     | HistoryParams
+    | StatusParams
     | TaskEndedParams
     | QuotaParams
     | QuotaName
@@ -649,6 +657,10 @@ def _readings(read: _Reader) -> ReadingsParams:
     return ReadingsParams(read.number("since", 900.0, 0.0, 86400.0))
 
 
+def _status(read: _Reader) -> StatusParams:
+    return StatusParams(read.whole_or_none("page", 0, 1_000_000) or 0)
+
+
 def _history(read: _Reader) -> HistoryParams:
     limit = read.whole_or_none("limit", 1, 1000)
     return HistoryParams(limit or 50, read.text_or_none("environment", NAME))
@@ -717,7 +729,7 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.TURN_ASK: _lease,
     Method.TURN_DONE: _lease,
     Method.RELEASE: _release,
-    Method.STATUS: _none,
+    Method.STATUS: _status,
     Method.WATCH: _none,
     Method.USAGE: _usage,
     Method.USAGE_DAILY: _usage_daily,
@@ -825,9 +837,9 @@ def answer(call_id: CallId, result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": call_id, "result": result}
 
 
-def notification(notice: Notice, params: Mapping[str, Any]) -> dict[str, Any]:
+def notification(notice: Notice, params: Mapping[str, Any] | Encoded) -> dict[str, Any]:
     """A notification, ready to encode."""
-    return {"jsonrpc": "2.0", "method": notice.value, "params": dict(params)}
+    return {"jsonrpc": "2.0", "method": notice.value, "params": params}
 
 
 def error_answer(

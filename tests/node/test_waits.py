@@ -17,7 +17,7 @@ from support.policy_world import GIB, World, gpu, task
 
 from jupyter_gpushare.node.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.manager import Outcome
-from jupyter_gpushare.node.status import NodeFacts, Viewer, status_document
+from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
 from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core, decide, parking
@@ -355,7 +355,7 @@ def crowded(waiting: int) -> World:
 
 def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
     viewer = Viewer(EnvironmentName(name), admin)
-    document = status_document(world.state, viewer, FACTS, world.config, {}, {})
+    document = status_document(Sheet(world.state, FACTS, world.config, {}, {}), viewer)
     queue: list[dict[str, Any]] = document["queue"]
     return queue
 

@@ -55,6 +55,7 @@ from jupyter_gpushare.protocol.messages import (
     RestoredParams,
     ResumeParams,
     RevokeParams,
+    StatusParams,
     TaskEndedParams,
     TaskParams,
     UsageParams,
@@ -152,7 +153,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.KEPT: ({"lease": "l", "reason": "why"}, KeptParams("l", "why")),
     Method.RESUME: ({"lease": "l", "wait": False}, ResumeParams("l", False)),
     Method.RELEASE: ({"request_id": "r"}, ReleaseParams(None, "r")),
-    Method.STATUS: ({}, NoParams()),
+    Method.STATUS: ({}, StatusParams(0)),
     Method.WATCH: ({}, NoParams()),
     Method.USAGE: ({"since": 60, "environment": "e"}, UsageParams(60.0, "e")),
     Method.USAGE_DAILY: ({"days": 7, "utc_offset": -3600}, DailyUsageParams(7, -3600.0, None)),
@@ -363,7 +364,7 @@ def test_what_a_request_need_not_say() -> None:
 
 
 def test_params_may_be_left_out() -> None:
-    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == NoParams()
+    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == StatusParams(0)
 
 
 @pytest.mark.parametrize(
@@ -500,7 +501,7 @@ def test_params_must_be_an_object(params: object) -> None:
 
 def test_the_last_of_duplicate_keys_counts() -> None:
     line = b'{"jsonrpc":"2.0","id":1,"id":2,"method":"hello","method":"status"}'
-    assert parse_call(line) == Call(2, Method.STATUS, NoParams())
+    assert parse_call(line) == Call(2, Method.STATUS, StatusParams(0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Hands statuses out: each row is encoded once for all who may see it, a little at a time.
+
+The status of a large node takes long to make, and a class watches it. Between two slices of the
+work the loop does everything else, and the longer it all takes, the longer is the pause
+before the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ..policy.state import Lease
+from ..protocol.framing import Encoded, encoded
+from .status import Sheet, View, Viewer
+
+#: Seconds of work at once, and how many times as long the loop is left alone then.
+SLICE: Final = 0.001
+REST: Final = 2.0
+
+#: Who wants a status, which page of it, and what is done with it.
+Wanted = tuple[Viewer, int, Callable[[Encoded], object]]
+
+
+class Slices:
+    """Cuts work into slices. ``spent`` are the seconds of processor time that all took."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        # The clock is cheap to ask; the other one knows what another process took.
+        self._begun, self._used = time.monotonic(), time.thread_time()
+
+    async def rest(self) -> None:
+        """To be called between any two small things; returns at once until a slice is over."""
+        if time.monotonic() - self._begun >= SLICE:
+            took = time.thread_time() - self._used
+            self.spent += took
+            await asyncio.sleep(took * REST)
+            self._begin()
+
+
+async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices) -> None:
+    """Give everybody their status of this instant, as JSON."""
+    leases: dict[tuple[str, View], Encoded] = {}
+    queue: dict[str, Encoded] = {}
+    done: dict[tuple[Viewer, int], Encoded] = {}
+
+    async def lease_row(lease: Lease, viewer: Viewer) -> Encoded:
+        key = lease.id, viewer.view(lease)
+        if key not in leases:
+            leases[key] = encoded(sheet.lease_row(lease, key[1]))
+            await slices.rest()
+        return leases[key]
+
+    async def queue_row(lease: Lease, viewer: Viewer) -> Encoded:
+        if viewer.view(lease) is not View.OTHER:
+            await slices.rest()
+            return encoded(sheet.queue_row(lease, viewer))
+        if lease.id not in queue:
+            queue[lease.id] = encoded(sheet.queue_row(lease, viewer))
+            await slices.rest()
+        return queue[lease.id]
+
+    for viewer, page, tell in wanted:
+        key = viewer, page
+        if key not in done:
+            done[key] = encoded(
+                sheet.head(viewer, page),
+                leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
+                queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+            )
+        tell(done[key])
+        await slices.rest()

@@ -1,0 +1,155 @@
+"""Statuses of a large node: pages of it, and made for many at once without holding up the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.policy_world import World, gpu, task
+
+from jupyter_gpushare.node import status, statusboard
+from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import Bytes, EnvironmentName, LeaseId, Quota, Request
+from jupyter_gpushare.protocol.framing import Encoded, encode
+
+NOW = 1_700_000_000.0
+FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=1000.0)
+ROOT = Viewer(EnvironmentName("root"), admin=True)
+
+
+def world(held: int, waiting: int, people: int = 7) -> World:
+    """Leases of ``people``, on one GPU that has room for ``held`` of them."""
+    config = PolicyConfig(max_tasks_per_gpu=max(1, held), max_waiting_per_environment=10_000)
+    made = World(config=config).start([gpu(0)], Quota(1, None))
+    for number in range(held + waiting):
+        made.run(
+            cmd.RequestLease(
+                made.at,
+                LeaseId(f"lease-{number}"),
+                EnvironmentName(f"person-{number % people}"),
+                task(number + 1),
+                # Who asks for all of the GPU waits for all others.
+                Request(1, Bytes(2**20 if number < held else gpu(0).memory)),
+            )
+        )
+    assert len(made.state.queue.waiting) == waiting
+    return made
+
+
+PAGE_OF_ADMIN, PAGE = 50, 20
+LARGE = world(PAGE_OF_ADMIN + 20, PAGE + 30)
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "PAGE_OF_ADMIN", PAGE_OF_ADMIN)
+    monkeypatch.setattr(status, "PAGE", PAGE)
+
+
+def sheet(of: World = LARGE) -> Sheet:
+    return Sheet(of.state, FACTS, of.config, {}, {}, (EnvironmentName("person-1"),))
+
+
+def test_an_administrators_pages_have_everything_once() -> None:
+    pages = [status_document(sheet(), ROOT, page) for page in range(4)]
+    for kind, each in (("leases", "id"), ("queue", "lease")):
+        rows = [row[each] for page in pages for row in page[kind]]
+        assert len(rows) == len(set(rows))
+        assert set(rows) == set(
+            LARGE.state.leases if kind == "leases" else LARGE.state.queue.waiting
+        )
+        lengths = [len(page[kind]) for page in pages]
+        assert max(lengths) <= PAGE_OF_ADMIN
+        assert [page["more"][kind] for page in pages] == [sum(lengths[i + 1 :]) for i in range(4)]
+
+
+@pytest.mark.parametrize("who", ["person-3", "stranger"])
+def test_others_have_all_of_their_own_and_a_page_of_the_rest(who: str) -> None:
+    seen = status_document(sheet(), Viewer(EnvironmentName(who)))
+    for kind, everything in (
+        ("leases", LARGE.state.leases),
+        ("queue", LARGE.state.queue.waiting),
+    ):
+        mine = {n for n in everything if LARGE.state.leases[n].environment == who}
+        rows = seen[kind]
+        assert {row["lease" if kind == "queue" else "id"] for row in rows if row["mine"]} == mine
+        assert len(rows) <= PAGE + len(mine)
+        assert sum(not row["mine"] for row in rows) >= PAGE - len(mine)
+        assert seen["more"][kind] == len(everything) - len(rows)
+        assert all(row["environment"] in (None, who) for row in rows)
+    assert [row["position"] for row in seen["queue"]] == sorted(
+        r["position"] for r in seen["queue"]
+    )
+
+
+class Slices(statusboard.Slices):
+    """Rests each time, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests = 0
+
+    async def rest(self) -> None:
+        self.rests += 1
+        await asyncio.sleep(0)
+
+
+def handed(of: World, viewers: list[Viewer]) -> tuple[list[Encoded], int]:
+    got: list[Encoded] = []
+    slices = Slices()
+    wanted = [(viewer, 0, got.append) for viewer in viewers]
+    asyncio.run(statusboard.hand_out(sheet(of), wanted, slices))
+    return got, slices.rests
+
+
+VIEWERS = st.builds(
+    Viewer,
+    st.sampled_from([EnvironmentName(n) for n in ("person-0", "person-1", "root", "x")]),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 9), st.integers(0, 9), st.lists(VIEWERS, max_size=5))
+def test_all_get_at_once_what_each_would_get_alone(
+    held: int, waiting: int, viewers: list[Viewer]
+) -> None:
+    of = world(held, waiting if held else 0)
+    got, _rests = handed(of, viewers)
+    for viewer, one in zip(viewers, got, strict=True):
+        alone: Any = json.loads(encode(status_document(sheet(of), viewer)))
+        assert json.loads(one.json) == alone
+        assert json.loads(encode({"id": 1, "result": one})) == {"id": 1, "result": alone}
+
+
+def test_the_loop_runs_between_any_two_rows_and_viewers() -> None:
+    viewers = [Viewer(EnvironmentName(f"watcher-{number}")) for number in range(20)]
+    one, alone = handed(LARGE, viewers[:1])
+    many, together = handed(LARGE, viewers)
+    assert alone >= 2 * PAGE + 1, "each row is a step"
+    assert together - alone == len(viewers) - 1, "rows that all may see are made once"
+    assert many[0] == one[0]
+
+
+def test_an_environment_has_no_more_leases_than_it_may() -> None:
+    """However many processes it has."""
+    made = world(6, 0, people=2)
+    made.config = dataclasses.replace(made.config, max_leases_per_environment=3)
+    ask = cmd.RequestLease(
+        made.at, LeaseId("more"), EnvironmentName("person-0"), task(99), Request(1, Bytes(1))
+    )
+    assert "This environment has 3 leases already" in str(made.run(ask))
+    other = dataclasses.replace(ask, environment=EnvironmentName("person-9"))
+    assert "leases already" not in str(made.run(other))
+    made.release(LeaseId("lease-0"), "person-0")
+    made.die(1)
+    made.observe()
+    assert "leases already" not in str(made.run(dataclasses.replace(ask, lease=LeaseId("again"))))
