@@ -9,7 +9,7 @@ from traitlets import Bool
 
 from ..protocol.holding import each_text, shared_text, sharers
 from ..protocol.sizes import format_size
-from .node import connect
+from .node import connect, whole_status
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
 
@@ -37,10 +37,8 @@ class LeasesApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
-        from ..protocol.messages import Method
-
         with connect() as node:
-            status = node.call(Method.STATUS)
+            status = whole_status(node)
         leases = [lease for lease in status["leases"] if lease["mine"] or not self.mine]
         if self.json:
             self.print_json({"leases": leases})

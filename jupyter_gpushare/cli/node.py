@@ -142,6 +142,19 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
     return Node(found.path, read_token(environ, found))
 
 
+def whole_status(node: Node) -> dict[str, Any]:
+    """The status document with the leases and the queue of all its pages."""
+    status: dict[str, Any] = node.call(Method.STATUS)
+    page, more = 0, status.get("more", {})  # an older node manager has one page
+    while status["admin"] and any(more.values()):
+        page += 1
+        rest = node.call(Method.STATUS, page=page)
+        for rows in ("leases", "queue"):
+            status[rows] += rest[rows]
+        more = rest["more"]
+    return status
+
+
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What hello and status answer. Raises `NodeSilent`, `NodeRefused`."""
     with connect(environ) as node:

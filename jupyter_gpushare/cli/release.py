@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from traitlets import Unicode
 
 from .leases import short
-from .node import connect
+from .node import connect, whole_status
 from .verb import JSON_FLAG, Refused, UsageError, Verb
 
 #: Characters of a whole lease name; anything shorter may be the beginning of one.
@@ -44,7 +44,7 @@ class ReleaseApp(Verb):
             known = None
             for lease in arguments:
                 if len(lease) < FULL:
-                    known = known or node.call(Method.STATUS)["leases"]
+                    known = known or whole_status(node)["leases"]
                     lease = whole_name(lease, known)
                 if self.revoke:
                     answer = node.call(Method.LEASE_REVOKE, lease=lease, reason=self.revoke)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from ..protocol.expecting import short_estimate
 from ..protocol.sizes import format_size
 from .leases import lease_table, short
-from .node import connect
+from .node import connect, whole_status
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
 
@@ -21,10 +21,8 @@ class StatusApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
-        from ..protocol.messages import Method
-
         with connect() as node:
-            status = node.call(Method.STATUS)
+            status = whole_status(node)
         if self.json:
             self.print_json(status)
         else:
@@ -39,12 +37,20 @@ def as_text(status: dict[str, Any]) -> str:
     parts += turns(status)
     held = [lease for lease in status["leases"] if lease["position"] is None]
     parts.append(lease_table(held, status["node"]["time"]))
+    parts += [f"{text} are not shown." for text in left_out(status)]
     if status["queue"]:
         from ..client.render import own_reasons
 
         parts.append(queue_table(status["queue"]))
         parts += own_reasons(status)
     return "\n\n".join(parts)
+
+
+def left_out(status: dict[str, Any]) -> list[str]:
+    """What others have that is on no page of one's own."""
+    more = status.get("more") or {"leases": 0, "queue": 0}
+    words = (("leases", "leases of others"), ("queue", "waiting requests of others"))
+    return [f"{more[rows]} more {what}" for rows, what in words if more[rows]]
 
 
 def heading(status: dict[str, Any]) -> str:

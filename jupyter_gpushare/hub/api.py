@@ -69,15 +69,17 @@ class StatusHandler(ApiHandler):
     """The whole status document."""
 
     async def get(self) -> None:
-        self.answer(await self.ask_node(Method.STATUS))
+        self.answer(
+            await self.ask_node(Method.STATUS, page=self.count("page", 0, openapi.MOST_PAGES))
+        )
 
 
 class LeasesHandler(ApiHandler):
     """Leases and queue alone."""
 
     async def get(self) -> None:
-        status = await self.ask_node(Method.STATUS)
-        self.answer({"leases": status["leases"], "queue": status["queue"]})
+        status = await self.ask_node(Method.STATUS, page=self.count("page", 0, openapi.MOST_PAGES))
+        self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
 
 
 class LeaseHandler(ApiHandler):

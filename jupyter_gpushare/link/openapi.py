@@ -26,6 +26,7 @@ MOST_GPU_HOURS = 1e9
 MOST_IDLE = 1e9  # seconds
 MOST_PIN = 1e9  # seconds
 MOST_DAYS = 366
+MOST_PAGES = 1_000_000
 LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
 MOST_READINGS = 86400  # seconds
 MOST_SECONDS = 10 * 366 * 86400.0
@@ -105,6 +106,11 @@ def _ref(name: str) -> Json:
 
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
+_MORE: Json = {
+    **_object({"leases": _COUNT, "queue": _COUNT}),
+    "description": "how many rows there are after this page of an administrator's, or how many of"
+    " others' are left out",
+}
 _BYTES: Json = {"type": "integer", "minimum": 0, "description": "bytes"}
 _SECONDS: Json = {"type": "number", "description": "seconds"}
 _UNIX: Json = {"type": "number", "description": "Unix time, seconds"}
@@ -539,9 +545,10 @@ def _schemas() -> Json:
                 "gpus": _array(_ref("Gpu")),
                 "leases": _array(_ref("Lease")),
                 "queue": _array(_ref("Waiting")),
+                "more": _MORE,
                 "waits": _waits_schema(),
             },
-            optional=("servers",),
+            optional=("servers", "more"),
         ),
         "HeldQuota": _object(
             _quota(
@@ -563,7 +570,10 @@ def _schemas() -> Json:
                 _object({"type": {"const": "unavailable"}, "reason": _TEXT, "message": _TEXT}),
             ]
         },
-        "Leases": _object({"leases": _array(_ref("Lease")), "queue": _array(_ref("Waiting"))}),
+        "Leases": _object(
+            {"leases": _array(_ref("Lease")), "queue": _array(_ref("Waiting")), "more": _MORE},
+            optional=("more",),
+        ),
         "OwnQuota": _object({"environment": _TEXT, "admin": _FLAG, "quota": _ref("HeldQuota")}),
         "Usage": _object(
             {
@@ -851,6 +861,11 @@ _NAME: Json = {
     "pattern": NAME_PATTERN,
 }
 _ENVIRONMENT = _path_parameter("environment", _NAME)
+_PAGE = _query(
+    "page",
+    {"type": "integer", "minimum": 0, "maximum": MOST_PAGES},
+    "Which page of the lists; 0 is the first, and all that one has who is no administrator.",
+)
 _ONE_ENVIRONMENT = _query("environment", _NAME, "Only this environment (others': admins only).")
 
 
@@ -876,8 +891,16 @@ def _paths(host: Host) -> Json:
     since = {"type": "number", "minimum": 0, "maximum": MOST_SECONDS}
     limit = {"type": "integer", "minimum": 1, "maximum": LONGEST_HISTORY, "default": 50}
     paths = {
-        "/status": {"get": operation("getStatus", "GPUs, leases and queue of the node.", "Status")},
-        "/leases": {"get": operation("getLeases", "Leases and waiting requests.", "Leases")},
+        "/status": {
+            "get": operation(
+                "getStatus", "GPUs, leases and queue of the node.", "Status", parameters=[_PAGE]
+            )
+        },
+        "/leases": {
+            "get": operation(
+                "getLeases", "Leases and waiting requests.", "Leases", parameters=[_PAGE]
+            )
+        },
         "/leases/{lease}": {
             "parameters": [_LEASE_ID],
             "delete": operation("releaseLease", "Release a lease of yours.", "LeaseState", 404),

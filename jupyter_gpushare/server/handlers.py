@@ -162,7 +162,9 @@ class StatusHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        self.answer(await self.ask(Method.STATUS))
+        self.answer(
+            await self.ask(Method.STATUS, page=self.query_count("page", 0, openapi.MOST_PAGES))
+        )
 
 
 class LeasesHandler(GpuShareHandler):
@@ -171,8 +173,8 @@ class LeasesHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        status = await self.ask(Method.STATUS)
-        self.answer({"leases": status["leases"], "queue": status["queue"]})
+        status = await self.ask(Method.STATUS, page=self.query_count("page", 0, openapi.MOST_PAGES))
+        self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
 
 
 class LeaseHandler(GpuShareHandler):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.policy_world import World, gpu, task
 
+from jupyter_gpushare.cli.node import whole_status
+from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.node import status, statusboard
 from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
+from jupyter_gpushare.protocol.messages import Method
 
 NOW = 1_700_000_000.0
 FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=1000.0)
@@ -68,6 +71,19 @@ def test_an_administrators_pages_have_everything_once() -> None:
         lengths = [len(page[kind]) for page in pages]
         assert max(lengths) <= PAGE_OF_ADMIN
         assert [page["more"][kind] for page in pages] == [sum(lengths[i + 1 :]) for i in range(4)]
+
+
+def test_the_command_line_turns_all_pages() -> None:
+    class Node:
+        def call(self, method: Method, page: int = 0) -> dict[str, Any]:
+            return status_document(sheet(), ROOT, page)
+
+    whole = whole_status(cast(Any, Node()))
+    assert len(whole["leases"]) == len(LARGE.state.leases)
+    assert len(whole["queue"]) == len(LARGE.state.queue.waiting)
+    seen = status_document(sheet(), Viewer(EnvironmentName("stranger")))
+    left = len(LARGE.state.leases) - PAGE
+    assert f"{left} more leases of others are not shown." in as_text(seen)
 
 
 @pytest.mark.parametrize("who", ["person-3", "stranger"])

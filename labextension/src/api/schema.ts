@@ -512,6 +512,11 @@ export interface components {
         };
         Leases: {
             leases: components["schemas"]["Lease"][];
+            /** @description how many rows there are after this page of an administrator's, or how many of others' are left out */
+            more?: {
+                leases: number;
+                queue: number;
+            };
             queue: components["schemas"]["Waiting"][];
         };
         Live: {
@@ -606,6 +611,11 @@ export interface components {
             environment: string;
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
+            /** @description how many rows there are after this page of an administrator's, or how many of others' are left out */
+            more?: {
+                leases: number;
+                queue: number;
+            };
             node: {
                 /** @description whether a server or task of one's own talks to it now */
                 connected?: boolean;
@@ -1017,7 +1027,10 @@ export interface operations {
     };
     getLeases: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                page?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -1829,7 +1842,10 @@ export interface operations {
     };
     getStatus: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                page?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -27,6 +27,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
   const leases = props.status.leases.filter(
     lease => lease.id !== null && lease.state !== 'ended'
   );
+  const more = props.status.more?.leases ?? 0;
   const text = (of: (lease: Lease) => string) => (a: Lease, b: Lease) =>
     of(a).localeCompare(of(b));
   const columns: Table.IColumn<Lease>[] = [
@@ -134,6 +135,14 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
         blankIndicator={() => trans.__('Nobody holds a GPU.')}
       />
       {leases.length === 0 && <p>{trans.__('Nobody holds a GPU.')}</p>}
+      {more > 0 && (
+        <p>
+          {trans.__(
+            '… and %1 more; `jupyter gpushare leases` lists all of them.',
+            more
+          )}
+        </p>
+      )}
     </div>
   );
 }

@@ -28,6 +28,7 @@ export function QueueView(): JSX.Element {
   }
   const { mine, interactive, batch } = queueSummary(status);
   const passed = Math.max(0, now - status.node.time);
+  const waiting = status.queue.length + (status.more?.queue ?? 0);
   return (
     <div className="jp-gpushare-queue">
       {mine.map(entry => (
@@ -57,7 +58,7 @@ export function QueueView(): JSX.Element {
           <p>
             {trans.__(
               '%1 waiting: %2 interactive, %3 batch. The longest: for %4.',
-              status.queue.length,
+              waiting,
               interactive,
               batch,
               formatDuration(
@@ -73,8 +74,8 @@ export function QueueView(): JSX.Element {
               </li>
             ))}
           </ol>
-          {status.queue.length > MOST_ROWS && (
-            <p>{trans.__('… and %1 more.', status.queue.length - MOST_ROWS)}</p>
+          {waiting > MOST_ROWS && (
+            <p>{trans.__('… and %1 more.', waiting - MOST_ROWS)}</p>
           )}
         </>
       )}
