@@ -225,8 +225,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply(self, call_id: CallId, result: Any) -> None:
         """Answer a call."""
+        begun = self._home.now()
         self._in_flight.discard(call_id)
         self._send(messages.answer(call_id, result))
+        # A long answer takes long to encode: whoever asks for many pays for them.
+        self._home.turnstile.charge(self.owner, self._home.now() - begun, calls=0)
 
     def error(
         self,

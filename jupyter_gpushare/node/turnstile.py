@@ -70,10 +70,10 @@ class Turnstile:
         """Another line of one that was just served."""
         self._wait(guest.owner, guest)
 
-    def charge(self, owner: Hashable, seconds: float) -> None:
-        """A line of ``owner`` was handled, which took so long."""
+    def charge(self, owner: Hashable, seconds: float, calls: int = 1) -> None:
+        """So many lines of ``owner`` were handled, or one was answered, which took so long."""
         now = self._loop.time()
-        self._calls.of(owner, now).spend(1.0 + seconds / CALL_TAKES, now)
+        self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
 
     def wrote(self, owner: Hashable, size: int) -> None:
         """So many bytes were recorded of what ``owner`` asked for."""
