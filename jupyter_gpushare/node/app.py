@@ -22,7 +22,7 @@ from typing import Any
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
-from traitlets.config import Configurable
+from traitlets.config import Config, Configurable
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
@@ -40,6 +40,7 @@ from ..policy.model import (
 )
 from ..policy.sharing import ShareMode
 from ..policy.state import State
+from ..protocol import names
 from ..protocol.address import embedded_socket
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
@@ -616,6 +617,17 @@ class NodeManagerApp(JupyterApp):
         self, argv: Any, aliases: Any, flags: Any, classes: Any
     ) -> KVArgParseConfigLoader:
         return StrictLoader(argv, aliases, flags, classes=classes, log=self.log)
+
+    def parse_command_line(self, argv: Any = None) -> None:
+        """The command line; what it leaves open of the quotas JupyterHub's side may have set."""
+        super().parse_command_line(argv)
+        try:
+            quotas = json.loads(os.environ.get(names.QUOTAS) or "{}")
+            told = Config({"Quotas": dict(quotas)})
+        except (TypeError, ValueError) as error:
+            raise TraitError(f"{names.QUOTAS} holds no quotas: {error}.") from None
+        told.merge(self.config)
+        self.update_config(told)
 
     def write_default_config(self) -> None:
         """Where the node manager will look for it, which is not everybody's own folder."""
