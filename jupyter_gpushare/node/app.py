@@ -46,13 +46,14 @@ from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
 from . import systemd
-from .clock import SystemClock
+from .clock import Clock, SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
 from .finite import Finite
 from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
+from .hubmemory import HubMemory
 from .hubquotas import HubQuotas
 from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
 from .inventory import open_inventory
@@ -124,8 +125,12 @@ class Hub(Configurable):
     believed = Finite(
         60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
     ).tag(config=True)
-    grace = Finite(
-        600.0, min=0.0, help="Seconds for which a good token is believed while the Hub is away."
+    hub_away = Finite(
+        600.0,
+        min=0.0,
+        help="""Seconds, from the Hub's last yes, for which a token is believed while the Hub is
+        away: nobody answers, or it says HTTP 5xx. After a restart of the node manager as well, but
+        then nobody is an administrator.""",
     ).tag(config=True)
     refresh = Finite(
         60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
@@ -159,7 +164,7 @@ class Hub(Configurable):
         """What is believed for how long."""
         return HubTrust(
             believed=self.believed,
-            grace=self.grace,
+            hub_away=self.hub_away,
             per_server=self.per_server,
             host_admins=self.host_admins,
             hub_admins=self.hub_admins,
@@ -586,6 +591,11 @@ class NodeManagerApp(JupyterApp):
     debug_checks = Bool(
         False, help="Check all invariants after every step (slow; for developers)."
     ).tag(config=True)
+    forget_hub = Bool(
+        False,
+        help="""Forget whom JupyterHub vouched for lately, and end. Until it answers again nobody
+        is let in then who has to be asked about.""",
+    ).tag(config=True)
     record = Unicode(
         "", help="Append every command and its events to this file (JSON lines; for developers)."
     ).tag(config=True)
@@ -607,6 +617,10 @@ class NodeManagerApp(JupyterApp):
             "Identify clients by their JupyterHub tokens.",
         ),
         "shared": ({"NodeManagerApp": {"shared": True}}, "Let every user of the host connect."),
+        "forget-hub": (
+            {"NodeManagerApp": {"forget_hub": True}},
+            "Forget whom JupyterHub vouched for lately, and end.",
+        ),
         "exit-with-parent": (
             {"NodeManagerApp": {"exit_with_parent": True}},
             "End with the process that started this one.",
@@ -657,6 +671,8 @@ class NodeManagerApp(JupyterApp):
     def start(self) -> None:
         """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
         super().start()
+        if self.forget_hub:
+            self._forget_hub()
         try:
             asyncio.run(self._serve())
         except NodeManagerCrashed as error:
@@ -676,6 +692,22 @@ class NodeManagerApp(JupyterApp):
         except OSError as error:
             self.exit_with(f"The node manager cannot start: {error}")
         self._leave(0)
+
+    def _ledger_path(self) -> Path:
+        return Path(self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite"))
+
+    def _forget_hub(self) -> None:
+        """Also a node manager that runs looks for the file before it believes what is in it."""
+        path = _hub_people(self._ledger_path())
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            print(f"Nobody is remembered: there is no {path}.")
+        except OSError as error:
+            self.exit_with(f"{path} cannot be removed: {error.strerror}.")
+        else:
+            print(f"Forgotten: whom JupyterHub vouched for lately ({path}).")
+        self.exit(0)
 
     def exit_with(self, sentence: str) -> None:
         """Say why and leave."""
@@ -701,9 +733,7 @@ class NodeManagerApp(JupyterApp):
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = _place(self.socket, inherited)
         clock = SystemClock()
-        ledger_path = Path(
-            self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite")
-        )
+        ledger_path = self._ledger_path()
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
@@ -729,10 +759,11 @@ class NodeManagerApp(JupyterApp):
         manager.listeners.append(EventLog(self.log).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
+        key = _key(ledger_path)
         service = Service(
             manager,
             clock,
-            key=_key(ledger_path),
+            key=key,
             name=socket.gethostname(),
             version=__version__,
             heartbeat_interval=policy.heartbeat_interval,
@@ -746,7 +777,7 @@ class NodeManagerApp(JupyterApp):
                 "nobody else gets a GPU: give it the group of the mount's gid= option "
                 "(SupplementaryGroups= in its service)."
             )
-        identity = self._identity()
+        identity = self._identity(clock, key, ledger_path)
         service.knows = identity.knows
         transport = Transport(
             place,
@@ -866,11 +897,19 @@ class NodeManagerApp(JupyterApp):
             log=self.log,
         )
 
-    def _identity(self) -> Identity:
+    def _identity(self, clock: Clock, key: bytes, ledger: Path) -> Identity:
         if self.hub:
             hub = Hub(parent=self)
-            token = hub.own_token()
-            return HubIdentity(hub.api(), token, hub.trust(), now=time.monotonic, log=self.log)
+            token, api = hub.own_token(), hub.api()
+            memory = HubMemory(
+                hub.hub_away,
+                now=clock.boot,
+                key=key,
+                path=_hub_people(ledger),
+                made_for=json.dumps([clock.boot_id(), api.url, hub.service, hub.per_server]),
+                log=self.log,
+            )
+            return HubIdentity(api, token, hub.trust(), now=clock.boot, memory=memory, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
@@ -984,6 +1023,11 @@ def _raise_file_limit() -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             return
+
+
+def _hub_people(ledger: Path) -> Path:
+    """The file of those for whom JupyterHub vouched lately."""
+    return ledger.with_suffix(".hub-people.json")
 
 
 def _key(ledger: Path) -> bytes:

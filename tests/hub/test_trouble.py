@@ -46,7 +46,7 @@ def people(hub: RunningHub) -> dict[str, Person]:
 BACK_WITHIN = 8.0  # seconds; alone on a machine it is one
 
 
-def held(hub: RunningHub, carol: Person) -> dict[str, str]:
+def held(hub: RunningHub, carol: Person) -> dict[str, str | None]:
     """Environments by the leases that they hold, as an administrator sees them."""
     with NodeClient(hub.socket, carol.token) as client:
         leases = client.call(Method.STATUS)["leases"]
@@ -77,6 +77,7 @@ def test_without_the_hub_those_who_are_known_go_on(
     alice.status()
     kernel = alice.start_kernel()
     assert kernel.run("import torch, os; x = 1; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert let_in(hub, alice.token) == "alice"
     assert let_in(hub, carol.token) == "carol"
     before = held(hub, carol)
     assert set(before.values()) == {"alice"}
@@ -95,6 +96,15 @@ def test_without_the_hub_those_who_are_known_go_on(
     with pytest.raises(RemoteError, match="JupyterHub cannot be asked"):
         NodeClient(hub.socket, bob.token)
     assert held(hub, carol) == before
+    # A node manager that starts meanwhile knows her too, and carol as anybody.
+    assert hub.node is not None
+    hub.node.terminate()
+    hub.node.wait()
+    hub.start_node()
+    assert let_in(hub, alice.token) == "alice"
+    assert let_in(hub, bob.token) is None
+    assert set(held(hub, carol).values()) == {None}
+    assert kernel.run("print(x + 1)").strip() == "2"
 
     hub.start()
     wait_for(lambda: let_in(hub, bob.token) == "bob", 30, "bob to be known")
@@ -244,6 +254,7 @@ def test_nobody_else_gets_the_pages_port_whoever_is_killed(
         _, service = hub.pages_processes()
         service.kill()
         wait_for(lambda: visit() == 200, 30, "the pages")
+        assert "mine" not in robber.said()
         # The Hub is killed. Its proxy goes on, and sends visitors to where the pages were.
         keeper, service = hub.pages_processes()
         node = hub.node_process()
