@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -85,7 +85,7 @@ def jupyterhub() -> Check:
 # -- what the configuration says -----------------------------------------------------------------
 
 
-def configuration(c: Config, owners: set[int]) -> Iterator[Check]:
+def configuration(c: Config, owners: Collection[int] = (0,)) -> Iterator[Check]:
     """What is set for gpushare, line by line. ``owners``: as whom the Hub may run."""
     services = {str(entry.get("name")): entry for entry in value(c, "JupyterHub", "services", [])}
     node = next((name for name in services if name.endswith("-node") and _is_ours(name)), None)
@@ -134,7 +134,7 @@ def _pages_service(name: str, service: Mapping[str, Any] | None) -> Check:
     return ok("pages", f"/services/{name}/ are served at {service['url']}")
 
 
-def _pages_port(service: Mapping[str, Any], owners: set[int]) -> Check:
+def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
     """Who listens where the proxy sends visitors with their cookies, and who could."""
     url, name = str(service["url"]), "pages' port"
     where = urlsplit(url)

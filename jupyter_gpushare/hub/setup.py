@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import secrets
-import socket as sockets
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +48,8 @@ SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
 
 
-#: Addresses that this process keeps until it ends, by URL and user.
-_held: Final[dict[tuple[str, int | None], list[sockets.socket]]] = {}
+#: Addresses that this process keeps until it ends.
+_held: Final[set[tuple[str, int | None]]] = set()
 _only_looks: ContextVar[bool] = ContextVar("gpushare_only_looks", default=False)
 
 
@@ -322,7 +321,9 @@ def _held_url(url: str, user: str | None) -> str:
     if where.port == 0 and held:
         free = held[0].getsockname()[1]
         url = where._replace(netloc=f"{where.netloc.removesuffix(':0')}:{free}").geturl()
-    _held[url, uid] = held
+    for keeper in held:
+        keeper.detach()  # nobody closes it
+    _held.add((url, uid))
     return url
 
 

@@ -48,6 +48,8 @@ async def keep(command: Sequence[str], url: str = "") -> int:
     while held and not told.is_set() and heldport.listener(url) is None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(told.wait(), _LOOK_AGAIN)
+    for address in held:
+        address.close()
     return status
 
 
