@@ -98,6 +98,7 @@ def environment() -> str:
         "TOKEN_FILE": "A file with that token; shows in no process list.",
         "IDENTITY": "`hub`: show the JupyterHub token of the server this runs in.",
         "HUB_TOKEN": "Set by JupyterHub: the server's token.",
+        "QUOTAS": "Set by `setup(c)` for the Hub's node manager: its quotas, as JSON.",
         "LEASE": "Set by us: the lease that child processes join.",
         "SECRET": "Set by us: what proves it.",
         "KERNEL_ID": "Set by the Jupyter server: the kernel's id.",

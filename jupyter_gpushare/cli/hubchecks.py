@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import pwd
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from ..hub.configuration import SpawnerKind, spawner_kind, spawner_sections, value
 from ..hub.setup import NODE_SCOPES, only_looking
-from ..protocol import names
+from ..protocol import heldport, names
 from .checks import Check, ok, problem, warning
 
 #: Where JupyterHub's configuration is, if nobody says: the first that exists.
@@ -55,7 +57,7 @@ def examine_hub(path: str | None) -> Iterator[Check]:
         )
         return
     yield ok("hub configuration", str(found.absolute()))
-    yield from configuration(c)
+    yield from configuration(c, {0, os.geteuid(), found.stat().st_uid})
     yield from identity(_socket(c))
 
 
@@ -83,8 +85,8 @@ def jupyterhub() -> Check:
 # -- what the configuration says -----------------------------------------------------------------
 
 
-def configuration(c: Config) -> Iterator[Check]:
-    """What is set for gpushare, line by line."""
+def configuration(c: Config, owners: Collection[int] = (0,)) -> Iterator[Check]:
+    """What is set for gpushare, line by line. ``owners``: as whom the Hub may run."""
     services = {str(entry.get("name")): entry for entry in value(c, "JupyterHub", "services", [])}
     node = next((name for name in services if name.endswith("-node") and _is_ours(name)), None)
     if node is None:
@@ -93,6 +95,8 @@ def configuration(c: Config) -> Iterator[Check]:
     pages = node.removesuffix("-node")
     yield _node_service(node, services[node])
     yield _pages_service(pages, services.get(pages))
+    if "url" in services.get(pages, {}):
+        yield _pages_port(services[pages], owners)
     yield _role(c, node)
     access = f"access:services!service={pages}"
     yield _user_access(c, access)
@@ -128,6 +132,36 @@ def _pages_service(name: str, service: Mapping[str, Any] | None) -> Check:
             "Leave url=None away from setup(c), if you want them.",
         )
     return ok("pages", f"/services/{name}/ are served at {service['url']}")
+
+
+def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
+    """Who listens where the proxy sends visitors with their cookies, and who could."""
+    url, name = str(service["url"]), "pages' port"
+    where = urlsplit(url)
+    who = heldport.listener(url)
+    if who is not None and who not in owners:
+        return problem(
+            name,
+            f"User {_user_name(who)} listens at {url}, not the Hub: what is sent there, visitors' "
+            "cookies too, is theirs.",
+            f"End that program (`ss -ltnp sport = :{where.port}` names it) and restart JupyterHub.",
+        )
+    if heldport.roots_only(where.port or 0):
+        return ok(name, f"{url}: only root can listen there")
+    if who is None:
+        return warning(
+            name,
+            f"Nobody listens at {url}, and until JupyterHub starts every user of its host can.",
+            "Start JupyterHub: it holds the port from then on, and finds another if it is taken.",
+        )
+    return ok(name, f"{url} is held by the Hub's user {_user_name(who)}")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _role(c: Config, node: str) -> Check:

@@ -22,7 +22,7 @@ from tornado.httpserver import HTTPServer
 from traitlets import Dict, Float, Integer, List, TraitError, Unicode, default, validate
 
 from jupyter_gpushare._version import __version__
-from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
 
@@ -124,18 +124,18 @@ class GpuShareHub(JupyterApp):
         await server.close_all_connections()
 
     async def _listen(self, server: HTTPServer, port: int, host: str) -> None:
-        """Listen; wait for one of us that ends just now. Raises :class:`OSError`."""
+        """Listen; wait for one of us that ends just now. Raises :class:`OSError`.
+
+        The Hub and the keeper hold the address for our user, whom the kernel lets join them.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + _OTHER_ENDS
-        while True:
-            try:
-                server.listen(port, host)
-                return
-            except OSError as error:
-                # The Hub ends when a service of its does not start.
-                if error.errno != errno.EADDRINUSE or loop.time() > until:
-                    raise
-                await asyncio.sleep(0.2)
+        while heldport.listener(self.url) is not None:
+            # The Hub ends when a service of its does not start.
+            if loop.time() > until:
+                raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self.url}")
+            await asyncio.sleep(0.2)
+        server.listen(port, host, reuse_port=True)
 
     def make_site(self) -> Site:
         """Join the parts. JupyterHub's environment variables say where and who it is."""

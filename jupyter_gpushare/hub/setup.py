@@ -8,7 +8,9 @@ twice is calling it once. Call it last, or what is set afterwards goes before it
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+import pwd
 import secrets
 import stat
 import sys
@@ -19,10 +21,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from traitlets.config import Config
 
-from ..protocol import names
+from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
 
@@ -37,11 +40,16 @@ NODE_SCOPES: Final = (
 )
 #: Runs a module, and starts it again at once when it is killed: the Hub looks only every 30 s.
 _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
+#: The pages' port: one at which only root can listen, or where the Hub is not root's another.
+ROOTS_PORT: Final = 204
+PORT: Final = 10204
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
 #: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
 
 
+#: Addresses that this process keeps until it ends.
+_held: Final[set[tuple[str, int | None]]] = set()
 _only_looks: ContextVar[bool] = ContextVar("gpushare_only_looks", default=False)
 
 
@@ -91,7 +99,8 @@ class Plan:
         told = []
         for service in self.services:
             what = " ".join(service["command"]) if "command" in service else "run by somebody else"
-            told.append(f"service {service['name']}: {what}")
+            at = f" at {service['url']}" if "url" in service else ""
+            told.append(f"service {service['name']}{at}: {what}")
         told.append(f"role {self.role['name']}: {', '.join(self.role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
         told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
@@ -114,7 +123,7 @@ def setup(
     node_user: str | None = None,
     token_file: str | None = None,
     name: str = "gpushare",
-    url: str | None = "http://127.0.0.1:10204",
+    url: str | None = "http://127.0.0.1",
 ) -> Plan:
     """Share this Hub's GPUs between its users. Returns what was set.
 
@@ -136,8 +145,9 @@ def setup(
     it. ``simulate`` (``"2x24GiB"``), ``node_arguments`` and ``node_user`` (an
     OS user of its own) are the managed node manager's.
 
-    ``name`` and ``url`` are the pages': ``/services/NAME/``, served at ``url``;
-    ``url=None``: no pages.
+    ``name`` and ``url`` are the pages': ``/services/NAME/``, served at ``url``; without a port in
+    it one is found that no other user has. The Hub holds it from now on: visitors' cookies go to
+    whoever listens there. ``url=None``: no pages.
 
     Raises :class:`SetupError`.
     """
@@ -160,6 +170,9 @@ def setup(
     node_name = f"{name}-node"
     scopes = [*NODE_SCOPES, *(["read:servers"] if per_server else [])]
     warnings: list[str] = []
+    if url is not None:
+        url, warning = _keep_port(c, name, url)
+        warnings += [warning] if warning else []
     environment = {
         names.SOCKET: socket,
         names.IDENTITY: "hub",
@@ -185,9 +198,11 @@ def setup(
             f"--Hub.service={name}",
             *([f"--simulate={simulate}"] if simulate else []),
             *(["--Hub.per_server=True"] if per_server else []),
-            *quota_arguments(quotas or {}),
             *node_arguments,
         ]
+        if quotas:
+            # Everybody may read a command; an environment only its own user.
+            service["environment"] = {names.QUOTAS: quotas_as_text(quotas)}
         if node_user is not None:
             service["user"] = node_user
     elif token_file is not None:
@@ -248,13 +263,68 @@ def _mount(kind: SpawnerKind, directory: str) -> Mount | None:
     return Mount(settings[kind], directory) if kind in settings else None
 
 
-def quota_arguments(quotas: Mapping[str, Any]) -> list[str]:
-    """``quotas`` as a node manager's command line takes them. Raises :class:`SetupError`."""
+def quotas_as_text(quotas: Mapping[str, Any]) -> str:
+    """``quotas`` as a node manager's environment says them. Raises :class:`SetupError`."""
     known = ("default", "groups", "users")
     unknown = sorted(set(quotas) - set(known))
     if unknown:
         raise SetupError(f"quotas: unknown {unknown[0]!r}; known are {', '.join(known)}.")
-    return [f"--Quotas.{part}={dict(quotas[part])!r}" for part in known if quotas.get(part)]
+    try:
+        return json.dumps({part: dict(told) for part, told in quotas.items() if told})
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"quotas: {error}.") from None
+
+
+def _keep_port(c: Config, name: str, url: str) -> tuple[str, str | None]:
+    """The pages' URL with a port that is the Hub's until it ends, and what is to be told of it.
+
+    Held before the Hub sets its proxy's route. Raises :class:`SetupError` where a port that the
+    configuration names is somebody else's.
+    """
+    written = [one for one in _list(c, "services") if one.get("name") == name]
+    url = next((one["url"] for one in written if one.get("url")), url)
+    user = next((one["user"] for one in written if one.get("user")), None)
+    where = urlsplit(url)
+    if where.port is not None:
+        choice = [where.port]
+    elif os.geteuid() == 0 and not user and heldport.roots_only(ROOTS_PORT):
+        choice = [ROOTS_PORT, PORT, 0]
+    else:
+        choice = [PORT, 0]
+    warning = None
+    for port in choice:
+        tried = url if where.port else where._replace(netloc=f"{where.netloc}:{port}").geturl()
+        if _only_looks.get():
+            return tried, None
+        try:
+            return _held_url(tried, user), warning
+        except (OSError, KeyError) as error:
+            if port == ROOTS_PORT != where.port:
+                continue  # taken by another program of root's
+            who = heldport.listener(tried) if port else None
+            has = f": user {who} listens there" if who is not None else ""
+            warning = f"The pages' address {tried} cannot be had ({error}{has})."
+            warning += " They are served at a free port instead." if port != choice[-1] else ""
+    raise SetupError(
+        f"{warning} The proxy would give visitors' cookies to whoever listens there. End that "
+        "program (`ss -ltnp` names it), or leave the port away from url: one is found then."
+    )
+
+
+def _held_url(url: str, user: str | None) -> str:
+    """Hold the address until this process ends; the URL with the port that it has."""
+    uid = pwd.getpwnam(user).pw_uid if user else None
+    if (url, uid) in _held:
+        return url
+    held = heldport.hold(url, uid)
+    where = urlsplit(url)
+    if where.port == 0 and held:
+        free = held[0].getsockname()[1]
+        url = where._replace(netloc=f"{where.netloc.removesuffix(':0')}:{free}").geturl()
+    for keeper in held:
+        keeper.detach()  # nobody closes it
+    _held.add((url, uid))
+    return url
 
 
 def hub_major() -> int:

@@ -22,7 +22,7 @@ from typing import Any
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
-from traitlets.config import Configurable
+from traitlets.config import Config, Configurable
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
@@ -40,18 +40,20 @@ from ..policy.model import (
 )
 from ..policy.sharing import ShareMode
 from ..policy.state import State
+from ..protocol import names
 from ..protocol.address import embedded_socket
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
 from . import systemd
-from .clock import SystemClock
+from .clock import Clock, SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
 from .finite import Finite
 from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
+from .hubmemory import HubMemory
 from .hubquotas import HubQuotas
 from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
 from .inventory import open_inventory
@@ -123,8 +125,12 @@ class Hub(Configurable):
     believed = Finite(
         60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
     ).tag(config=True)
-    grace = Finite(
-        600.0, min=0.0, help="Seconds for which a good token is believed while the Hub is away."
+    hub_away = Finite(
+        600.0,
+        min=0.0,
+        help="""Seconds, from the Hub's last yes, for which a token is believed while the Hub is
+        away: nobody answers, or it says HTTP 5xx. After a restart of the node manager as well, but
+        then nobody is an administrator.""",
     ).tag(config=True)
     refresh = Finite(
         60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
@@ -158,7 +164,7 @@ class Hub(Configurable):
         """What is believed for how long."""
         return HubTrust(
             believed=self.believed,
-            grace=self.grace,
+            hub_away=self.hub_away,
             per_server=self.per_server,
             host_admins=self.host_admins,
             hub_admins=self.hub_admins,
@@ -589,6 +595,11 @@ class NodeManagerApp(JupyterApp):
     debug_checks = Bool(
         False, help="Check all invariants after every step (slow; for developers)."
     ).tag(config=True)
+    forget_hub = Bool(
+        False,
+        help="""Forget whom JupyterHub vouched for lately, and end. Until it answers again nobody
+        is let in then who has to be asked about.""",
+    ).tag(config=True)
     record = Unicode(
         "", help="Append every command and its events to this file (JSON lines; for developers)."
     ).tag(config=True)
@@ -610,6 +621,10 @@ class NodeManagerApp(JupyterApp):
             "Identify clients by their JupyterHub tokens.",
         ),
         "shared": ({"NodeManagerApp": {"shared": True}}, "Let every user of the host connect."),
+        "forget-hub": (
+            {"NodeManagerApp": {"forget_hub": True}},
+            "Forget whom JupyterHub vouched for lately, and end.",
+        ),
         "exit-with-parent": (
             {"NodeManagerApp": {"exit_with_parent": True}},
             "End with the process that started this one.",
@@ -620,6 +635,17 @@ class NodeManagerApp(JupyterApp):
         self, argv: Any, aliases: Any, flags: Any, classes: Any
     ) -> KVArgParseConfigLoader:
         return StrictLoader(argv, aliases, flags, classes=classes, log=self.log)
+
+    def parse_command_line(self, argv: Any = None) -> None:
+        """The command line; what it leaves open of the quotas JupyterHub's side may have set."""
+        super().parse_command_line(argv)
+        try:
+            quotas = json.loads(os.environ.get(names.QUOTAS) or "{}")
+            told = Config({"Quotas": dict(quotas)})
+        except (TypeError, ValueError) as error:
+            raise TraitError(f"{names.QUOTAS} holds no quotas: {error}.") from None
+        told.merge(self.config)
+        self.update_config(told)
 
     def write_default_config(self) -> None:
         """Where the node manager will look for it, which is not everybody's own folder."""
@@ -649,6 +675,8 @@ class NodeManagerApp(JupyterApp):
     def start(self) -> None:
         """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
         super().start()
+        if self.forget_hub:
+            self._forget_hub()
         try:
             asyncio.run(self._serve())
         except NodeManagerCrashed as error:
@@ -668,6 +696,22 @@ class NodeManagerApp(JupyterApp):
         except OSError as error:
             self.exit_with(f"The node manager cannot start: {error}")
         self._leave(0)
+
+    def _ledger_path(self) -> Path:
+        return Path(self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite"))
+
+    def _forget_hub(self) -> None:
+        """Also a node manager that runs looks for the file before it believes what is in it."""
+        path = _hub_people(self._ledger_path())
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            print(f"Nobody is remembered: there is no {path}.")
+        except OSError as error:
+            self.exit_with(f"{path} cannot be removed: {error.strerror}.")
+        else:
+            print(f"Forgotten: whom JupyterHub vouched for lately ({path}).")
+        self.exit(0)
 
     def exit_with(self, sentence: str) -> None:
         """Say why and leave."""
@@ -693,9 +737,7 @@ class NodeManagerApp(JupyterApp):
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = _place(self.socket, inherited)
         clock = SystemClock()
-        ledger_path = Path(
-            self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite")
-        )
+        ledger_path = self._ledger_path()
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
@@ -721,10 +763,11 @@ class NodeManagerApp(JupyterApp):
         manager.listeners.append(EventLog(self.log).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
+        key = _key(ledger_path)
         service = Service(
             manager,
             clock,
-            key=_key(ledger_path),
+            key=key,
             name=socket.gethostname(),
             version=__version__,
             heartbeat_interval=policy.heartbeat_interval,
@@ -738,7 +781,7 @@ class NodeManagerApp(JupyterApp):
                 "nobody else gets a GPU: give it the group of the mount's gid= option "
                 "(SupplementaryGroups= in its service)."
             )
-        identity = self._identity()
+        identity = self._identity(clock, key, ledger_path)
         service.knows = identity.knows
         transport = Transport(
             place,
@@ -858,11 +901,19 @@ class NodeManagerApp(JupyterApp):
             log=self.log,
         )
 
-    def _identity(self) -> Identity:
+    def _identity(self, clock: Clock, key: bytes, ledger: Path) -> Identity:
         if self.hub:
             hub = Hub(parent=self)
-            token = hub.own_token()
-            return HubIdentity(hub.api(), token, hub.trust(), now=time.monotonic, log=self.log)
+            token, api = hub.own_token(), hub.api()
+            memory = HubMemory(
+                hub.hub_away,
+                now=clock.boot,
+                key=key,
+                path=_hub_people(ledger),
+                made_for=json.dumps([clock.boot_id(), api.url, hub.service, hub.per_server]),
+                log=self.log,
+            )
+            return HubIdentity(api, token, hub.trust(), now=clock.boot, memory=memory, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
@@ -976,6 +1027,11 @@ def _raise_file_limit() -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             return
+
+
+def _hub_people(ledger: Path) -> Path:
+    """The file of those for whom JupyterHub vouched lately."""
+    return ledger.with_suffix(".hub-people.json")
 
 
 def _key(ledger: Path) -> bytes:

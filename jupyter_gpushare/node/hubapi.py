@@ -23,6 +23,10 @@ class HubUnreachable(Exception):
     """The Hub did not answer in time, or not as itself; ``str()`` is a sentence's end."""
 
 
+class HubAway(HubUnreachable):
+    """Nobody answered, or with an error of the Hub's own (HTTP 5xx)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An HTTP status and the JSON that came with it (``None`` where there was none)."""
@@ -59,10 +63,12 @@ class HubApi:
         )
         try:
             response = await self._client.fetch(request, raise_error=False)
-        except (OSError, HTTPClientError, ValueError) as error:
-            raise HubUnreachable(f"it did not answer ({type(error).__name__})") from None
-        if response.code == 599 or response.code >= 500:
-            raise HubUnreachable(f"it answered with HTTP {response.code}")
+        except (OSError, HTTPClientError) as error:
+            raise HubAway(f"it did not answer ({type(error).__name__})") from None
+        except ValueError as error:
+            raise HubUnreachable(f"it cannot be asked ({type(error).__name__})") from None
+        if response.code >= 500:
+            raise HubAway(f"it answered with HTTP {response.code}")
         try:
             body = json.loads(response.body) if response.body else None
         except (ValueError, RecursionError):

@@ -2,24 +2,25 @@
 
 The Hub is asked whose the token is; what it says is believed for a while, so
 that a class that starts at nine does not ask for each kernel's heartbeat. A
-token is kept in no form but its hash.
+token is kept in no form but a keyed hash.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import pwd
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .fairness import Purse, Purses
-from .hubapi import HubApi, HubUnreachable
+from .hubapi import HubApi, HubAway, HubUnreachable
+from .hubmemory import HubMemory
 from .identity import IdentityRefused, Peer, Principal
 from .processes import container_of
 from .troubles import Trouble
@@ -36,6 +37,8 @@ ONES_PER_SECOND: Final = 10.0
 #: The share of ``believed`` after which a live connection is looked at again.
 LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
+#: What the Hub answers where it knows a token, or a user, and says no.
+NO: Final = (401, 403, 404)
 #: What services' environments begin with, and no user's.
 SERVICE: Final = "service:"
 _OWN_SERVER: Final = re.compile(r"access:servers!server=(?P<user>[^/]+)/(?P<server>.*)")
@@ -64,8 +67,8 @@ class HubTrust:
     """What is believed for how long (seconds), and who is what.
 
     ``believed``: a token that the Hub knew, so a revoked one works at most so
-    long. ``refused``: one that it did not know. ``grace``: one that it knew,
-    while the Hub cannot be reached. ``per_server``: named servers are
+    long. ``refused``: one that it did not know. ``hub_away``: one that it knew,
+    while the Hub is away. ``per_server``: named servers are
     environments of their own, ``user/server``. ``host_admins``: root and the
     node manager's own user need no token and are administrators; wrong where
     anybody's server or container runs as one of them, for who shows no token
@@ -76,7 +79,7 @@ class HubTrust:
 
     believed: float = 60.0
     refused: float = 5.0
-    grace: float = 600.0
+    hub_away: float = 600.0
     per_server: bool = False
     host_admins: bool = False
     hub_admins: bool = True
@@ -95,10 +98,14 @@ class _Known:
     narrow: bool = False
 
 
+class _HubSaysNo(HubUnreachable):
+    """The Hub is there, and does not tell us who somebody is."""
+
+
 class HubIdentity:
     """Asks the Hub whose a token is. ``own_token`` is the node manager's, as a Hub service.
 
-    ``now`` gives seconds that only go forward.
+    ``now`` gives seconds that only go forward; ``memory`` outlives this process.
     """
 
     def __init__(
@@ -108,6 +115,7 @@ class HubIdentity:
         trust: HubTrust,
         *,
         now: Callable[[], float],
+        memory: HubMemory | None = None,
         owner_uid: int | None = None,
         log: logging.Logger | None = None,
     ) -> None:
@@ -115,6 +123,7 @@ class HubIdentity:
         self._own_token = own_token
         self._trust = trust
         self._now = now
+        self._memory = memory or HubMemory(trust.hub_away, now=now, key=secrets.token_bytes(32))
         self._host_admins = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
         self._log = log or logging.getLogger(__name__)
         self._scopes_trouble = Trouble(self._log, now, "The Hub tells people's groups again")
@@ -142,12 +151,24 @@ class HubIdentity:
             raise IdentityRefused(NO_TOKEN)
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise IdentityRefused(NOT_VALID)
-        digest = hashlib.sha256(token.encode("ascii")).hexdigest()
+        digest = self._memory.name_of(token)
         known = self._good.get(digest) or self._bad.get(digest)
         if known is None or not self._is_fresh(known):
-            known = await self._ask_once(peer, digest, token, known)
+            before = known.principal if known is not None else None
+            try:
+                known = await self._ask_once(peer, digest, token)
+            except HubUnreachable as error:
+                recalled = self._memory.recall(digest, peer.uid)
+                if recalled is None or not isinstance(error, HubAway):
+                    raise IdentityRefused(
+                        f"JupyterHub cannot be asked whose token this is: {error}. Try again in a "
+                        "moment; tasks that hold a GPU keep it."
+                    ) from None
+                # Whom this very process heard to be an administrator stays one.
+                return before or recalled
         if known.principal is None:
             raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
+        self._memory.keep(digest, peer.uid, known.asked, known.principal)
         return known.principal
 
     async def knows(self, environment: str) -> bool | None:
@@ -162,6 +183,7 @@ class HubIdentity:
     def close(self) -> None:
         for task in tuple(self._asking.values()):
             task.cancel()
+        self._memory.close()
         self._api.close()
 
     def _is_fresh(self, known: _Known) -> bool:
@@ -171,27 +193,21 @@ class HubIdentity:
             lasts = self._trust.believed * (1 - LOOK_AGAIN)
         return self._now() < known.asked + lasts
 
-    async def _ask_once(self, peer: Peer, digest: str, token: str, before: _Known | None) -> _Known:
-        """Ask the Hub; whoever shows the same token meanwhile waits for the same answer."""
+    async def _ask_once(self, peer: Peer, digest: str, token: str) -> _Known:
+        """Ask the Hub; whoever shows the same token meanwhile waits for the same answer.
+
+        Raises :class:`HubUnreachable`.
+        """
         task = self._asking.get(digest)
         if task is None:
-            if digest not in self._good and not self._spend(peer):
+            is_new = digest not in self._good and digest not in self._memory
+            if is_new and not self._spend(peer):
                 raise IdentityRefused(TOO_MANY)
-            task = asyncio.get_running_loop().create_task(self._ask(token))
+            task = asyncio.get_running_loop().create_task(self._ask(digest, token))
             self._asking[digest] = task
             task.add_done_callback(lambda done: self._answered(digest, done))
-        try:
-            # Shielded: one who hangs up must not take the answer from the others.
-            known = await asyncio.shield(task)
-        except HubUnreachable as error:
-            grace = self._trust.grace if before and before.principal else 0.0
-            if before is not None and self._now() < before.asked + grace:
-                return before
-            raise IdentityRefused(
-                f"JupyterHub cannot be asked whose token this is: {error}. Try again in a moment; "
-                "tasks that hold a GPU keep it."
-            ) from None
-        return known
+        # Shielded: one who hangs up must not take the answer from the others.
+        return await asyncio.shield(task)
 
     def _answered(self, digest: str, task: asyncio.Task[_Known]) -> None:
         """Remember what the Hub said, even if all who asked have hung up meanwhile."""
@@ -218,10 +234,20 @@ class HubIdentity:
             purse.spend(1.0, now)
         return True
 
-    async def _ask(self, token: str) -> _Known:
+    async def _ask(self, digest: str, token: str) -> _Known:
+        try:
+            known = await self._asked(token)
+        except _HubSaysNo:
+            await self._memory.erase(digest)
+            raise
+        if known.principal is None:
+            await self._memory.erase(digest)
+        return known
+
+    async def _asked(self, token: str) -> _Known:
         asked = self._now()
         answer = await self._api.get("user", token=token)
-        if answer.status in (401, 403, 404):
+        if answer.status in NO:
             return _Known(asked, None)
         model = answer.body
         if answer.status != 200 or not isinstance(model, Mapping):
@@ -265,7 +291,8 @@ class HubIdentity:
                 f"The Hub did not tell people's groups (HTTP {answer.status}): give this service "
                 "the scopes read:users:name, read:users:groups and read:roles:users"
             )
-            raise HubUnreachable("it does not let the node manager read users")
+            refused = _HubSaysNo if answer.status in NO else HubUnreachable
+            raise refused("it does not let the node manager read users")
         self._scopes_trouble.is_over()
         groups = model.get("groups")
         names = groups if isinstance(groups, list) else []

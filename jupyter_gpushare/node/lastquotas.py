@@ -6,17 +6,14 @@ default quota until the Hub is back.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-#: Bytes of a file that are read at most: as many as of an answer of the Hub's.
-LARGEST: Final = 16 * 2**20
+from . import privatefile
+
 _VERSION: Final = 1
 
 
@@ -46,7 +43,8 @@ class LastQuotas:
         """Write it down."""
         try:
             if answer.groups != self._kept:
-                self._write(answer.groups)
+                document = {"version": _VERSION, "hub": self._hub, "groups": answer.groups}
+                privatefile.write(self._path, document)
                 self._kept = answer.groups
             os.utime(self._path, (answer.at, answer.at))
         except OSError as error:
@@ -58,14 +56,10 @@ class LastQuotas:
     def recall(self) -> LastAnswer | None:
         """The last answer; ``None`` where there is none of this Hub's that can be trusted."""
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(self._path, flags), "rb") as file:
-                there = os.fstat(file.fileno())
-                _check(there)
-                document = json.loads(file.read(LARGEST))
+            document, at = privatefile.read(self._path)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self._tell(f"{self._path} is not used: {error}.")
             return None
         if not isinstance(document, dict) or document.get("version") != _VERSION:
@@ -75,31 +69,9 @@ class LastQuotas:
         if document.get("hub") != self._hub or not isinstance(groups, dict):
             return None
         self._kept = groups
-        return LastAnswer(groups, there.st_mtime)
-
-    def _write(self, groups: dict[str, Any]) -> None:
-        document = {"version": _VERSION, "hub": self._hub, "groups": groups}
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()  # of one that had our pid and was killed
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        return LastAnswer(groups, at)
 
     def _tell(self, sentence: str) -> None:
         if sentence != self._told:
             self._told = sentence
             self._log.error("%s", sentence)
-
-
-def _check(there: os.stat_result) -> None:
-    """Raises :class:`ValueError` for what others could have written."""
-    if not stat.S_ISREG(there.st_mode):
-        raise ValueError("it is no file")
-    if there.st_uid != os.getuid():
-        raise ValueError(f"it belongs to user {there.st_uid}")
-    if stat.S_IMODE(there.st_mode) & 0o077:
-        raise ValueError(f"it is open to others (mode {there.st_mode & 0o777:o})")

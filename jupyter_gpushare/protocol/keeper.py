@@ -4,23 +4,30 @@
 and passes SIGTERM, SIGINT and SIGHUP on. It is for JupyterHub's services: the Hub looks after them
 every 30 s only, and that is how long nobody would get a GPU. It ends with its program when that
 ends by itself with status 0, when it is told to, and when whoever started it ends.
+
+It holds the address of a service that has one, and goes on doing that after a Hub that was killed:
+the proxy may live, and would give visitors' cookies to whoever took the port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from typing import Final
 
+from . import heldport
 from .parent import when_parent_ends
 
 #: Seconds before starting it again: the first time, and when that did not last.
 BACK_OFF: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_AFTER: Final = 30.0  # seconds of service after which the back-off starts anew
+_LOOK_AGAIN: Final = 1.0  # seconds between two looks whether another one serves
 _STOP_WITHIN: Final = 10.0  # seconds it may take to end when asked
 
 
@@ -29,8 +36,33 @@ def next_failures(failures: int, served: float) -> int:
     return 0 if served >= STEADY_AFTER else min(failures + 1, len(BACK_OFF) - 1)
 
 
-async def keep(command: Sequence[str]) -> int:
-    """Run ``command`` until it ends well, or we are told to stop; its exit status."""
+async def keep(command: Sequence[str], url: str = "") -> int:
+    """Run ``command`` until it ends well, or we are told to stop; its exit status.
+
+    ``url`` is held meanwhile, and after the end of whoever started us until the next of our user
+    listens there.
+    """
+    held = _hold(url) if url else []
+    told = asyncio.Event()
+    status = await _keep(command, told)
+    while held and not told.is_set() and heldport.listener(url) is None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), _LOOK_AGAIN)
+    for address in held:
+        address.close()
+    return status
+
+
+def _hold(url: str) -> list[socket.socket]:
+    try:
+        return heldport.hold(url)
+    except OSError as error:
+        print(f"jupyter_gpushare: {url} cannot be held: {error}", file=sys.stderr, flush=True)
+        return []
+
+
+async def _keep(command: Sequence[str], told: asyncio.Event) -> int:
+    """``told`` is set unless we stop because whoever started us has ended."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     child: asyncio.subprocess.Process | None = None
@@ -40,8 +72,12 @@ async def keep(command: Sequence[str]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(signal.SIGHUP)
 
+    def end() -> None:
+        told.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, pass_on)
     when_parent_ends(loop, stop.set)
     stopping = loop.create_task(stop.wait())
@@ -54,6 +90,7 @@ async def keep(command: Sequence[str]) -> int:
         if stop.is_set():
             return _status(await _end(child, ended))
         if (status := await ended) == 0:
+            told.set()
             return 0
         failures = next_failures(failures, time.monotonic() - began)
         pause = BACK_OFF[failures]
@@ -83,4 +120,11 @@ def _status(code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(keep([sys.executable, "-m", *sys.argv[1:]])))
+    sys.exit(
+        asyncio.run(
+            keep(
+                [sys.executable, "-m", *sys.argv[1:]],
+                os.environ.get("JUPYTERHUB_SERVICE_URL", ""),
+            )
+        )
+    )

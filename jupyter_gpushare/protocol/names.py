@@ -11,6 +11,8 @@ TOKEN_FILE: Final = "JUPYTER_GPUSHARE_TOKEN_FILE"
 #: "hub": show the JupyterHub token of the server this runs in.
 IDENTITY: Final = "JUPYTER_GPUSHARE_IDENTITY"
 HUB_TOKEN: Final = "JUPYTERHUB_API_TOKEN"
+#: The quotas of the node manager that JupyterHub runs, as JSON.
+QUOTAS: Final = "JUPYTER_GPUSHARE_QUOTAS"
 LEASE: Final = "JUPYTER_GPUSHARE_LEASE"
 SECRET: Final = "JUPYTER_GPUSHARE_SECRET"
 KERNEL_ID: Final = "JUPYTER_GPUSHARE_KERNEL_ID"

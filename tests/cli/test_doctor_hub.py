@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hub import OS_USERS, free_ports
+from support.jupyter import wait_for
 from support.livenode import CLI, LiveNode
+from support.thief import thief
 
 SETUP = "from jupyter_gpushare.hub import setup\nsetup(c{arguments})\n"
 
@@ -112,6 +117,24 @@ def test_what_is_missing_is_said_with_what_to_do(
     assert checks[check]["level"] == "problem"
     assert said in checks[check]["text"]
     assert checks[check]["fix"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_who_has_the_pages_port_is_said(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+    assert (code, checks["pages' port"]["level"]) == (0, "warning")
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", port))
+        ours.listen()
+        _, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        assert checks["pages' port"]["level"] == "ok"
+    with thief(port, tmp_path / "thief") as robber:
+        wait_for(robber.said, what="the thief")
+        code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        assert (code, checks["pages' port"]["level"]) == (1, "problem")
+        assert f"User {OS_USERS['bob']} listens at {url}" in checks["pages' port"]["text"]
 
 
 def test_no_secret_is_printed(tmp_path: Path) -> None:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import pwd
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hub import OS_USERS, as_os_user, free_ports
+from support.jupyter import wait_for
+from support.thief import thief
 from traitlets.config import Config
 
 from jupyter_gpushare.hub import SetupError, setup
 from jupyter_gpushare.hub.configuration import SpawnerKind, spawner_kind
 from jupyter_gpushare.hub.setup import _let_users_in
+from jupyter_gpushare.protocol import heldport
 
 ACCESS = "access:services!service=gpushare"
 SOCKET = "/run/jupyter-gpushare/node.sock"
@@ -43,7 +51,11 @@ def test_an_empty_configuration_gets_all_that_is_needed() -> None:
     assert "--simulate=2x24GiB" in node["command"]
     # Not the ledger of the person who runs the Hub, which their own JupyterLab uses.
     assert "--ledger=/var/lib/jupyter-gpushare/ledger.sqlite" in node["command"]
-    assert "--Quotas.default={'gpus': 1, 'memory': '8GiB'}" in node["command"]
+    # Everybody may read a command.
+    assert not any("8GiB" in part for part in node["command"])
+    assert json.loads(node["environment"]["JUPYTER_GPUSHARE_QUOTAS"]) == {
+        "default": {"gpus": 1, "memory": "8GiB"}
+    }
     assert set(named(c.JupyterHub.load_roles, "gpushare-node")["scopes"]) == {
         "read:users:name",
         "read:users:groups",
@@ -243,6 +255,55 @@ def test_a_hub_that_is_not_roots_has_all_in_its_own_folder(
     c = Config()
     setup(c, node="external", token_file=str(tmp_path / "token"))
     assert c.Spawner.environment["JUPYTER_GPUSHARE_SOCKET"] == SOCKET
+
+
+def holds(url: str, *user: str) -> bool:
+    """Whether a program of root's, or of who runs it by ``user``, can listen there."""
+    listen = (
+        "import socket, sys; s = socket.socket(); "
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); "
+        "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()"
+    )
+    command = [*user, sys.executable, "-c", listen, url.rpartition(":")[2]]
+    return not subprocess.run(command, check=False, capture_output=True).returncode
+
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+
+
+@needs_root
+def test_the_pages_port_is_one_that_only_root_can_have_or_one_that_is_held() -> None:
+    c = Config()
+    url = str(setup(c).services[0]["url"])
+    assert heldport.roots_only(int(url.rpartition(":")[2]))
+    assert holds(url)
+    assert not holds(url, *as_os_user("alice"))
+    # Pages that run as another user are that user's, and of nobody else.
+    c = Config()
+    c.JupyterHub.services = [{"name": "gpushare", "user": OS_USERS["alice"]}]
+    setup(c)
+    url = named(c.JupyterHub.services, "gpushare")["url"]
+    assert holds(url, *as_os_user("alice"))
+    assert not holds(url, *as_os_user("bob"))
+
+
+@needs_root
+def test_a_port_that_another_user_has_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setattr(sys.modules["jupyter_gpushare.hub.setup"], "PORT", port)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with thief(port, tmp_path / "thief") as robber:
+        wait_for(robber.said, what="the thief")
+        url = str(setup(Config()).services[0]["url"])
+        assert not url.endswith((f":{port}", ":0"))
+        said = capsys.readouterr().err
+        assert f"user {pwd.getpwnam(OS_USERS['bob']).pw_uid} listens there" in said
+        # One that was asked for by its number is not changed for another.
+        with pytest.raises(SetupError, match="visitors' cookies"):
+            setup(Config(), url=f"http://127.0.0.1:{port}")
+        assert "cookies" not in robber.said()
 
 
 def test_without_pages_tokens_are_still_for_the_service() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -11,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub import OS_USERS, Person, RunningHub, Spawning, why_not
+from support.hub import OS_USERS, Person, RunningHub, Spawning, free_ports, why_not
 from support.jupyter import wait_for
 from support.node import NodeClient, Puppet
+from support.thief import thief
 
 from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
@@ -43,7 +46,7 @@ def people(hub: RunningHub) -> dict[str, Person]:
 BACK_WITHIN = 8.0  # seconds; alone on a machine it is one
 
 
-def held(hub: RunningHub, carol: Person) -> dict[str, str]:
+def held(hub: RunningHub, carol: Person) -> dict[str, str | None]:
     """Environments by the leases that they hold, as an administrator sees them."""
     with NodeClient(hub.socket, carol.token) as client:
         leases = client.call(Method.STATUS)["leases"]
@@ -74,6 +77,7 @@ def test_without_the_hub_those_who_are_known_go_on(
     alice.status()
     kernel = alice.start_kernel()
     assert kernel.run("import torch, os; x = 1; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert let_in(hub, alice.token) == "alice"
     assert let_in(hub, carol.token) == "carol"
     before = held(hub, carol)
     assert set(before.values()) == {"alice"}
@@ -92,6 +96,15 @@ def test_without_the_hub_those_who_are_known_go_on(
     with pytest.raises(RemoteError, match="JupyterHub cannot be asked"):
         NodeClient(hub.socket, bob.token)
     assert held(hub, carol) == before
+    # A node manager that starts meanwhile knows her too, and carol as anybody.
+    assert hub.node is not None
+    hub.node.terminate()
+    hub.node.wait()
+    hub.start_node()
+    assert let_in(hub, alice.token) == "alice"
+    assert let_in(hub, bob.token) is None
+    assert set(held(hub, carol).values()) == {None}
+    assert kernel.run("print(x + 1)").strip() == "2"
 
     hub.start()
     wait_for(lambda: let_in(hub, bob.token) == "bob", 30, "bob to be known")
@@ -157,43 +170,123 @@ def test_a_node_manager_killed_under_load_loses_no_lease(
     take_back_all(hub, carol)
 
 
-def test_the_hubs_own_node_manager_comes_back_and_loses_no_lease() -> None:
-    with RunningHub.make() as hub:
-        alice, carol = hub.person("alice"), hub.person("carol")
-        with Puppet() as puppet:
-            client = puppet.client(hub.socket, alice.token)
-            lease = client.request()["lease"]
-            for _ in range(3):
-                old = hub.node_process()
-                old.kill()
-                # The Hub itself would look after up to 30 s.
-                wait_for(
-                    lambda: let_in(hub, alice.token), BACK_WITHIN, f"it is back:\n{hub.tail()}"
-                )
-                assert hub.node_process().pid != old.pid
-                assert held(hub, carol) == {lease: "alice"}
-        # It ends with the Hub, however that ends, and starts with it again.
-        new = hub.node_process()
+QUOTAS = {"default": {"gpus": 1, "memory": "7GiB"}, "users": {"a-precious-name": {"gpus": 2}}}
+
+
+@pytest.fixture(scope="module")
+def managed() -> Iterator[RunningHub]:
+    """The Hub runs the node manager and the pages."""
+    with RunningHub.make(pages=True, quotas=QUOTAS) as running:
+        yield running
+
+
+def test_the_hubs_own_node_manager_comes_back_and_loses_no_lease(managed: RunningHub) -> None:
+    hub = managed
+    alice, carol = hub.person("alice"), hub.person("carol")
+    with Puppet() as puppet:
+        client = puppet.client(hub.socket, alice.token)
+        lease = client.request()["lease"]
+        for _ in range(3):
+            old = hub.node_process()
+            old.kill()
+            # The Hub itself would look after up to 30 s.
+            wait_for(lambda: let_in(hub, alice.token), BACK_WITHIN, f"it is back:\n{hub.tail()}")
+            assert hub.node_process().pid != old.pid
+            assert held(hub, carol) == {lease: "alice"}
+    wait_for(lambda: not held(hub, carol), what="the lease to end")
+
+
+def test_a_parked_kernels_next_cell_gets_its_gpu_though_the_node_manager_is_killed(
+    managed: RunningHub,
+) -> None:
+    hub = managed
+    alice, carol = hub.person("alice"), hub.person("carol")
+    alice.start_server()
+    alice.status()
+    kernel = alice.start_kernel()
+    kernel.run("%gpushare request\n%gpushare park")
+    before = held(hub, carol)
+    hub.node_process().kill()
+    begun = time.monotonic()
+    assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert time.monotonic() - begun < BACK_WITHIN
+    assert held(hub, carol) == before
+    alice.stop_server()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_what_everybody_may_read_of_a_node_manager_says_nothing_of_quotas(
+    managed: RunningHub,
+) -> None:
+    node = managed.node_process()
+    other = pwd.getpwnam(OS_USERS["bob"])
+    drop = ("setpriv", f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", "--clear-groups")
+    for process in (node.pid, node.ppid()):
+        for name, readable in (("cmdline", True), ("environ", False)):
+            seen = subprocess.run(
+                [*drop, "cat", f"/proc/{process}/{name}"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (seen.returncode == 0) is readable
+            assert "7GiB" not in seen.stdout
+            assert "precious" not in seen.stdout
+    # They are in force all the same.
+    with NodeClient(managed.socket, managed.person("carol").token) as client:
+        assert "a-precious-name" in str(client.call(Method.QUOTA_LIST))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_nobody_else_gets_the_pages_port_whoever_is_killed(
+    managed: RunningHub, tmp_path: Path
+) -> None:
+    hub = managed
+    alice = hub.person("alice")
+    hub.clients.append(browser := alice.browser())
+    port = int(str(hub.pages_url).rpartition(":")[2])
+
+    def visit() -> int:
+        return browser.get("/services/gpushare/").status_code
+
+    assert visit() == 200
+    with thief(port, tmp_path / "thief") as robber:
+        _, service = hub.pages_processes()
+        service.kill()
+        wait_for(lambda: visit() == 200, 30, "the pages")
+        assert "mine" not in robber.said()
+        # The Hub is killed. Its proxy goes on, and sends visitors to where the pages were.
+        keeper, service = hub.pages_processes()
+        node = hub.node_process()
         hub.kill()
-        wait_for(lambda: not new.is_running(), what="the node manager to end with the Hub")
+        wait_for(lambda: not service.is_running(), what="the pages to end with the Hub")
+        wait_for(lambda: not node.is_running(), what="the node manager to end with the Hub")
+        robber.try_again()
+        assert visit() == 503
         hub.start()
-        wait_for(lambda: let_in(hub, alice.token) == "alice", 60, "the next one")
+        wait_for(lambda: let_in(hub, alice.token) == "alice", 60, "the next node manager")
+        wait_for(lambda: not keeper.is_running(), 20, "the old keeper's end")
+        # The keeper is killed: the Hub looks after it only now and then.
+        keeper, service = hub.pages_processes()
+        keeper.kill()
+        wait_for(lambda: not service.is_running(), what="the pages to end with the keeper")
+        robber.try_again()
+        assert visit() == 503
+        assert set(robber.said()) == {"nothing"}
 
 
-def test_a_parked_kernels_next_cell_gets_its_gpu_though_the_node_manager_is_killed() -> None:
-    with RunningHub.make() as hub:
-        alice, carol = hub.person("alice"), hub.person("carol")
-        alice.start_server()
-        alice.status()
-        kernel = alice.start_kernel()
-        kernel.run("%gpushare request\n%gpushare park")
-        before = held(hub, carol)
-        hub.node_process().kill()
-        begun = time.monotonic()
-        assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-        assert time.monotonic() - begun < BACK_WITHIN
-        assert held(hub, carol) == before
-        alice.stop_server()
+def test_a_hub_does_not_start_where_another_user_has_its_pages_port(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can be somebody else")
+    (port,) = free_ports(1)
+    with thief(port, tmp_path / "thief") as robber:
+        wait_for(robber.said, what="the thief")
+        with (
+            pytest.raises(AssertionError, match=f"JupyterHub ended(.|\n)*127.0.0.1:{port}"),
+            RunningHub.make(url=f"http://127.0.0.1:{port}"),
+        ):
+            pass
+        assert set(robber.said()) == {"mine"}
 
 
 def test_each_named_server_may_have_a_quota_of_its_own() -> None:

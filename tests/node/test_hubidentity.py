@@ -149,7 +149,7 @@ def test_groups_follow_the_hub() -> None:
     asking(work)
 
 
-@pytest.mark.parametrize("broken", [500, 502, 503, 429, 302])
+@pytest.mark.parametrize("broken", [500, 502, 503])
 def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(broken: int) -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
         await identity.identify(PEER, "a")
@@ -161,6 +161,54 @@ def test_a_known_token_is_believed_while_the_hub_is_away_but_not_for_ever(broken
         assert "cannot be asked" in await refused(identity, "a")
         hub.broken = 0
         assert await identity.identify(PEER, "a") == ALICE
+
+    asking(work)
+
+
+@pytest.mark.parametrize("broken", [401, 403, 404, 429, 302, 200])
+def test_a_hub_that_answers_is_not_away(broken: int) -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        hub.broken = broken
+        time.now += 60
+        await refused(identity, "a")
+        # Who was refused by the Hub is so while it is away, the others are known again.
+        hub.broken = 503
+        time.now += 60
+        if broken in (401, 403, 404):
+            await refused(identity, "a")
+        else:
+            assert await identity.identify(PEER, "a") == ALICE
+
+    asking(work)
+
+
+def test_a_hub_that_does_not_let_us_read_a_user_says_no() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        await identity.identify(PEER, "a")
+        groups = hub.users.pop("alice")
+        time.now += 60
+        await refused(identity, "a")
+        hub.users["alice"], hub.broken = groups, 503
+        await refused(identity, "a")
+
+    asking(work)
+
+
+def test_while_the_hub_is_away_a_token_is_good_for_the_os_user_who_showed_it() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        other = Peer(1, 4712, 4712)
+        await identity.identify(PEER, "a")
+        hub.broken = 503
+        time.now += 60
+        assert await identity.identify(PEER, "a") == ALICE
+        assert "cannot be asked" in await refused(identity, "a", other)
+        hub.broken = 0
+        assert await identity.identify(other, "a") == ALICE
+        hub.broken = 503
+        time.now += 60
+        for peer in (PEER, other):
+            assert await identity.identify(peer, "a") == ALICE
 
     asking(work)
 

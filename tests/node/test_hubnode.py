@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,3 +259,58 @@ def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(
         until(lambda: of_servers() == [("alice/gpu", 0)], "the server holds nothing")
         server.close()
         until(lambda: alice.call(Method.STATUS)["servers"] == [], "it is gone")
+
+
+def let_in(node: RunningNode, token: str) -> dict[str, Any] | None:
+    """Who that is to the node manager, and whether an administrator."""
+    try:
+        with node.client(token) as client:
+            try:
+                client.call(Method.QUOTA_LIST)
+                admin = True
+            except RemoteError:
+                admin = False
+            return {"name": client.hello["environment"], "admin": admin}
+    except RemoteError:
+        return None
+
+
+def test_a_node_manager_that_starts_while_the_hub_is_away_knows_who_was_vouched_for(
+    tmp_path: Path, hub: TinyHub
+) -> None:
+    alice, carol = {"name": "alice", "admin": False}, {"name": "carol", "admin": True}
+    people = tmp_path / "ledger.hub-people.json"
+    with hub_node(tmp_path, hub, believed=1.0) as node:
+        assert let_in(node, "token-a") == alice
+        until(people.exists, "the first one to be written")
+        assert let_in(node, "token-c") == carol
+        assert node.terminate() == 0
+        hub.broken = 503
+        node.start()
+        assert let_in(node, "token-a") == alice
+        assert let_in(node, "token-c") == {**carol, "admin": False}
+        assert let_in(node, "token-b") is None
+        node.restart()
+        assert let_in(node, "token-a") == alice
+
+        # The Hub is back and says no to one of them: it stays so.
+        hub.broken = 0
+        del hub.tokens["token-a"]
+        assert let_in(node, "token-a") is None
+        hub.broken = 503
+        assert let_in(node, "token-a") is None
+        node.restart()
+        assert let_in(node, "token-a") is None
+        assert let_in(node, "token-c") == {**carol, "admin": False}
+
+        # An administrator of the host has everybody forgotten.
+        done = subprocess.run(
+            [*node.command(), "--forget-hub"],
+            env=node.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Forgotten")
+        assert let_in(node, "token-c") is None

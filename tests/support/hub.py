@@ -27,6 +27,8 @@ import httpx
 import psutil
 import websocket
 
+from jupyter_gpushare.protocol import names
+
 from .jupyter import Kernel, wait_for
 
 PROXY = (
@@ -248,7 +250,7 @@ class RunningHub:
     process: subprocess.Popen[bytes] | None = None
     node_arguments: list[str] | None = None
     node: subprocess.Popen[bytes] | None = None
-    has_pages: bool = False
+    pages_url: str | None = None
     clients: list[httpx.Client] = field(default_factory=list)
 
     @classmethod
@@ -276,8 +278,8 @@ class RunningHub:
                 if spawning is Spawning.OS_USERS:
                     uid = pwd.getpwnam(OS_USERS[name]).pw_uid
                     os.chown(home / "homes" / part, uid, uid)
-        hub = cls(home, port, home / "node" / "node.sock", has_pages=pages)
         given = {"url": f"http://127.0.0.1:{pages_port}" if pages else None, **setup}
+        hub = cls(home, port, home / "node" / "node.sock", pages_url=given["url"])
         simulate = given.pop("simulate", "2x24GiB")
         ledger = f"{home}/ledger.sqlite"
         arguments = list(given.pop("node_arguments", ()))
@@ -343,7 +345,7 @@ class RunningHub:
         if self.node_arguments is not None and self.node is None:
             self.start_node()
         wait_for(self._listens, 30, "the node manager")
-        if self.has_pages:
+        if self.pages_url is not None:
             wait_for(self._pages_are_up, 30, "the pages")
 
     def _pages_are_up(self) -> bool:
@@ -406,6 +408,16 @@ class RunningHub:
 
         return wait_for(found, 30, "the node manager's process")
 
+    def pages_processes(self) -> tuple[psutil.Process, psutil.Process]:
+        """The keeper of the pages, and what it keeps."""
+        assert self.process is not None
+        found: dict[bool, psutil.Process] = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            told = child.cmdline()
+            if "jupyter_gpushare.hub" in told:
+                found[KEEPER in told] = child
+        return found[True], found[False]
+
     def tail(self, lines: int = 60) -> str:
         log = (self.home / "hub.log").read_text(errors="replace")
         return "\n".join(log.splitlines()[-lines:])
@@ -438,7 +450,9 @@ class RunningHub:
         """``kill -9`` of all processes that name the folder or live in it."""
         for left in psutil.process_iter():
             try:
-                told = " ".join([*left.cmdline(), left.environ().get("HOME", "")])
+                environ = left.environ()
+                places = (environ.get("HOME", ""), environ.get(names.SOCKET, ""))
+                told = " ".join([*left.cmdline(), *places])
             except psutil.Error:
                 continue
             if str(folder) in told:

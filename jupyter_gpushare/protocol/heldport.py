@@ -1,0 +1,91 @@
+"""A TCP address that one OS user keeps for himself, also while nothing of his listens there.
+
+A proxy sends its visitors' cookies to whoever listens at the address of a service. So the address
+is held by a socket that is bound and never listens: with ``SO_REUSEPORT`` the kernel lets sockets
+of the same user join it, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+#: The address is not this host's: there is nothing to hold.
+_ELSEWHERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTENS: Final = "0A"
+
+
+def hold(url: str, uid: int | None = None) -> list[socket.socket]:
+    """Keep the host and port of ``url`` until the sockets are closed; for ``uid``, if given.
+
+    None where the host is not this one. Raises :class:`OSError` where somebody else has it.
+    """
+    held: list[socket.socket] = []
+    try:
+        for family, address in _addresses(url):
+            keeper = socket.socket(family, socket.SOCK_STREAM)
+            held.append(keeper)
+            # Before it is bound: by the socket's owner the kernel knows who may join.
+            if uid is not None:
+                os.fchown(keeper.fileno(), uid, -1)
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                keeper.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                keeper.bind(address)
+            except OSError as error:
+                if error.errno not in _ELSEWHERE:
+                    raise
+                held.remove(keeper)
+                keeper.close()
+    except OSError:
+        for keeper in held:
+            keeper.close()
+        raise
+    return held
+
+
+def listener(url: str) -> int | None:
+    """The user id of whoever listens at the host and port of ``url``; ``None``: nobody."""
+    wanted = {socket.inet_pton(family, str(at[0])) for family, at in _addresses(url)}
+    port = urlsplit(url).port
+    for table in _TABLES:
+        with contextlib.suppress(FileNotFoundError):  # no IPv6 here
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                host, _, number = fields[1].partition(":")
+                if fields[3] == _LISTENS and int(number, 16) == port:
+                    at = _packed(host)
+                    if not any(at) or at in wanted or not all(map(any, wanted)):
+                        return int(fields[7])
+    return None
+
+
+def roots_only(port: int) -> bool:
+    """Whether only root can listen at ``port``."""
+    with contextlib.suppress(OSError, ValueError):
+        first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii")
+        return port < int(first)
+    return False
+
+
+def _addresses(url: str) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    where = urlsplit(url)
+    with contextlib.suppress(socket.gaierror):
+        found = socket.getaddrinfo(where.hostname, where.port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in found]
+    return []
+
+
+def _packed(text: str) -> bytes:
+    """An address of the kernel's tables: 32-bit words in hexadecimal, each in the host's order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    return packed.removeprefix(b"\0" * 10 + b"\xff\xff")  # IPv4 by way of IPv6

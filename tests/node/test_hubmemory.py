@@ -1,0 +1,180 @@
+"""Whom the Hub vouched for: how long, for whom, what the file tells, and how it is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.node import hubmemory
+from jupyter_gpushare.node.hubmemory import HubMemory
+from jupyter_gpushare.node.identity import Principal
+
+TOKEN = "alices-token"
+ALICE = Principal("alice", ("students",), False, True)
+KEY = b"k" * 32
+
+
+class Host:
+    """A node manager's memory, and its restarts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1000.0
+
+    def memory(self, made_for: str = "boot 1", key: bytes = KEY) -> HubMemory:
+        return HubMemory(600.0, now=lambda: self.now, key=key, path=self.path, made_for=made_for)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "ledger.hub-people.json")
+
+
+def running(work: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(asyncio.wait_for(work(), 20))  # type: ignore[arg-type]
+
+
+def vouched(host: Host, who: Principal = ALICE, *uids: int) -> str:
+    """A node manager to which the Hub said yes, and that has ended since; the token's name."""
+
+    async def work() -> str:
+        memory = host.memory()
+        name = memory.name_of(TOKEN)
+        for uid in uids or (7,):
+            memory.keep(name, uid, host.now, who)
+        memory.close()
+        return name
+
+    return str(running(work))
+
+
+def test_it_is_good_from_the_hubs_yes_and_asking_for_it_adds_nothing(host: Host) -> None:
+    name = vouched(host)
+    for _ in range(5):
+        host.now += 119
+        assert host.memory().recall(name, 7) == ALICE
+    host.now += 5
+    assert host.memory().recall(name, 7) is None
+
+
+def test_it_is_the_same_os_users_and_never_an_administrators(host: Host) -> None:
+    name = vouched(host, Principal("carol", (), True), 7, 8)
+    memory = host.memory()
+    assert memory.recall(name, 7) == memory.recall(name, 8) == Principal("carol", (), False)
+    assert memory.recall(name, 9) is None
+    assert memory.recall(memory.name_of("another"), 7) is None
+
+
+def test_another_boot_hub_or_key_knows_nobody(host: Host) -> None:
+    name = vouched(host)
+    assert host.memory("boot 2").recall(name, 7) is None
+    other = host.memory(key=b"x" * 32)
+    assert other.recall(other.name_of(TOKEN), 7) is None
+
+
+def test_the_file_is_the_owners_and_tells_no_token(host: Host) -> None:
+    mask = os.umask(0)
+    try:
+        vouched(host)
+    finally:
+        os.umask(mask)
+    assert host.path.stat().st_mode & 0o777 == 0o600
+    text = host.path.read_text()
+    assert TOKEN not in text
+    assert hashlib.sha256(TOKEN.encode()).hexdigest() not in text
+    assert [path.name for path in host.path.parent.iterdir()] == [host.path.name]
+
+
+def test_a_no_is_kept_at_once(host: Host) -> None:
+    name = vouched(host)
+
+    async def work() -> None:
+        await host.memory().erase(name)
+        # As after a kill -9 just now.
+        assert host.memory().recall(name, 7) is None
+
+    running(work)
+
+
+def test_a_no_that_cannot_be_written_takes_everybody_along(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = vouched(host)
+
+    def full(path: Path, document: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("jupyter_gpushare.node.privatefile.write", full)
+    running(lambda: host.memory().erase(name))
+    assert not host.path.exists()
+    assert "No space left" in caplog.text
+
+
+def test_who_removes_the_file_is_obeyed_by_a_node_manager_that_runs(host: Host) -> None:
+    name = vouched(host)
+
+    async def work() -> None:
+        memory = host.memory()
+        assert memory.recall(name, 7) == ALICE
+        host.path.unlink()
+        assert memory.recall(name, 7) is None
+        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+        memory.close()
+        assert host.memory().recall(name, 7) is None
+        assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
+
+    running(work)
+
+
+def test_what_is_new_is_written_soon_and_seldom(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        memory = host.memory()
+        names = [memory.name_of(f"token {number}") for number in range(300)]
+        memory.keep(names[0], 7, host.now, ALICE)
+        while not host.path.exists():
+            await asyncio.sleep(0.01)
+        first = host.path.stat().st_ino
+        for _ in range(5):
+            host.now += 1
+            for name in names:
+                memory.keep(name, 7, host.now, ALICE)
+            await asyncio.sleep(0.01)
+        assert host.path.stat().st_ino == first
+        monkeypatch.setattr(hubmemory, "MOST", 200)
+        memory.close()
+        assert len(json.loads(host.path.read_text())["people"]) == 200
+
+    running(work)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2}',
+        '{"version": 1, "made_for": "boot 1", "people": [1]}',
+        '{"version": 1, "made_for": "boot 1", "people": {"a": {"uids": "x"}}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_makes_no_sense_is_not_used(
+    host: Host, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.path.touch(0o600)
+    host.path.write_text(text)
+    with caplog.at_level(logging.ERROR):
+        memory = host.memory()
+    assert memory.recall(memory.name_of(TOKEN), 7) is None
+    assert "is not used" in caplog.text
