@@ -41,6 +41,7 @@ from ..policy.model import (
 from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol.address import embedded_socket
+from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
@@ -49,7 +50,6 @@ from .clock import SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
 from .finite import Finite
-from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
 from .hubquotas import HubQuotas
@@ -333,7 +333,8 @@ class Policy(Configurable):
         allow_none=True,
         min=0,
         help="""Bytes of host memory that parked tasks of this node may use. Not set: half of what
-        the host, or the node manager's cgroup, has.""",
+        is available when the node manager starts (what is parked by then counted as available):
+        of the host, or, of the one a Jupyter server hosts, in its container.""",
     ).tag(config=True)
     parked_memory_per_environment = Integer(
         None, allow_none=True, min=0, help="The same for each environment. Not set: the node's."
@@ -440,7 +441,7 @@ class Policy(Configurable):
             pin_limit=self.pin_limit,
             busy_utilisation=self.busy_utilisation,
             park_residue=self.park_residue,
-            parked_memory=half_of_host() if self.parked_memory is None else self.parked_memory,
+            parked_memory=self.parked_memory,
             parked_memory_per_environment=self.parked_memory_per_environment,
             unparkable_action=_ACTIONS[self.unparkable_action],
             burst_memory=_part("Policy.burst_memory", self.burst_memory),
@@ -706,6 +707,8 @@ class NodeManagerApp(JupyterApp):
             ledger=ledger,
             inventory=inventory,
             processes=NodeProcesses,
+            # People's kernels are in groups of their own, and look at those themselves.
+            host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
             budget_interval=policy.budget_interval,
