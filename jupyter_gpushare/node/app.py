@@ -40,12 +40,12 @@ from ..policy.model import (
 )
 from ..policy.sharing import ShareMode
 from ..policy.state import State
-from ..protocol.address import embedded_socket
+from ..protocol.address import OLD_EMBEDDED_NAME, embedded_socket, host_id
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
-from . import systemd
+from . import ledgerplace, systemd
 from .clock import SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
@@ -534,7 +534,8 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     socket = Unicode(
         "",
-        help="Path of the socket. Not set: gpushare-node.sock in Jupyter's runtime directory.",
+        help="""Path of the socket. Not set: gpushare-node-HOST.sock in Jupyter's runtime directory;
+        HOST stands for eight digits of the host's own.""",
     ).tag(config=True)
     shared = Bool(
         False,
@@ -542,7 +543,10 @@ class NodeManagerApp(JupyterApp):
         Not set: only the user who runs the node manager.""",
     ).tag(config=True)
     ledger = Unicode(
-        "", help="Path of the ledger. Not set: gpushare/ledger.sqlite in Jupyter's data directory."
+        "",
+        help="""Path of the ledger. Not set: gpushare/ledger-HOST.sqlite in Jupyter's data
+        directory; where that is on a network file system, on which SQLite cannot be trusted,
+        jupyter-gpushare-UID/ledger-HOST.sqlite in /var/tmp or /tmp.""",
     ).tag(config=True)
     history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
     measure_interval = Finite(
@@ -690,9 +694,7 @@ class NodeManagerApp(JupyterApp):
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = _place(self.socket, inherited)
         clock = SystemClock()
-        ledger_path = Path(
-            self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite")
-        )
+        ledger_path = Path(self.ledger) if self.ledger else self._own_ledger()
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
@@ -828,6 +830,16 @@ class NodeManagerApp(JupyterApp):
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
 
+    def _own_ledger(self) -> Path:
+        """Where the ledger of nobody else's choice lies; that of an earlier release goes there."""
+        home, host = Path(jupyter_data_dir()), host_id(os.environ)
+        path, told = ledgerplace.choose(home, host, ledgerplace.mounts())
+        old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
+        moved = ledgerplace.adopt(home / "gpushare" / "ledger.sqlite", path, old)
+        for sentence in filter(None, (told, moved)):
+            self.log.warning(sentence)
+        return path
+
     def _nothing_to_reload(self) -> None:
         self.log.info(
             "Without --hub nothing is read again at SIGHUP: restart the node manager to read its "
@@ -892,7 +904,7 @@ class NodeManagerCrashed(Exception):
 def _place(configured: str, inherited: socket.socket | None) -> str:
     """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant."""
     if inherited is None:
-        return configured or embedded_socket(jupyter_runtime_dir())
+        return configured or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
     path: str = inherited.getsockname()
     if configured and os.path.abspath(configured) != path:
         raise systemd.InheritedSocketWrong(
