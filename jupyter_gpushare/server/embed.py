@@ -3,9 +3,10 @@
 Several servers of one user elect one host by a lock on a file in the Jupyter
 runtime directory; it bears the machine's name, as machines may share the home.
 The host runs the node manager as a *child process*, so NVML and SQLite never
-touch the server's event loop and a crash of either takes nothing else with it. The child dies with its server (the kernel sends it
-a signal), the lock goes with the server too, and the next server starts another
-one on the same ledger and the same socket: kernels re-attach by themselves.
+touch the server's event loop and a crash of either takes nothing else with it.
+The child dies with its server (the kernel sends it a signal), the lock goes
+with the server too, and the next server starts another one on the same ledger
+and the same socket: kernels re-attach by themselves.
 
 This is the only module of the server that knows the node manager's program.
 It is also that child's entry point (``python -m jupyter_gpushare.server.embed``).
