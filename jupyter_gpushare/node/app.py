@@ -62,6 +62,7 @@ from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
 from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
+from .osusers import SUBORDINATES, SubordinateIds
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
 from .quota_config import NodeSize
 from .quotas_in_force import QuotasInForce
@@ -570,6 +571,15 @@ class NodeManagerApp(JupyterApp):
         config=True
     )
     admin_groups = List(Unicode(), help="OS groups whose members may do so.").tag(config=True)
+    nameless_users = Bool(
+        False,
+        help="""Let OS users in who have no entry in the host's user database, each with an
+        environment (uid-NUMBER) and a quota of its own. Without JupyterHub only. Subordinate users
+        (/etc/subuid) are their owners in any case.""",
+    ).tag(config=True)
+    subordinate_users = Unicode(
+        str(SUBORDINATES), help="The file that says whose subordinate user ids are."
+    ).tag(config=True)
     metrics_port = Integer(0, min=0, max=65535, help="Port of Prometheus metrics; 0: none.").tag(
         config=True
     )
@@ -749,6 +759,7 @@ class NodeManagerApp(JupyterApp):
             identify_process=lambda peer: identify_peer(peer, boot_id),
             shared=self.shared,
             inherited=inherited,
+            subordinates=SubordinateIds(Path(self.subordinate_users)),
             log=self.log,
         )
         quotas = Quotas(parent=self)
@@ -876,7 +887,11 @@ class NodeManagerApp(JupyterApp):
             return HubIdentity(hub.api(), token, hub.trust(), now=time.monotonic, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
-        return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
+        return PeerIdentity(
+            frozenset(self.admin_users),
+            frozenset(self.admin_groups),
+            nameless=self.nameless_users,
+        )
 
 
 class UnsafeFile(Exception):
