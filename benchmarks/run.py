@@ -27,6 +27,9 @@ from typing import Any
 
 from load import Client, ask, percentile
 
+#: Seconds between two signs of life of a lease, as clients give them.
+HEARTBEAT = 5.0
+TOGETHER = 100  # leases that are asked for at once, where only having them counts
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable
 
@@ -39,6 +42,15 @@ class Figure:
     value: float
     unit: str
     aim: str = ""
+
+
+class Broken(Exception):
+    """What was measured is not what was meant: there is no figure."""
+
+
+def check(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise Broken(what)
 
 
 @contextmanager
@@ -69,6 +81,10 @@ def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
         *("--socket", f"{folder}/node.sock", "--ledger", f"{folder}/ledger.sqlite"),
         "--Connections.calls_per_second=100000",
         "--Connections.burst=100000",
+        # All are one environment here, and no figure may be what bounds one person.
+        "--Connections.most_per_user=20000",
+        "--Connections.recorded_per_second=1e9",
+        f"--Connections.recorded_at_once={2**31}",
         "--Policy.max_leases_per_process=100000",
         *extra,
     ]
@@ -155,22 +171,58 @@ def measure_churn(figures: list[Figure], quick: bool) -> None:
 
 async def beat(path: str, leases: int, seconds: float, pid: int) -> float:
     """Share of one core the node manager uses while ``leases`` give signs of life each 5 s."""
-    clients, held = [], []
-    for number in range(leases):
+    held: list[tuple[Client, str]] = []
+    answered = 0
+    failed: list[BaseException] = []
+
+    def told(call: asyncio.Future[Any]) -> None:
+        nonlocal answered
+        error = call.exception()  # of a lease that has ended it is one
+        if error is None:
+            answered += 1
+        else:
+            failed.append(error)
+
+    async def live() -> None:
+        """One sign of life after the other, of each lease every 5 s; for ever."""
+        began, due, turn = time.perf_counter(), 0.0, 0
+        while True:
+            now = time.perf_counter()
+            due, began = due + (now - began) * len(held) / HEARTBEAT, now
+            while due >= 1.0:
+                turn = turn + 1 if turn + 1 < len(held) else 0
+                client, lease = held[turn]
+                client.call("heartbeat", {"lease": lease}).add_done_callback(told)
+                due -= 1.0
+            await asyncio.sleep(0.005)
+
+    def all_live() -> None:
+        check(not failed, f"{len(failed)} signs of life failed: {failed[:1]}")
+
+    async def come(number: int) -> None:
         client = await Client.connect(path)
-        held.append((await client.call("request", ask(number)))["lease"])
-        clients.append(client)
-    before, started = cpu_seconds(pid), time.perf_counter()
-    interval, sent = 5.0 / leases, 0
-    while (now := time.perf_counter() - started) < seconds:
-        while sent * interval <= now:
-            clients[sent % leases].call("heartbeat", {"lease": held[sent % leases]})
-            sent += 1
-        await asyncio.sleep(0.005)
-    used = cpu_seconds(pid) - before
-    for client in clients:
+        held.append((client, (await client.call("request", ask(number)))["lease"]))
+
+    living = asyncio.get_running_loop().create_task(live())
+    # Who lives already goes on living while the others come.
+    for first in range(0, leases, TOGETHER):
+        await asyncio.gather(*map(come, range(first, min(first + TOGETHER, leases))))
+        all_live()
+    before, used, started = answered, cpu_seconds(pid), time.perf_counter()
+    await asyncio.sleep(seconds)
+    used, lasted = cpu_seconds(pid) - used, time.perf_counter() - started
+    came, meant = answered - before, leases * lasted / HEARTBEAT
+    all_live()
+    check(came > 0.95 * meant, f"{came} signs of life were answered, of {meant:.0f}")
+    check(not living.done(), f"signs of life ended: {living}")
+    living.cancel()
+    last = [client.call("heartbeat", {"lease": lease}) for client, lease in held]
+    said = await asyncio.gather(*last, return_exceptions=True)
+    dead = [one for one in said if isinstance(one, BaseException)]
+    check(not dead, f"{len(dead)} leases of {leases} have ended: {dead[:1]}")
+    for client, _lease in held:
         client.close()
-    return used / seconds
+    return used / lasted
 
 
 def measure_heartbeats(figures: list[Figure], quick: bool) -> None:
@@ -210,9 +262,10 @@ async def reclaim(path: str, rounds: int) -> list[float]:
             PYTHON, "-c", _HOLDER, path, "holders-token", stdout=asyncio.subprocess.PIPE
         )
         assert holder.stdout is not None
-        await holder.stdout.readline()
+        check(await holder.stdout.readline() == b"held\n", "the holder holds nothing")
         waiting = client.call("request", ask(number))
         await client.call("status", {})
+        check(not waiting.done(), "nobody waits: the holder's GPU was free")
         started = time.perf_counter()
         holder.send_signal(signal.SIGKILL)
         result = await waiting
@@ -259,7 +312,8 @@ def compare(
     figures: list[Figure], name: str, command: list[str], rounds: int, socket: str, aim: str
 ) -> None:
     """A command with us and without, in turns."""
-    on = {"JUPYTER_GPUSHARE_SOCKET": socket}
+    # What gets no GPU ends with an error, and gives no figure.
+    on = {"JUPYTER_GPUSHARE_SOCKET": socket, "JUPYTER_GPUSHARE_FALLBACK": "error"}
     pairs = []
     for _ in range(rounds):
         off = median_seconds(command, 1, JUPYTER_GPUSHARE="off")
@@ -300,7 +354,7 @@ def measure_start(figures: list[Figure], quick: bool) -> None:
 
 
 _CELLS = """
-import sys, time
+import os, sys, time
 from jupyter_client.manager import KernelManager
 manager = KernelManager(kernel_name="python3")
 manager.start_kernel()
@@ -308,7 +362,13 @@ client = manager.client()
 client.start_channels()
 client.wait_for_ready(timeout=60)
 quiet = lambda message: None
-client.execute_interactive("import jax", timeout=60, output_hook=quiet)
+first = "import jax"
+if os.environ["JUPYTER_GPUSHARE"] == "on":
+    first += "; import os; assert os.environ['CUDA_VISIBLE_DEVICES'].startswith('GPU-')"
+done = client.execute_interactive(first, timeout=60, output_hook=quiet)
+if done["content"]["status"] != "ok":
+    manager.shutdown_kernel(now=True)
+    sys.exit(f"no lease: {done['content']}")
 took = []
 for _ in range(int(sys.argv[1])):
     started = time.perf_counter()

@@ -94,6 +94,8 @@ def environment() -> str:
     meaning = {
         "SWITCH": "`off` switches everything of ours off in this process.",
         "SOCKET": "Path of the node manager's socket.",
+        "HOST": "This host's own name among those that share the home directory, where its "
+        "`/etc/machine-id` is not its own (cloned machines, containers of one image).",
         "TOKEN": "Token for a node manager that identifies by tokens.",
         "TOKEN_FILE": "A file with that token; shows in no process list.",
         "IDENTITY": "`hub`: show the JupyterHub token of the server this runs in.",

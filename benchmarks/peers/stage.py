@@ -176,6 +176,7 @@ def our_host(
         tokens.write_text(json.dumps({"tokens": rows}))
         arguments = [f"--token-file={tokens}"]
         arguments += ["--Connections.calls_per_second=100000", "--Connections.burst=100000"]
+        arguments += ["--Connections.recorded_per_second=1e9"]
         if exclusive:
             arguments.append("--Policy.max_tasks_per_gpu=1")
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}

@@ -100,7 +100,14 @@ class DoctorApp(Verb):
     def _ledger(self) -> Path:
         """Where the node manager that a Jupyter server of this user hosts keeps its ledger."""
         configured = self.config.get("GpuShareExtension", {}).get("ledger")
-        return Path(str(configured or Path(self.data_dir, "gpushare", "ledger.sqlite")))
+        if configured:
+            return Path(str(configured))
+        from ..node.ledgerplace import mounts, places
+        from ..protocol.address import host_id
+
+        found = list(places(Path(self.data_dir), host_id(os.environ), mounts()))
+        there = (path for path in found if path.exists())
+        return next(there, found[0] if found else Path(self.data_dir, "gpushare"))
 
 
 def as_text(check: Check) -> str:

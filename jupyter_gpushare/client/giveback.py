@@ -256,15 +256,15 @@ class GivingBack:
                 interrupted = True
         return interrupted
 
-    def tell_ability(self, session: Session, lease: str) -> None:
-        """Tell once of each lease how far this process could go. Never waits."""
+    def tell_ability(self, session: Session, lease: str, *, anew: bool = False) -> None:
+        """Tell once of each lease how far this process could go; ``anew``: again. Never waits."""
         asks = session.hello.get("parks") is True
-        if asks and self._told_ability != lease and cuda_started():
+        if asks and (anew or (self._told_ability != lease and cuda_started())):
             self._told_ability = lease
 
             def tell() -> None:
                 rung, why = self._aside.ability()
-                session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000])
+                session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000] or None)
 
             _in_background(tell)
 
@@ -276,7 +276,12 @@ class GivingBack:
         def plan(memory: int) -> None:
             session.call(Method.PARKING, again=True, lease=lease, memory=memory)
 
-        given = self._aside.give(needs, plan)
+        lacked = self._aside.lacks_memory
+        try:
+            given = self._aside.give(needs, plan)
+        finally:
+            if lacked or self._aside.lacks_memory:
+                self.tell_ability(session, lease, anew=True)
         if self._holding.standing is not Standing.LOST:
             self._parked(session, given)
 

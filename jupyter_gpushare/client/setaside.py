@@ -64,6 +64,11 @@ class SetAside:
                 "restart the kernel to drop it."
             )
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether there was no room in host memory when it was tried last."""
+        return self._ladder is not None and bool(self._ladder.lacking)
+
     def ability(self) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one. Takes seconds."""
         return self._get_ladder().ability(self._holding.gpus)
@@ -102,9 +107,11 @@ class SetAside:
 
     def _get_ladder(self) -> Ladder:
         if self._ladder is None:
+            from ..protocol import hostmemory
             from .parking import safety
             from .parking.driver import DriverCheckpoint
             from .parking.ladder import Ladder
+            from .parking.oneatatime import one_at_a_time
 
             def objection(gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
                 return safety.blocks(safety.gather(gpus, seen, self._environ))
@@ -114,5 +121,7 @@ class SetAside:
                 DriverCheckpoint(environ=self._environ),
                 self._say,
                 objection,
+                room=lambda: hostmemory.room(hostmemory.look()),
+                alone=lambda: one_at_a_time(self._environ),
             )
         return self._ladder

@@ -77,7 +77,7 @@ class Admission(Generic[G]):
     def __len__(self) -> int:
         return self._strangers.count + self._known.count
 
-    def arrive(self, guest: G, uid: int) -> G | None:
+    def arrive(self, guest: G, uid: Hashable) -> G | None:
         """A stranger comes in. Returns the silent one that goes for it, perhaps itself."""
         self._strangers.add(uid, guest)
         if self._strangers.count <= self._places.strangers:
@@ -87,7 +87,7 @@ class Admission(Generic[G]):
         self._strangers.remove(owner, oldest)
         return oldest
 
-    def speaks(self, guest: G, uid: int) -> None:
+    def speaks(self, guest: G, uid: Hashable) -> None:
         """A stranger has said hello: while it is looked at it is not silent any more."""
         self._strangers.remove(uid, guest)
 
@@ -106,7 +106,7 @@ class Admission(Generic[G]):
         self._known.add(environment, guest)
         return None, goes
 
-    def leave(self, guest: G, uid: int, environment: str | None) -> None:
+    def leave(self, guest: G, uid: Hashable, environment: str | None) -> None:
         """It is gone; twice does no harm."""
         self._strangers.remove(uid, guest)
         if environment is not None:

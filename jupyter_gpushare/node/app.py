@@ -41,16 +41,16 @@ from ..policy.model import (
 from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol import names
-from ..protocol.address import embedded_socket
+from ..protocol.address import OLD_EMBEDDED_NAME, embedded_socket, host_id
+from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
-from . import systemd
+from . import ledgerplace, systemd
 from .clock import Clock, SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
 from .finite import Finite
-from .hostmemory import half_of_host
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
 from .hubmemory import HubMemory
@@ -64,6 +64,7 @@ from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
 from .logs import FORMATTERS, EventLog, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
+from .osusers import SUBORDINATES, SubordinateIds
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
 from .quota_config import NodeSize
 from .quotas_in_force import QuotasInForce
@@ -342,7 +343,8 @@ class Policy(Configurable):
         allow_none=True,
         min=0,
         help="""Bytes of host memory that parked tasks of this node may use. Not set: half of what
-        the host, or the node manager's cgroup, has.""",
+        is available when the node manager starts (what is parked by then counted as available):
+        of the host, or, of the one a Jupyter server hosts, in its container.""",
     ).tag(config=True)
     parked_memory_per_environment = Integer(
         None, allow_none=True, min=0, help="The same for each environment. Not set: the node's."
@@ -450,7 +452,7 @@ class Policy(Configurable):
             pin_limit=self.pin_limit,
             busy_utilisation=self.busy_utilisation,
             park_residue=self.park_residue,
-            parked_memory=half_of_host() if self.parked_memory is None else self.parked_memory,
+            parked_memory=self.parked_memory,
             parked_memory_per_environment=self.parked_memory_per_environment,
             unparkable_action=_ACTIONS[self.unparkable_action],
             burst_memory=_part("Policy.burst_memory", self.burst_memory),
@@ -543,7 +545,8 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     socket = Unicode(
         "",
-        help="Path of the socket. Not set: gpushare-node.sock in Jupyter's runtime directory.",
+        help="""Path of the socket. Not set: gpushare-node-HOST.sock in Jupyter's runtime directory;
+        HOST stands for eight digits of the host's own.""",
     ).tag(config=True)
     shared = Bool(
         False,
@@ -551,7 +554,10 @@ class NodeManagerApp(JupyterApp):
         Not set: only the user who runs the node manager.""",
     ).tag(config=True)
     ledger = Unicode(
-        "", help="Path of the ledger. Not set: gpushare/ledger.sqlite in Jupyter's data directory."
+        "",
+        help="""Path of the ledger. Not set: gpushare/ledger-HOST.sqlite in Jupyter's data
+        directory; where that is on a network file system, on which SQLite cannot be trusted,
+        jupyter-gpushare-UID/ledger-HOST.sqlite in /var/tmp or /tmp.""",
     ).tag(config=True)
     history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
     measure_interval = Finite(
@@ -575,6 +581,15 @@ class NodeManagerApp(JupyterApp):
         config=True
     )
     admin_groups = List(Unicode(), help="OS groups whose members may do so.").tag(config=True)
+    nameless_users = Bool(
+        False,
+        help="""Let OS users in who have no entry in the host's user database, each with an
+        environment (uid-NUMBER) and a quota of its own. Without JupyterHub only. Subordinate users
+        (/etc/subuid) are their owners in any case.""",
+    ).tag(config=True)
+    subordinate_users = Unicode(
+        str(SUBORDINATES), help="The file that says whose subordinate user ids are."
+    ).tag(config=True)
     metrics_port = Integer(0, min=0, max=65535, help="Port of Prometheus metrics; 0: none.").tag(
         config=True
     )
@@ -698,7 +713,10 @@ class NodeManagerApp(JupyterApp):
         self._leave(0)
 
     def _ledger_path(self) -> Path:
-        return Path(self.ledger or os.path.join(jupyter_data_dir(), "gpushare", "ledger.sqlite"))
+        if self.ledger:
+            return Path(self.ledger)
+        home = Path(jupyter_data_dir())
+        return ledgerplace.choose(home, host_id(os.environ), ledgerplace.mounts())[0]
 
     def _forget_hub(self) -> None:
         """Also a node manager that runs looks for the file before it believes what is in it."""
@@ -737,7 +755,7 @@ class NodeManagerApp(JupyterApp):
         inherited = systemd.take_socket(os.environ, os.getpid())
         place = _place(self.socket, inherited)
         clock = SystemClock()
-        ledger_path = self._ledger_path()
+        ledger_path = Path(self.ledger) if self.ledger else self._own_ledger()
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.warning(ledger.notice)
@@ -752,6 +770,8 @@ class NodeManagerApp(JupyterApp):
             ledger=ledger,
             inventory=inventory,
             processes=NodeProcesses,
+            # People's kernels are in groups of their own, and look at those themselves.
+            host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
             budget_interval=policy.budget_interval,
@@ -791,6 +811,7 @@ class NodeManagerApp(JupyterApp):
             identify_process=lambda peer: identify_peer(peer, boot_id),
             shared=self.shared,
             inherited=inherited,
+            subordinates=SubordinateIds(Path(self.subordinate_users)),
             log=self.log,
         )
         quotas = Quotas(parent=self)
@@ -872,6 +893,16 @@ class NodeManagerApp(JupyterApp):
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
 
+    def _own_ledger(self) -> Path:
+        """Where the ledger of nobody else's choice lies; that of an earlier release goes there."""
+        home, host = Path(jupyter_data_dir()), host_id(os.environ)
+        path, told = ledgerplace.choose(home, host, ledgerplace.mounts())
+        old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
+        moved = ledgerplace.adopt(home / "gpushare" / "ledger.sqlite", path, old)
+        for sentence in filter(None, (told, moved)):
+            self.log.warning(sentence)
+        return path
+
     def _nothing_to_reload(self) -> None:
         self.log.info(
             "Without --hub nothing is read again at SIGHUP: restart the node manager to read its "
@@ -916,7 +947,11 @@ class NodeManagerApp(JupyterApp):
             return HubIdentity(api, token, hub.trust(), now=clock.boot, memory=memory, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
-        return PeerIdentity(frozenset(self.admin_users), frozenset(self.admin_groups))
+        return PeerIdentity(
+            frozenset(self.admin_users),
+            frozenset(self.admin_groups),
+            nameless=self.nameless_users,
+        )
 
 
 class UnsafeFile(Exception):
@@ -944,7 +979,7 @@ class NodeManagerCrashed(Exception):
 def _place(configured: str, inherited: socket.socket | None) -> str:
     """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant."""
     if inherited is None:
-        return configured or embedded_socket(jupyter_runtime_dir())
+        return configured or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
     path: str = inherited.getsockname()
     if configured and os.path.abspath(configured) != path:
         raise systemd.InheritedSocketWrong(

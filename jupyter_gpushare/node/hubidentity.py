@@ -227,7 +227,7 @@ class HubIdentity:
     def _spend(self, peer: Peer) -> bool:
         """One question about a new token, from what this peer's like and all together may ask."""
         now = self._now()
-        ones = self._allowances.of((peer.uid, container_of(peer.pid, peer.uid)), now)
+        ones = self._allowances.of((peer.charged, container_of(peer.pid)), now)
         if min(ones.left(now), self._allowance.left(now)) < 1.0:
             return False
         for purse in (ones, self._allowance):

@@ -11,26 +11,38 @@ import os
 import pwd
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from .osusers import user_entry
+
 BELIEVED: Final = 30.0
+#: Users whose entries are remembered; one may have many ids.
+REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The process at the other end of a socket, as the kernel says.
 
-    ``pidfd`` belongs to the connection; ``None`` where the kernel has none.
+    ``pidfd`` belongs to the connection; ``None`` where the kernel has none. ``owner``: whose
+    subordinate user it is, if anybody's.
     """
 
     pid: int
     uid: int
     gid: int
     pidfd: int | None = None
+    owner: str | None = None
+
+    @property
+    def charged(self) -> int | str:
+        """Who pays for it as long as no environment is known."""
+        return self.uid if self.owner is None else self.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,9 @@ class PeerIdentity:
 
     Administrators are root, the node manager's own user ``owner_uid``, and
     those named in ``admin_users`` or in a group of ``admin_groups``. What the
-    user database says is believed for :data:`BELIEVED` seconds.
+    user database says is believed for :data:`BELIEVED` seconds, and longer
+    while it does not answer. A subordinate user (`osusers.SubordinateIds`) is
+    its owner, and no administrator; who has no entry is somebody only with ``nameless``.
     """
 
     recheck = None
@@ -83,50 +97,96 @@ class PeerIdentity:
         admin_users: frozenset[str] = frozenset(),
         admin_groups: frozenset[str] = frozenset(),
         owner_uid: int | None = None,
+        nameless: bool = False,
     ) -> None:
+        self._nameless = nameless
         self._admin_users = admin_users
         self._admin_groups = admin_groups
         self._admin_uids = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
-        self._known: dict[tuple[int, int], tuple[float, Principal]] = {}
+        self._known: OrderedDict[tuple[Any, ...], tuple[float, Principal]] = OrderedDict()
         # The database may be on the network: a slow answer delays only whom it is about.
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="gpushare-identity")
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
-        """Never refuses: every OS user is somebody; quotas say what they may have."""
+        """Every OS user of the host is somebody; quotas say what they may have.
+
+        Raises :class:`IdentityRefused` for others, and while nobody knows who it is.
+        """
         loop = asyncio.get_running_loop()
-        key = (peer.uid, peer.gid)
+        key = (peer.uid, peer.gid, peer.owner)
         until, principal = self._known.get(key, (0.0, None))
         if principal is None or loop.time() >= until:
-            principal = await loop.run_in_executor(self._threads, self._look_up, peer)
+            try:
+                principal = await loop.run_in_executor(self._threads, self._look_up, peer)
+            except OSError as error:
+                if principal is None:
+                    raise IdentityRefused(
+                        f"The host's user database does not tell who user {peer.uid} is "
+                        f"({error.strerror}). Try again in a moment; tasks that hold a GPU keep it."
+                    ) from None
             self._known[key] = (loop.time() + BELIEVED, principal)
+            self._known.move_to_end(key)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
         return principal
 
     async def knows(self, environment: str) -> bool | None:
         """Whether the host has a user of that name."""
         loop = asyncio.get_running_loop()
+        if environment.startswith("uid-"):  # a user of a container, who has no name here
+            return self._nameless
         return await loop.run_in_executor(self._threads, _is_user, environment)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _look_up(self, peer: Peer) -> Principal:
+        """Raises :class:`OSError` when the database does not answer."""
         try:
-            name = pwd.getpwuid(peer.uid).pw_name
-        except KeyError:
-            # A user of a container, say: the number is still a fact of the kernel's.
-            return Principal(f"uid-{peer.uid}", (), peer.uid in self._admin_uids)
-        groups = tuple(sorted(_groups_of(name, peer.gid)))
+            user, gid = user_entry(peer.uid), peer.gid
+        except OSError:
+            if peer.uid not in self._admin_uids:
+                raise
+            user = None
+        is_owner = user is None and peer.owner is not None and peer.uid not in self._admin_uids
+        if is_owner:
+            user = _owner(str(peer.owner))
+            gid = user.pw_gid
+        if user is None:
+            if peer.uid in self._admin_uids or self._nameless:
+                # A user of a container, say: the number is still a fact of the kernel's.
+                return Principal(f"uid-{peer.uid}", (), peer.uid in self._admin_uids)
+            raise IdentityRefused(
+                f"User {peer.uid} has no entry in this host's user database and is nobody's "
+                "subordinate user (/etc/subuid), so nobody's quota holds for it. The administrator "
+                "can make an entry, or let such users in: c.NodeManagerApp.nameless_users = True."
+            )
+        name = user.pw_name
+        groups = tuple(sorted(_groups_of(name, gid)))
         admin = (
             peer.uid in self._admin_uids
             or name in self._admin_users
             or not self._admin_groups.isdisjoint(groups)
         )
-        return Principal(name, groups, admin)
+        # What a person's container does has the person's quota, and not the person's powers.
+        return Principal(name, groups, admin and not is_owner)
+
+
+def _owner(name: str) -> pwd.struct_passwd:
+    """The user who has subordinate ones, by name or number. Raises :class:`IdentityRefused`."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        found = user_entry(int(name)) if name.isdecimal() else None
+    if found is None:
+        raise IdentityRefused(
+            f"This user is subordinate to {name} (/etc/subuid), whom the host's user database does "
+            "not know, at least now."
+        )
+    return found
 
 
 def _is_user(name: str) -> bool:
-    if name.startswith("uid-"):  # a user of a container, who has no name here
-        return True
     try:
         pwd.getpwnam(name)
     except (KeyError, ValueError):

@@ -628,6 +628,17 @@ def _lock(path: Path) -> int | None:
     return descriptor
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Have the ledger at ``path`` for oneself; raises as :meth:`Ledger.open` does."""
+    lock = _lock(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     """Let SQLite look for damage before anything is believed or written."""
     if path.stat().st_size <= WHOLE_CHECK:

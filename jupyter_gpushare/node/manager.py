@@ -26,6 +26,7 @@ from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
 from ..policy.model import EnvironmentName, Gpu, ProcessId
 from ..policy.state import State
+from ..protocol.hostmemory import Room
 from . import walljumps
 from .clock import Clock, bounds
 from .codec import from_record, size_of, to_record
@@ -115,6 +116,7 @@ class Manager:
         ledger: Ledger,
         inventory: Inventory,
         processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
+        host_memory: Callable[[], Room | None] = lambda: None,
         measure_interval: float = 2.0,
         discover_interval: float = 60.0,
         tidy_interval: float = 600.0,
@@ -141,6 +143,7 @@ class Manager:
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
+        self._host_memory = host_memory
         self._processes: Processes | None = None
         self._measure_interval = measure_interval
         self._discover_interval = discover_interval
@@ -206,6 +209,7 @@ class Manager:
         self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus))
+        self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()
         # Nor anything to who has spent the GPU-hours. Which quotas have such a budget may be
@@ -218,6 +222,13 @@ class Manager:
         self._begin(self._tick_loop(), "gpushare-tick")
         self._begin(self._tidy_loop(), "gpushare-tidy")
         self._begin(self._budget_loop(), "gpushare-budgets")
+
+    def _budget_host_memory(self) -> None:
+        """Half of what is available is for parking where nobody said otherwise."""
+        if self.config.parked_memory is None and (room := self._host_memory()) is not None:
+            # What was parked before a restart is there already, and comes back free.
+            budget = (room.memory + self.state.parked_memory()) // 2
+            self.config = replace(self.config, parked_memory=budget)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import select
 import signal as signals
 from collections.abc import Callable
@@ -110,7 +111,7 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
     return tuple(chain)
 
 
-def container_of(pid: int, uid: int) -> str:
+def container_of(pid: int) -> str:
     """A name of the container that ``pid`` runs in, by its control group; empty: not known.
 
     Groups that users may make themselves, below their own slice, are one.
@@ -120,8 +121,8 @@ def container_of(pid: int, uid: int) -> str:
             path = file.readline(4096).strip().rpartition(":")[2]
     except OSError:
         return ""
-    own, found, _below = path.partition(f"/user-{uid}.slice")
-    return own + found if found else path
+    own = re.match(r".*?/user-\d+\.slice", path)
+    return own[0] if own else path
 
 
 def sees_others() -> bool:

@@ -39,6 +39,7 @@ from .admission import Admission, Places, Refusal
 from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal
 from .logs import RefusalLog, call_tag
+from .osusers import SubordinateIds
 from .processes import container_of
 from .troubles import Trouble
 from .turnstile import Turnstile
@@ -118,7 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self._wire = cast(asyncio.Transport, transport)
         # Above this, what is not read is counted against its owner: see `_unread`.
         self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
-        self.peer = peer_of(self._wire.get_extra_info("socket"))
+        peer = peer_of(self._wire.get_extra_info("socket"))
+        self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
         # Its first line is its own: where all are one OS user, no other's flood delays its hello.
         self.owner = ("new", self.id)
         refusal = self._home.admit(self)
@@ -345,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
-        self._home.admission.speaks(self, self.peer.uid)
+        self._home.admission.speaks(self, self.peer.charged)
         try:
             principal = await self._home.identity.identify(self.peer, call.params.token)
         except IdentityRefused as error:
@@ -457,9 +459,11 @@ class Transport:
         identify_process: Callable[[Peer], ProcessId | None],
         shared: bool = False,
         inherited: socket.socket | None = None,
+        subordinates: SubordinateIds | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self.path = Path(path)
+        self.subordinates = subordinates or SubordinateIds()
         self.limits = limits
         self.identity = identity
         self.handler = handler
@@ -510,7 +514,7 @@ class Transport:
 
     def owner_of(self, peer: Peer) -> Hashable:
         """Whose allowance a stranger spends: its OS user's, in the container that it is of."""
-        return peer.uid, container_of(peer.pid, peer.uid)
+        return peer.charged, container_of(peer.pid)
 
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
@@ -581,7 +585,7 @@ class Transport:
             # It was accepted just before the listening ended.
             return Reason.RATE_LIMITED, "The node manager is ending; try again later."
         self._connections.add(connection)
-        goes = self.admission.arrive(connection, uid)
+        goes = self.admission.arrive(connection, connection.peer.charged)
         if goes is not None:
             goes.turn_away(Reason.RATE_LIMITED, Refusal.SILENT.value)
         return None
@@ -599,7 +603,7 @@ class Transport:
         self._connections.discard(connection)
         principal = connection.principal
         whose = None if principal is None else principal.environment
-        self.admission.leave(connection, connection.peer.uid, whose)
+        self.admission.leave(connection, connection.peer.charged, whose)
 
     def _connect(self) -> Connection:
         self._next += 1

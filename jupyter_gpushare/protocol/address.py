@@ -1,7 +1,12 @@
-"""Where the node manager's socket is, without importing Jupyter."""
+"""Where the node manager's socket is, without importing Jupyter.
+
+What a Jupyter server hosts for its user bears the host's name: the home directory may be shared
+by hosts, and a node manager owns the GPUs of one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -11,7 +16,10 @@ from typing import Final
 from . import names
 
 SYSTEM_SOCKET: Final = "/run/jupyter-gpushare/node.sock"
-EMBEDDED_NAME: Final = "gpushare-node.sock"
+EMBEDDED_STEM: Final = "gpushare-node"
+#: As it was named first, on every host alike.
+OLD_EMBEDDED_NAME: Final = f"{EMBEDDED_STEM}.sock"
+_MACHINE_ID: Final = "/etc/machine-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +35,45 @@ def system_socket() -> str:
     return SYSTEM_SOCKET
 
 
-def embedded_socket(runtime_dir: str) -> str:
-    """The socket of a node manager that a Jupyter server of this user hosts."""
-    return os.path.join(runtime_dir, EMBEDDED_NAME)
+def host_id(environ: Mapping[str, str], machine_id: str = _MACHINE_ID) -> str:
+    """Eight hexadecimal digits for this host.
+
+    Of what the environment says, else of the machine's id, which is not to be shown itself, else
+    of the host's name: a container may have no such id.
+    """
+    name = environ.get(names.HOST) or _read_id(machine_id) or os.uname().nodename
+    return hashlib.blake2b(name.encode(), digest_size=4, person=b"gpushare").hexdigest()
+
+
+def _read_id(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(64).strip()
+    except OSError:
+        return ""
+    return text if len(text) == 32 else ""  # "uninitialized", at the first boot
+
+
+def embedded_socket(runtime_dir: str, host: str) -> str:
+    """The socket of a node manager that a Jupyter server of this user hosts on ``host``."""
+    return os.path.join(runtime_dir, f"{EMBEDDED_STEM}-{host}.sock")
+
+
+def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
+    """Whether ``path`` is what a Jupyter server of this user hosts, but on another host.
+
+    A batch job takes the environment of the terminal along that it was submitted in.
+    """
+    ours = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
+    old = os.path.join(os.path.dirname(ours), OLD_EMBEDDED_NAME)
+    return _is_embedded(path, environ) and path not in (ours, old)
+
+
+def _is_embedded(path: str, environ: Mapping[str, str]) -> bool:
+    """Whether a Jupyter server of this user hosts what listens there, on whichever host."""
+    folder, name = os.path.split(path)
+    ours = name.startswith(EMBEDDED_STEM) and name.endswith(".sock")
+    return ours and folder == jupyter_runtime_dir(environ)
 
 
 def jupyter_runtime_dir(environ: Mapping[str, str]) -> str:
@@ -51,9 +95,10 @@ def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Foun
     wanted a node manager. A socket found by itself must belong to root or to
     us, or another user could plant one.
     """
-    if configured := environ.get(names.SOCKET):
+    configured = environ.get(names.SOCKET)
+    if configured and not is_another_hosts(configured, environ):
         return Found(configured, configured=True)
-    for path in (system, embedded_socket(jupyter_runtime_dir(environ))):
+    for path in (system, embedded_socket(jupyter_runtime_dir(environ), host_id(environ))):
         if _is_trusted_socket(path):
             return Found(path, configured=False)
     return None
@@ -65,7 +110,7 @@ def is_administrators(found: Found, environ: Mapping[str, str]) -> bool:
     Not so for the one that a Jupyter server hosts: it knows people by their OS
     user, and has no business with a token of the Hub's.
     """
-    if found.path == embedded_socket(jupyter_runtime_dir(environ)):
+    if _is_embedded(found.path, environ):
         return False
     return found.configured or found.path == SYSTEM_SOCKET
 

@@ -6,6 +6,7 @@ from typing import Final
 
 SWITCH: Final = "JUPYTER_GPUSHARE"
 SOCKET: Final = "JUPYTER_GPUSHARE_SOCKET"
+HOST: Final = "JUPYTER_GPUSHARE_HOST"
 TOKEN: Final = "JUPYTER_GPUSHARE_TOKEN"
 TOKEN_FILE: Final = "JUPYTER_GPUSHARE_TOKEN_FILE"
 #: "hub": show the JupyterHub token of the server this runs in.

@@ -31,7 +31,11 @@ def checkpoint_socket(environ: Mapping[str, str], python: str) -> str:
     :class:`UnsafePlace`.
     """
     which = zlib.crc32(f"{python}\0{__version__}".encode())
-    name = f"checkpoint-{namespace_of_pids()}-{which:08x}.sock"
+    return private_file(environ, f"checkpoint-{namespace_of_pids()}-{which:08x}.sock")
+
+
+def private_file(environ: Mapping[str, str], name: str) -> str:
+    """Where a file or socket ``name`` of this user's may be. Raises :class:`UnsafePlace`."""
     reasons = []
     for folder in _candidates(environ):
         path = os.path.join(folder, name)

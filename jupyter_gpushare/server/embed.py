@@ -1,12 +1,12 @@
 """Hosts a node manager for this OS user, where the host has no system one.
 
 Several servers of one user elect one host by a lock on a file in the Jupyter
-runtime directory. The host runs the node manager as a *child process*, so
-NVML and SQLite never touch the server's event loop and a crash of either
-takes nothing else with it. The child dies with its server (the kernel sends
-it a signal), the lock goes with the server too, and the next server starts
-another one on the same ledger and the same socket: kernels re-attach by
-themselves.
+runtime directory; it bears the machine's name, as machines may share the home.
+The host runs the node manager as a *child process*, so NVML and SQLite never
+touch the server's event loop and a crash of either takes nothing else with it.
+The child dies with its server (the kernel sends it a signal), the lock goes
+with the server too, and the next server starts another one on the same ledger
+and the same socket: kernels re-attach by themselves.
 
 This is the only module of the server that knows the node manager's program.
 It is also that child's entry point (``python -m jupyter_gpushare.server.embed``).
@@ -26,9 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jupyter_gpushare.protocol.address import EMBEDDED_STEM, host_id
 from jupyter_gpushare.protocol.keeper import BACK_OFF, next_failures
-
-LOCK_NAME = "gpushare-node.lock"
 
 _SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _READY_WITHIN = 30.0  # seconds a node manager may take until it serves
@@ -103,7 +102,7 @@ class EmbeddedNode:
         self._arguments = tuple(arguments)
         self._log = log
         self._on_change = on_change
-        self._lock = HostLock(Path(socket).with_name(LOCK_NAME))
+        self._lock = HostLock(Path(socket).with_name(f"{EMBEDDED_STEM}-{host_id(os.environ)}.lock"))
         self._child: asyncio.subprocess.Process | None = None
         self._left: int | None = None  # pidfd of a child that we no longer supervise
         self._serving = False

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import prometheus_client
-from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
 
@@ -23,6 +22,8 @@ from jupyter_gpushare.protocol.adapters import framework_modules
 from jupyter_gpushare.protocol.address import (
     embedded_socket,
     find_socket,
+    host_id,
+    is_another_hosts,
     jupyter_runtime_dir,
     system_socket,
 )
@@ -38,6 +39,11 @@ from .metrics import GpuShareCollector, Metrics
 from .notebooks import NotebookDoor
 
 _TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
+
+
+def _embedded() -> str:
+    """The socket of the node manager that this user's servers host here."""
+    return embedded_socket(jupyter_runtime_dir(os.environ), host_id(os.environ))
 
 
 class GpuShareExtension(ExtensionApp):
@@ -68,8 +74,8 @@ class GpuShareExtension(ExtensionApp):
     ).tag(config=True)
 
     ledger = Unicode(
-        help="""Path of the embedded node manager's ledger. All servers of one user must
-        have the same. Default: gpushare/ledger.sqlite in the Jupyter data directory.""",
+        help="""Path of the embedded node manager's ledger. All servers of one user on a host must
+        have the same. Not set: see NodeManagerApp.ledger.""",
     ).tag(config=True)
 
     node_config = Unicode(
@@ -119,10 +125,6 @@ class GpuShareExtension(ExtensionApp):
     def _default_simulate(self) -> str:
         return os.environ.get("JUPYTER_GPUSHARE_SIMULATE", "")
 
-    @default("ledger")
-    def _default_ledger(self) -> str:
-        return str(Path(jupyter_data_dir()) / "gpushare" / "ledger.sqlite")
-
     # -- which node manager -------------------------------------------------------------------
 
     def configured_socket(self) -> str | None:
@@ -132,7 +134,7 @@ class GpuShareExtension(ExtensionApp):
         node manager's path: that is no configuration, it may have to host it.
         """
         given = self.socket or os.environ.get(names.SOCKET)
-        if not given or given == embedded_socket(jupyter_runtime_dir(os.environ)):
+        if not given or given == _embedded() or is_another_hosts(given, os.environ):
             return None
         return given
 
@@ -148,7 +150,7 @@ class GpuShareExtension(ExtensionApp):
 
     def _token(self) -> str | None:
         # A node manager that servers host knows people by their OS user.
-        return read_token(shows_hub=self.find() != embedded_socket(jupyter_runtime_dir(os.environ)))
+        return read_token(shows_hub=self.find() != _embedded())
 
     def why(self) -> str | None:
         """Return what is known of why there is no node manager, for people."""
@@ -175,12 +177,12 @@ class GpuShareExtension(ExtensionApp):
     def _make_node(self) -> EmbeddedNode | None:
         if not self.wants_embedded():
             return None
-        arguments = ["--ledger", self.ledger]
+        arguments = ["--ledger", self.ledger] if self.ledger else []
         if self.simulate:
             arguments += ["--simulate", self.simulate]
         if self.node_config:
             arguments += ["--config", self.node_config]
-        socket = self.configured_socket() or embedded_socket(jupyter_runtime_dir(os.environ))
+        socket = self.configured_socket() or _embedded()
         return EmbeddedNode(
             socket=socket, arguments=arguments, log=self.log, on_change=self._node_changed
         )

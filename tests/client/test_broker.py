@@ -24,6 +24,7 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavail
 from jupyter_gpushare.client.grant import Grant, read_grant
 from jupyter_gpushare.client.holding import Standing
 from jupyter_gpushare.client.settings import Ask, Settings
+from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 GIB = 2**30
@@ -507,7 +508,7 @@ def test_a_socket_left_behind(framework: Framework) -> None:
     with ScriptedNode() as scripted:
         scripted.stop()
         runtime = scripted.socket.parent
-        os.rename(scripted.socket, runtime / "gpushare-node.sock")
+        os.rename(scripted.socket, embedded_socket(str(runtime), host_id({})))
         environ = {
             "JUPYTER_RUNTIME_DIR": os.fspath(runtime),
             "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.1",

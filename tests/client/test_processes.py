@@ -17,6 +17,7 @@ import pytest
 from support.node import NodeClient, RunningNode, until
 from support.scripted_node import ScriptedNode, Visitor
 
+from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 
 TELL = """
@@ -194,7 +195,7 @@ def test_a_socket_left_behind_is_nobody(tmp_path: Path) -> None:
     """A Jupyter server was killed: its socket is there, and nobody shares GPUs any more."""
     with ScriptedNode() as scripted:
         scripted.stop()
-        os.rename(scripted.socket, scripted.socket.with_name("gpushare-node.sock"))
+        os.rename(scripted.socket, embedded_socket(str(scripted.socket.parent), host_id({})))
         kept = {
             "JUPYTER_RUNTIME_DIR": os.fspath(scripted.socket.parent),
             "JUPYTER_GPUSHARE_SOCKET": "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.cgroups import limit, memory_group
 from support.cuda import GIB, Call, Cuda, CudaWorld
 from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, fill, shows, stage
 from support.kernel import Kernel, Shown
@@ -46,6 +47,33 @@ def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage:
         until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured again")
         other = bob.start(READ)
         assert bob.finish(other).stream().strip() == "read: b'alice was here'"
+
+
+def test_a_kernel_keeps_its_gpu_where_its_container_has_no_room_for_the_copy(stage: Stage) -> None:
+    """Parked, it would be killed by the limit of its control group and lose everything."""
+    with memory_group() as group, stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        limit(group, 2 * GIB)
+        (group / "cgroup.procs").write_text(str(alice.pid))
+        fill(alice)
+        wants = bob_wants(bob)
+        until(lambda: stage.lease("alice")["kept"], "she keeps it, and says why")
+        kept = stage.lease("alice")["kept"]
+        assert f"and the limit {group}/memory." in kept
+        assert stage.world.state_of(alice.pid) == 0, "it runs, and nothing was moved"
+
+        def why() -> str:
+            return (stage.lease("alice")["ability"] or {"why": ""})["why"]
+
+        until(lambda: f"{group}/memory." in why(), "her ability says it too")
+        bob.interrupt()
+        bob.finish(wants)
+        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
+        limit(group, 8 * GIB)
+        assert "Given back" in alice.ok("%gpushare park").plain()
+        parked = stage.until_state("alice", "parked")
+        assert parked["parked_memory"] >= 4 * GIB
+        able = {"rung": "driver", "why": ""}
+        until(lambda: stage.lease("alice")["ability"] == able, "she can do all now, and says so")
 
 
 def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) -> None:

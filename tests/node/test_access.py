@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,3 +223,27 @@ def test_a_guessed_lease_is_answered_as_one_that_is_not(
             mallory.call(method, lease=lease, **params)
         answers.append((refused.value.code, refused.value.message, dict(refused.value.data)))
     assert answers[0] == answers[1]
+
+
+def test_a_users_subordinate_users_share_the_users_quota(tmp_path: Path) -> None:
+    """`newuidmap` makes anybody 65,536 users; and one that nobody has is nobody."""
+    subuid = tmp_path / "subuid"
+    subuid.write_text("nobody:100000:65536\n")
+    config = f"""
+c.Quotas.default = {{"gpus": 1}}
+c.NodeManagerApp.subordinate_users = {str(subuid)!r}
+"""
+    with (
+        open_directory() as place,
+        RunningNode(place, config=config, simulate="4x8GiB", shared=True, nameless=False) as node,
+        Puppet(uid=100000) as first,
+        Puppet(uid=165535) as last,
+        Puppet(uid=165536) as beyond,
+    ):
+        one, other = first.client(node.socket), last.client(node.socket)
+        assert one.hello["environment"] == other.hello["environment"] == "nobody"
+        mine = one.request(gpus=1)["gpus"][0]["uuid"]
+        assert other.request(gpus=1)["gpus"][0]["uuid"] == mine, "one GPU for all of them"
+        with pytest.raises(RemoteError, match="nobody's subordinate user") as refused:
+            beyond.client(node.socket)
+        assert refused.value.reason is Reason.NOT_ALLOWED

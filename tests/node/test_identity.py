@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import grp
 import hashlib
 import json
 import os
 import pwd
 import select
+import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from jupyter_gpushare.node.identity import (
     Principal,
     TokenFileIdentity,
 )
+from jupyter_gpushare.node.osusers import SubordinateIds
 from jupyter_gpushare.node.processes import identify, read_boot_id
 from jupyter_gpushare.node.transport import peer_of
 
@@ -157,7 +161,13 @@ def test_a_named_user_is_its_environment_with_its_groups() -> None:
 def test_a_user_without_a_name_is_its_number() -> None:
     with pytest.raises(KeyError):
         pwd.getpwuid(STRANGER)
-    assert who(PeerIdentity(), Peer(1, STRANGER, STRANGER)) == Principal(f"uid-{STRANGER}")
+    peer = Peer(1, STRANGER, STRANGER)
+    assert who(PeerIdentity(nameless=True), peer) == Principal(f"uid-{STRANGER}")
+    with pytest.raises(IdentityRefused, match=r"no entry .*nameless_users = True"):
+        who(PeerIdentity(), peer)
+    for nameless in (False, True):
+        identity = PeerIdentity(nameless=nameless)
+        assert asyncio.run(identity.knows(f"uid-{STRANGER}")) is nameless
     assert who(PeerIdentity(owner_uid=STRANGER), Peer(1, STRANGER, 0)).admin
 
 
@@ -167,7 +177,90 @@ def test_root_is_an_administrator_whoever_runs_the_node_manager() -> None:
 
 def test_a_token_says_nothing_where_the_kernel_does() -> None:
     peer = Peer(1, STRANGER, STRANGER)
-    assert who(PeerIdentity(), peer, "root") == who(PeerIdentity(), peer, None)
+    identity = PeerIdentity(nameless=True)
+    assert who(identity, peer, "root") == who(identity, peer, None)
+
+
+def test_a_subordinate_user_is_its_owner_without_the_owners_powers(tmp_path: Path) -> None:
+    """Debian gives each user 65,536 further ids: each was somebody with a quota of their own."""
+    file = tmp_path / "subuid"
+    number = pwd.getpwnam("daemon").pw_uid
+    file.write_text(
+        "# comment\nroot:100000:1000000\nnobody:165536:65536\nnonsense\n:1:2\n"
+        f"{number}:231072:65536\nnosuchuser:2000000:5\n"
+    )
+    ids = SubordinateIds(file)
+
+    def meet(uid: int, **more: Any) -> Any:
+        return who(PeerIdentity(**more), Peer(1, uid, uid, owner=ids.owner(uid)))
+
+    group = grp.getgrgid(NOBODY.pw_gid).gr_name
+    for uid in (165536, 165536 + 65535):
+        assert meet(uid) == Principal("nobody", (group,))
+    assert not meet(165536, admin_users=frozenset({"nobody"})).admin
+    assert meet(231072).environment == "daemon"
+    assert meet(100000) == Principal("root", ("root",)), "no administrator"
+    assert ids.owner(99999) is ids.owner(1100000) is None
+    with pytest.raises(IdentityRefused, match="subordinate to nosuchuser"):
+        meet(2000000, nameless=True)
+    # An id with an entry of its own is that somebody.
+    file.write_text(f"root:{NOBODY.pw_uid}:1\n")
+    assert ids.owner(NOBODY.pw_uid) == "root"
+    assert meet(NOBODY.pw_uid).environment == "nobody"
+    assert ids.owner(165536) is None
+    file.unlink()
+    assert ids.owner(NOBODY.pw_uid) is None
+
+
+_ASK = """
+import asyncio, sys
+from jupyter_gpushare.node.identity import IdentityRefused, Peer, PeerIdentity
+for uid in map(int, sys.argv[1:]):
+    identity = PeerIdentity(nameless=True)
+    try:
+        print(asyncio.run(identity.identify(Peer(1, uid, uid), None)).environment)
+    except IdentityRefused as error:
+        print(error)
+"""
+
+
+@needs_root
+def test_a_name_service_that_fails_is_not_somebody_without_an_entry(tmp_path: Path) -> None:
+    """A real one: Hesiod, which comes with glibc and has no server here."""
+    switch = tmp_path / "nsswitch.conf"
+    switch.write_text("passwd: files hesiod\ngroup: files\n")
+    ask = [sys.executable, "-c", _ASK, str(STRANGER), str(NOBODY.pw_uid), "0"]
+    line = f"mount --bind {shlex.quote(str(switch))} /etc/nsswitch.conf && {shlex.join(ask)}"
+    said = subprocess.run(["unshare", "-m", "sh", "-c", line], capture_output=True, text=True)
+    if said.returncode:
+        pytest.skip(f"nothing can be mounted here: {said.stderr}")
+    stranger, nobody, root = said.stdout.splitlines()
+    if stranger == f"uid-{STRANGER}":
+        pytest.skip("this C library has no Hesiod")
+    assert "does not tell who user 54321 is" in stranger
+    assert "Try again" in stranger
+    assert (nobody, root) == ("nobody", "root"), "the others are let in"
+
+
+def test_who_was_known_stays_while_the_database_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(uid: int) -> None:
+        raise OSError(errno.EIO, "no answer")
+
+    monkeypatch.setattr("jupyter_gpushare.node.identity.BELIEVED", 0.0)
+
+    async def story() -> None:
+        identity = PeerIdentity(nameless=True)
+        peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
+        assert (await identity.identify(peer, None)).environment == "nobody"
+        monkeypatch.setattr("jupyter_gpushare.node.identity.user_entry", fails)
+        assert (await identity.identify(peer, None)).environment == "nobody"
+        with pytest.raises(IdentityRefused, match="no answer"):
+            await identity.identify(Peer(1, STRANGER, STRANGER), None)
+        identity.close()
+
+    asyncio.run(story())
 
 
 def test_a_slow_user_database_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +276,7 @@ def test_a_slow_user_database_does_not_stop_the_loop(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pwd, "getpwuid", slow)
 
     async def story() -> None:
-        identity = PeerIdentity()
+        identity = PeerIdentity(nameless=True)
         task = asyncio.create_task(identity.identify(Peer(1, STRANGER, STRANGER), None))
         for _ in range(100):
             await asyncio.sleep(0)

@@ -22,9 +22,11 @@ from jupyter_gpushare.node.processes import ProcessError
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.draft import Refuse
 from jupyter_gpushare.policy.effects import Signal, TellGranted
 from jupyter_gpushare.policy.lifecycle import InvariantBroken
 from jupyter_gpushare.policy.model import (
+    Activity,
     Bytes,
     EnvironmentName,
     Gpu,
@@ -35,10 +37,12 @@ from jupyter_gpushare.policy.model import (
     Quota,
     RefusalReason,
     Request,
+    Rung,
     Task,
     TaskKind,
 )
 from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.protocol.hostmemory import Room
 
 CLOCK = SystemClock()
 
@@ -435,3 +439,37 @@ def test_nothing_is_read_while_no_quota_has_a_budget(
                     await asyncio.sleep(0.01)
 
     asyncio.run(run())
+
+
+def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
+    """What was parked before a restart counts: it is there already, and the budget stays."""
+    path = tmp_path / "ledger.sqlite"
+    looked: list[int] = []
+
+    def look() -> Room:
+        looked.append(1)
+        return Room(40 * 2**30, "the host's memory")
+
+    async def run() -> None:
+        async with managing(path, host_memory=look) as manager:
+            assert manager.config.parked_memory == 20 * 2**30
+            await manager.submit(ask(1))
+            told = {
+                "lease": LeaseId("lease-1"),
+                "environment": EnvironmentName("alice"),
+                "process": process(10_001),
+            }
+            at = CLOCK.boot()
+            await manager.submit(cmd.SetActivity(at, **told, activity=Activity.IDLE))
+            await manager.submit(cmd.PlanParking(at, **told, memory=4 * 2**30))
+            done = await manager.submit(cmd.Park(at, **told, rung=Rung.DRIVER, memory=4 * 2**30))
+            assert not isinstance(done, Refuse), done
+        async with managing(path, host_memory=look) as manager:
+            assert manager.state.parked_memory() == 4 * 2**30
+            assert manager.config.parked_memory == 22 * 2**30
+        said = PolicyConfig(parked_memory=2**30)
+        async with managing(path, host_memory=look, config=said) as manager:
+            assert manager.config.parked_memory == 2**30
+
+    asyncio.run(run())
+    assert len(looked) == 2

@@ -13,14 +13,17 @@ import pytest
 from support.node import needs_root, open_directory
 
 from jupyter_gpushare.protocol.address import (
-    EMBEDDED_NAME,
     SYSTEM_SOCKET,
     Found,
     embedded_socket,
     find_socket,
+    host_id,
+    is_another_hosts,
     jupyter_runtime_dir,
     system_socket,
 )
+
+EMBEDDED = os.path.basename(embedded_socket("", host_id({})))
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_the_order_is_configured_then_system_then_embedded(
 ) -> None:
     environ = {"JUPYTER_RUNTIME_DIR": str(place)}
     system = str(place / "system.sock")
-    embedded = listen(place / EMBEDDED_NAME, listening)
+    embedded = listen(place / EMBEDDED, listening)
     assert find_socket(environ, system) == Found(embedded, configured=False)
     listen(Path(system), listening)
     assert find_socket(environ, system) == Found(system, configured=False)
@@ -75,7 +78,7 @@ def test_an_empty_variable_configures_nothing(place: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "directory", "fifo", "dangling"])
 def test_what_is_no_socket_is_no_node_manager(place: Path, kind: str) -> None:
-    path = place / EMBEDDED_NAME
+    path = place / EMBEDDED
     if kind == "file":
         path.touch()
     elif kind == "directory":
@@ -92,7 +95,7 @@ def test_a_socket_that_another_user_planted_is_ignored(
     place: Path, listening: list[socket.socket]
 ) -> None:
     environ = {"JUPYTER_RUNTIME_DIR": str(place)}
-    embedded = listen(place / EMBEDDED_NAME, listening)
+    embedded = listen(place / EMBEDDED, listening)
     os.chown(embedded, 12345, 12345)
     assert find_socket(environ, str(place / "system")) is None
     # Nor behind a link of one's own.
@@ -115,7 +118,7 @@ print(find_socket({"JUPYTER_RUNTIME_DIR": sys.argv[1]}, "/nowhere"))
 def test_a_user_trusts_root_and_itself_only(
     place: Path, listening: list[socket.socket], owner: int, found: bool
 ) -> None:
-    embedded = listen(place / EMBEDDED_NAME, listening)
+    embedded = listen(place / EMBEDDED, listening)
     os.chown(embedded, owner, owner)
     said = subprocess.run(
         [sys.executable, "-c", _ASK, str(place)], capture_output=True, text=True, check=True
@@ -144,4 +147,35 @@ def test_the_runtime_directory_is_jupyters_own(environ: dict[str, str]) -> None:
 
 def test_the_two_known_places() -> None:
     assert system_socket() == SYSTEM_SOCKET == "/run/jupyter-gpushare/node.sock"
-    assert embedded_socket("/run/me") == "/run/me/gpushare-node.sock"
+    assert embedded_socket("/run/me", "0a1b2c3d") == "/run/me/gpushare-node-0a1b2c3d.sock"
+
+
+def test_a_host_is_known_by_its_machines_id(tmp_path: Path) -> None:
+    one, other, empty = tmp_path / "one", tmp_path / "other", tmp_path / "empty"
+    one.write_text("0123456789abcdef0123456789abcdef\n")
+    other.write_text("0123456789abcdef0123456789abcde0\n")
+    empty.write_text("uninitialized\n")
+    known = host_id({}, str(one))
+    assert len(known) == 8
+    assert known == host_id({}, str(one)) != host_id({}, str(other))
+    assert "01234567" not in known, "it is not to be shown itself"
+    by_name = host_id({}, str(tmp_path / "none"))
+    assert by_name == host_id({}, str(empty)) == host_id({"JUPYTER_GPUSHARE_HOST": os.uname()[1]})
+    assert host_id({"JUPYTER_GPUSHARE_HOST": "here"}, str(one)) not in (known, by_name)
+
+
+def test_what_another_host_of_the_home_hosts_is_nothing_here(
+    place: Path, listening: list[socket.socket]
+) -> None:
+    """A batch job takes the variable of the terminal along that it was submitted in."""
+    theirs = embedded_socket(str(place), host_id({"JUPYTER_GPUSHARE_HOST": "other"}))
+    listen(Path(theirs), listening)
+    environ = {"JUPYTER_RUNTIME_DIR": str(place), "JUPYTER_GPUSHARE_SOCKET": theirs}
+    assert is_another_hosts(theirs, environ)
+    assert find_socket(environ, str(place / "system")) is None
+    ours = listen(place / EMBEDDED, listening)
+    assert find_socket(environ, str(place / "system")) == Found(ours, configured=False)
+    for path in (ours, str(place / "gpushare-node.sock"), "/srv/gpushare-node-12345678.sock"):
+        assert not is_another_hosts(path, environ)
+        told = {**environ, "JUPYTER_GPUSHARE_SOCKET": path}
+        assert find_socket(told, str(place / "system")) == Found(path, configured=True)

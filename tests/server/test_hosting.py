@@ -11,6 +11,8 @@ import pytest
 from support.jupyter import Home, Server, wait_for
 from support.node import NodeClient
 
+from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.embed import HostLock
 
@@ -68,6 +70,32 @@ def test_two_servers_one_host_and_take_over(home: Home) -> None:
         assert again["gpus"] == granted["gpus"]
         client.call(Method.RELEASE, lease=granted["lease"])
     assert held(other) == []
+
+
+def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home) -> None:
+    """A socket there is nobody's on the other host, and a ledger has one writer."""
+    folder = home.path / "data" / "gpushare"
+    old = Ledger.open(folder / "ledger.sqlite", history=1e6, wall=1.0)
+    old.close()
+    hosts = ("one", "other")
+    servers = [home.serve(environ=home.environ(JUPYTER_GPUSHARE_HOST=name)) for name in hosts]
+    leases = []
+    for server, name in zip(servers, hosts, strict=True):
+        server.wait_connected()
+        kernel = server.start_kernel()
+        assert "GPU-" in kernel.run(
+            "import os\n%gpushare request --gpus 2\nprint(os.environ['CUDA_VISIBLE_DEVICES'])"
+        )
+        (lease,) = held(server)
+        leases.append(lease)
+        known = host_id({"JUPYTER_GPUSHARE_HOST": name})
+        assert Path(embedded_socket(str(home.runtime), known)).exists()
+        assert (home.runtime / f"gpushare-node-{known}.lock").exists()
+        assert (folder / f"ledger-{known}.sqlite").exists()
+    assert len(set(leases)) == 2, "all GPUs of each host"
+    parents = {found.ppid() for found in home.node_managers()}
+    assert parents == {server.process.pid for server in servers}
+    assert not (folder / "ledger.sqlite").exists(), "the first one's now"
 
 
 def held(server: Server) -> list[str]:

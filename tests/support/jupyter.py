@@ -20,6 +20,8 @@ import httpx
 import psutil
 import websocket
 
+from jupyter_gpushare.protocol.address import embedded_socket, host_id
+
 T = TypeVar("T")
 
 TOKEN = "a-token-for-tests"
@@ -205,7 +207,7 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        return self.runtime / "gpushare-node.sock"
+        return Path(embedded_socket(str(self.runtime), host_id({})))
 
     def environ(self, **more: str) -> dict[str, str]:
         """Return the environment of a process of this person."""

@@ -104,7 +104,9 @@ class RunningNode:
         environ: Mapping[str, str] | None = None,
         shared: bool = False,
         ledger: Path | None = None,
+        nameless: bool = True,
     ) -> None:
+        self.nameless = nameless
         self.directory = directory
         self.simulate = simulate
         self.arguments = list(arguments)
@@ -131,7 +133,8 @@ class RunningNode:
         if self.simulate:
             line.append(f"--simulate={self.simulate}")
         if self.shared:
-            line.append("--shared")
+            # Tests know people by numbers that no user database has.
+            line += ["--shared", f"--NodeManagerApp.nameless_users={self.nameless}"]
         return line + self.arguments
 
     def launch(self, **extra_environ: str) -> subprocess.Popen[str]:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ...protocol.checkpoint import Outcome, Result, SeenGpu
+from ...protocol.hostmemory import Room
+from ...protocol.sizes import format_size
 from ..errors import GpuShareError
 from .base import ParkedDamaged, Parker, ParkingError
 from .bystanders import Bystanders, look, tasks_object, threads_object
@@ -26,6 +29,8 @@ from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost
 
 #: Bytes that a CUDA context takes where nobody measured: more than any seen so far.
 CONTEXT: Final = 1024**3
+#: Bytes of host memory that stay free beside what is parked, for this process to go on.
+SPARE: Final = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ class Ladder:
     ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
     ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,
     given the lease's GPUs and those that the driver sees. ``bystanders`` tells what else of the
-    user's may run meanwhile.
+    user's may run meanwhile. ``room`` looks how much host memory may be taken, and ``alone``
+    keeps others who would take it from the same place waiting.
     """
 
     def __init__(
@@ -55,6 +61,8 @@ class Ladder:
         say: Callable[[str], None],
         objection: Objects = lambda gpus, seen: None,
         bystanders: Callable[[], Bystanders] = look,
+        room: Callable[[], Room | None] = lambda: None,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._frameworks = frameworks
@@ -62,10 +70,14 @@ class Ladder:
         self._say = say
         self._objection = objection
         self._bystanders = bystanders
+        self._room = room
+        self._alone = alone
         self._clock = clock
         self._moved: list[Parker] = []  # whose tensors are in host memory
         self._checkpointed = False
         self._memory = 0  # bytes in host memory
+        #: Bytes for which there was no room in host memory when it was tried last.
+        self.lacking = 0
 
     @property
     def holds(self) -> bool:
@@ -81,15 +93,17 @@ class Ladder:
         """The highest rung this process could take now, and why no higher one."""
         driver = self._driver.probe()
         against = self._against(gpus, driver)
-        if against is None:
+        # Nothing smaller is known of before it is tried: the context alone takes so much.
+        crowded = self._crowded(self.lacking or CONTEXT)
+        if against is None and crowded is None:
             return Rung.DRIVER, ""
         frameworks = self._frameworks()
         hindrance = _hindrance(frameworks)
-        if not hindrance:
-            return Rung.STORAGE, against
-        if any(framework.parker is not None for framework in frameworks):
-            return Rung.TRIM, f"{hindrance} {against}"
-        return Rung.NONE, f"{hindrance} {against}"
+        why = " ".join(filter(None, (crowded, hindrance, against)))
+        if not hindrance and crowded is None:
+            return Rung.STORAGE, why
+        can_trim = any(framework.parker is not None for framework in frameworks)
+        return Rung.TRIM if can_trim else Rung.NONE, why
 
     def _against(self, gpus: Sequence[str], driver: Ability) -> str | None:
         """Why the driver's checkpoint is not tried."""
@@ -109,7 +123,12 @@ class Ladder:
         :class:`GpuShareError` where there is no budget. Raises
         :class:`CannotGive` when nothing frees enough; nothing is parked then.
         """
+        with self._alone():
+            return self._give(needs, plan, after)
+
+    def _give(self, needs: Sequence[Need], plan: Callable[[int], None], after: Rung) -> Given:
         began = self._clock()
+        self.lacking = 0
         why: list[str] = []
         if not self.holds:
             needs = self._after_trimming(needs)
@@ -149,6 +168,7 @@ class Ladder:
             if not amount or not _enough(needs, amount):
                 why.append("Moving its tensors to host memory would not free enough.")
                 return False
+            self._must_fit(amount)
             plan(amount)
             for parker in parkers:
                 try:
@@ -157,11 +177,29 @@ class Ladder:
                     if parker.is_parked:  # also one that broke off and could not go back
                         self._moved.append(parker)
                 self._memory += parked.bytes
+        except CannotGive:
+            raise  # the driver's copy would be larger still
         except GpuShareError as error:
             why.append(str(error))
             self._move_back()
             return False
         return True
+
+    def _must_fit(self, amount: int) -> None:
+        """Raises :class:`CannotGive` where host memory has no room for ``amount`` bytes more."""
+        if (crowded := self._crowded(amount)) is not None:
+            self.lacking = amount
+            raise CannotGive(crowded)
+
+    def _crowded(self, amount: int) -> str | None:
+        room = self._room()
+        if room is None or amount + SPARE <= room.memory:
+            return None
+        return (
+            f"Parking {format_size(amount)} needs {format_size(amount + SPARE)} of host memory, "
+            f"and {room.bound} leaves {format_size(room.memory)}: this kernel could be killed. "
+            "Free memory here, or have the limit raised."
+        )
 
     def _move_back(self) -> None:
         """Undo a parking that came half way."""
@@ -184,6 +222,7 @@ class Ladder:
             return None
         amount = sum(CONTEXT if need.used is None else need.used for need in needs)
         try:
+            self._must_fit(amount)
             plan(self._memory + amount)
         except GpuShareError as error:
             why.append(str(error))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from jupyter_gpushare.client.parking.base import (
     ResumeFailed,
 )
 from jupyter_gpushare.client.parking.bystanders import Bystanders
-from jupyter_gpushare.client.parking.ladder import CONTEXT, Framework, Ladder
+from jupyter_gpushare.client.parking.ladder import CONTEXT, SPARE, Framework, Ladder
+from jupyter_gpushare.client.parking.oneatatime import one_at_a_time
 from jupyter_gpushare.client.parking.rungs import (
     CannotGive,
     Movable,
@@ -30,6 +32,7 @@ from jupyter_gpushare.client.parking.rungs import (
     read_needs,
 )
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
+from jupyter_gpushare.protocol.hostmemory import Room
 
 GIB = 2**30
 
@@ -108,6 +111,7 @@ def ladder(
     driver: Driver | None = None,
     said: list[str] | None = None,
     present: Bystanders = Bystanders(),  # noqa: B008 - frozen
+    room: Callable[[], Room | None] = lambda: None,
 ) -> Ladder:
     frameworks = [Framework(f"f{n}", one) for n, one in enumerate(tensors)]
     say = [].append if said is None else said.append
@@ -116,6 +120,7 @@ def ladder(
         driver or Driver(),  # type: ignore[arg-type]
         say,
         bystanders=lambda: present,
+        room=room,
     )
 
 
@@ -297,6 +302,57 @@ def test_nothing_measured_is_taken_for_a_context() -> None:
     assert up.give(need(None, CONTEXT), no_plan).rung is Rung.STORAGE
     up = ladder(Tensors(GIB), driver=Driver(usable=True))
     assert up.give(need(None, CONTEXT - 1), no_plan).rung is Rung.DRIVER
+
+
+def test_what_does_not_fit_into_the_container_is_not_moved() -> None:
+    """It would be killed there, and lose what parking promised to keep."""
+    left = 4 * GIB + SPARE - 1
+    one, driver = Tensors(4 * GIB), Driver(usable=True)
+    up = ladder(one, driver=driver, room=lambda: Room(left, "the limit /box/memory.max"))
+    planned: list[int] = []
+    words = r"Parking 4 GiB needs 4.25 GiB .* the limit /box/memory.max leaves 4.25 GiB"
+    with pytest.raises(CannotGive, match=words):
+        up.give(need(5 * GIB, GIB), planned.append)
+    assert (one.log, driver.log, planned) == (["trim"], [], [])
+    assert up.lacking == 4 * GIB
+    rung, why = up.ability(["GPU-1"])
+    assert rung is Rung.TRIM
+    assert "/box/memory.max" in why
+    with pytest.raises(CannotGive, match="Parking 5 GiB"):
+        up.give(need(5 * GIB, 0), no_plan)
+    assert driver.log == []
+    left += GIB + 1
+    assert up.ability(["GPU-1"]) == (Rung.DRIVER, "")
+    assert up.give(need(5 * GIB, GIB), no_plan).rung is Rung.STORAGE
+    assert up.lacking == 0
+
+
+def test_what_tensors_took_of_the_room_is_not_counted_again() -> None:
+    rooms = iter([6 * GIB, 2 * GIB])
+    up = ladder(Tensors(5 * GIB), driver=Driver(usable=True), room=lambda: Room(next(rooms), "it"))
+    up.give(need(6 * GIB, GIB), no_plan)
+    assert up.give(need(GIB, 0), no_plan).memory == 6 * GIB, "the context is what moves now"
+
+
+def test_a_process_without_room_for_a_context_says_so_at_once() -> None:
+    up = ladder(None, driver=Driver(usable=True), room=lambda: Room(GIB, "the host's memory"))
+    rung, why = up.ability(["GPU-1"])
+    assert rung is Rung.NONE
+    assert why.startswith("Parking 1 GiB needs 1.25 GiB of host memory, and the host's memory")
+
+
+def test_kernels_of_one_user_park_one_after_the_other(tmp_path: Path) -> None:
+    """Each looks how much room there is, and two may look at the same."""
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    ticks = iter(range(10))
+    with (
+        one_at_a_time(environ),
+        pytest.raises(CannotGive, match="Another of your kernels"),
+        one_at_a_time(environ, within=2, clock=lambda: next(ticks)),
+    ):
+        raise AssertionError("two at once")
+    with one_at_a_time(environ):
+        pass
 
 
 def test_it_says_what_it_could_do() -> None:

@@ -1,0 +1,50 @@
+"""One kernel of a user parks at a time: each looks for room in memory that they may share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from ...protocol.privateplace import UnsafePlace, private_file
+from .rungs import CannotGive
+
+_LOOK: Final = 0.05  # seconds between two looks at the lock
+
+
+@contextmanager
+def one_at_a_time(
+    environ: Mapping[str, str],
+    within: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Raises :class:`CannotGive` when another one takes longer than ``within`` seconds.
+
+    Linux opens the lock when the process ends. Where there is no place for it, there is none.
+    """
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(private_file(environ, "parking.lock"), flags, 0o600)
+    except (UnsafePlace, OSError):
+        yield
+        return
+    try:
+        until = clock() + within
+        while not _locked(lock):
+            if clock() >= until:
+                raise CannotGive("Another of your kernels is parking, and takes long.")
+            time.sleep(_LOOK)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

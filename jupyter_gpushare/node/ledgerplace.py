@@ -1,0 +1,149 @@
+"""Where a node manager keeps its ledger when nobody says: on this host's own disk, by host.
+
+A home directory may be shared by hosts. Each has GPUs and a ledger of its own, and SQLite's log
+(WAL) needs memory that all its processes share: on a network file system it is lost or torn.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ..protocol.privateplace import UnsafePlace, make_private
+from .ledger import LedgerError, LedgerInUse, locked
+
+# fmt: off
+_NETWORK: Final = frozenset({
+    "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+})
+# fmt: on
+#: What FUSE serves from this host's own disk.
+_LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs"})
+
+
+#: Where else it may lie; what is in /tmp may be gone after a boot.
+SPARE: Final = (Path("/var/tmp"), Path("/tmp"))
+
+
+class NoLocalDisk(LedgerError):
+    """Every place for the ledger is on a network file system, or is not ours."""
+
+
+def mounts() -> str:
+    """What is mounted, as :func:`file_system` reads it."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def file_system(path: Path, mountinfo: str) -> str:
+    """The kind of file system that ``path``, or what there is of it, lies on; empty: unknown."""
+    real, kind, longest = os.path.realpath(path), "", -1
+    for line in mountinfo.splitlines():
+        left, _dash, right = line.partition(" - ")
+        fields, about = left.split(), right.split()
+        if len(fields) < 5 or not about:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        # Of two at the same place the later one hides the other.
+        if len(point) >= longest and Path(real).is_relative_to(point):
+            kind, longest = about[0], len(point)
+    return kind
+
+
+def is_network(kind: str) -> bool:
+    """Whether other hosts may have the same files."""
+    return (kind in _NETWORK or kind.startswith("fuse.")) and kind not in _LOCAL_FUSE
+
+
+def places(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Iterator[Path]:
+    """Where the ledger of ``host`` may be, the best first. ``data``: Jupyter's data directory."""
+    own = f"jupyter-gpushare-{os.getuid()}"
+    for folder in (data / "gpushare", *(one / own for one in spare)):
+        if not is_network(file_system(folder, mountinfo)):
+            yield folder / f"ledger-{host}.sqlite"
+
+
+def choose(
+    data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE
+) -> tuple[Path, str | None]:
+    """The ledger's path, and a sentence for people where that is not in ``data``.
+
+    Raises :class:`NoLocalDisk`.
+    """
+    kind = file_system(data, mountinfo)
+    home = f"{data} is on a network file system ({kind}), where SQLite cannot keep a ledger"
+    reasons = []
+    for path in places(data, host, mountinfo, spare):
+        if path.is_relative_to(data):
+            return path, None
+        try:
+            make_private(str(path.parent))
+        except UnsafePlace as error:
+            reasons.append(str(error))
+        except OSError as error:
+            reasons.append(f"{path.parent}: {error.strerror}")
+        else:
+            return path, f"{home}: this host's is {path}. Set a ledger path for another place."
+    raise NoLocalDisk(
+        f"{home}, and there is no other place ({'; '.join(reasons) or 'no local disk'}). Set "
+        "a path on a local disk: c.GpuShareExtension.ledger, or --ledger."
+    )
+
+
+def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
+    """Move the ledger that an earlier release kept at ``old``, for any host; say so.
+
+    One in use is left alone: it is another host's, unless somebody listens at ``its_socket``
+    here. Raises :class:`LedgerInUse` then, as this host's GPUs have an owner.
+    """
+    if _answers(its_socket):
+        raise LedgerInUse(
+            f"A node manager of an earlier release serves you at {its_socket}. Restart the Jupyter "
+            "server that hosts it, and its kernels; then this one takes over."
+        )
+    if new.exists() or not old.exists() or old.stat().st_uid != os.getuid():
+        return None
+    try:
+        with locked(old):
+            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The ledger itself last: should we die in between, we begin again.
+            for suffix in (".key", ".sqlite-wal", ".sqlite"):
+                if (part := old.with_suffix(suffix)).exists():
+                    _move(part, new.with_suffix(suffix))
+            old.with_suffix(".sqlite-shm").unlink(missing_ok=True)
+    except LedgerInUse:
+        return None
+    return f"The ledger {old} is this host's now: {new}. Other hosts of this home start their own."
+
+
+def _move(old: Path, new: Path) -> None:
+    try:
+        old.rename(new)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        draft = new.with_name(f"{new.name}.moving")
+        draft.touch(mode=0o600)
+        with old.open("rb") as source, draft.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        draft.replace(new)
+        old.unlink()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asks:
+        asks.settimeout(1.0)
+        try:
+            asks.connect(str(path))
+        except OSError:
+            return False  # nobody, or on another host
+    return True
