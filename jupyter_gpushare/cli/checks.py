@@ -369,7 +369,7 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
             warning(
                 "versions",
                 f"The node manager is {node['version']}, this package {__version__}; they speak"
-                f" protocol {hello.get('protocol')}.",
+                f" protocol {hello.get('protocol')}.{_lacks(hello)}",
                 "Restart whichever is older after upgrading it.",
             ),
             None,
@@ -393,6 +393,14 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
                 " lease or beyond their limit."
             )
             yield warning("GPU", text, "jupyter gpushare status shows them."), None
+
+
+def _lacks(hello: Mapping[str, Any]) -> str:
+    from ..protocol.messages import FEATURES
+
+    known = hello.get("features", FEATURES)  # one that says none is older than the list
+    lacks = [name for name in FEATURES if name not in known]
+    return f" It does not know {', '.join(lacks)}." if lacks else ""
 
 
 def _quota(status: Mapping[str, Any]) -> Check:

@@ -50,6 +50,7 @@ from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.messages import (
+    FEATURES,
     PAGES,
     PROTOCOL,
     Call,
@@ -295,6 +296,7 @@ class Service:
                 "admin": who.admin,
                 "quota": quota_document(self._manager.state, who.environment, self._manager.config),
                 "heartbeat_interval": self._heartbeat_interval,
+                "features": FEATURES,
             },
         )
 

@@ -1,8 +1,8 @@
 """What has happened. Facts in the past tense, the only thing that changes the state.
 
 ``DURABLE`` events are on disk before anybody is answered; the others are
-measurements that a restarted node manager makes again. ``VERSION`` goes into
-the ledger with each record.
+measurements that a restarted node manager makes again. What is added to the durable
+ones says with which version it came (:mod:`.versions`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from .model import (
     Task,
 )
 from .sharing import Figures, Share, TurnEnd, TurnPhase
-
-VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

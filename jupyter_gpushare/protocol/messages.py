@@ -90,6 +90,12 @@ class Notice(Enum):
     OVER_LIMIT = "over_limit"
 
 
+#: What this release understands, as ``hello`` says it: calls, and what clients are told unasked.
+FEATURES: Final = (
+    *(method.value for method in Method),
+    *(f"notice:{notice.value}" for notice in Notice),
+)
+
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
 RUNGS: Final = ("release", "trim", "temporary", "storage", "driver", "none")
 #: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.
