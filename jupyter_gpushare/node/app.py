@@ -694,8 +694,9 @@ class NodeManagerApp(JupyterApp):
         )
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
-            self.log.warning(ledger.notice)
+            self.log.error(ledger.notice)
         check_directory(ledger_path.parent)
+        is_first = not _key_file(ledger_path).exists()
         policy = Policy(parent=self)
         whole = open_inventory(self.simulate or None, now=clock.boot)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
@@ -712,6 +713,7 @@ class NodeManagerApp(JupyterApp):
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,
+            is_first=is_first,
             log=self.log,
         )
         manager.listeners.append(EventLog(self.log).heard)
@@ -974,9 +976,13 @@ def _raise_file_limit() -> None:
             return
 
 
+def _key_file(ledger: Path) -> Path:
+    return ledger.with_suffix(".key")
+
+
 def _key(ledger: Path) -> bytes:
-    """The key from which leases' secrets are derived; kept beside the ledger."""
-    path = ledger.with_suffix(".key")
+    """The key from which leases' secrets and vouchers are derived; kept beside the ledger."""
+    path = _key_file(ledger)
     with contextlib.suppress(FileNotFoundError):
         with path.open("rb") as file:
             there = os.fstat(file.fileno())

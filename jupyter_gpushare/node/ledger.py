@@ -352,8 +352,8 @@ class Ledger(Reads):
                 ledger._start(wall)
                 ledger.notice = (
                     f"The ledger {path} could not be read ({corrupt}). It was set aside as"
-                    f" {aside} and a new, empty one was started: quotas, leases and history"
-                    " recorded before are not known any more."
+                    f" {aside} and a new, empty one was started: quotas set by command and history"
+                    " are not known any more, and leases until those who hold them present them."
                 )
         except _Corrupt as corrupt:
             ledger.close()

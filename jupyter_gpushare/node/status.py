@@ -13,7 +13,7 @@ from typing import Any
 
 from ..policy import core, elastic, parking, watchdog
 from ..policy.config import PolicyConfig
-from ..policy.explain import budget_when
+from ..policy.explain import budget_when, rebuilding_text
 from ..policy.model import (
     Activity,
     BudgetLevel,
@@ -132,6 +132,10 @@ def display_state(state: State, lease: Lease) -> DisplayState:
     return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
 
 
+def _rebuilding(state: State) -> str | None:
+    return None if state.rebuild is None else rebuilding_text()
+
+
 def status_document(
     state: State,
     viewer: Viewer,
@@ -158,7 +162,7 @@ def status_document(
             "name": facts.name,
             "version": facts.version,
             "simulated": facts.simulated,
-            "problem": state.problem or facts.problem,
+            "problem": state.problem or _rebuilding(state) or facts.problem,
             "quotas_as_of": facts.quotas_as_of,
             # Whether a server or a task of the viewer's talks to this node now.
             "connected": any(viewer.is_mine(name) for name in connected),

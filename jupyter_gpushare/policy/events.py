@@ -213,6 +213,34 @@ class MemberLeft(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildBegun(Event):
+    """The ledger is new, and may lack leases that are held: they may be presented ``until`` then.
+
+    Meanwhile nothing is granted, and the audit acts against nobody.
+    """
+
+    SINCE: ClassVar[int] = 2
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRebuilt(Event):
+    """Who holds a lease that the ledger did not know presented it; its history begins anew."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildEnded(Event):
+    """Whoever holds a lease has had time to present it; so many did."""
+
+    SINCE: ClassVar[int] = 2
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatSeen(Event):
     """A sign of life."""
 
@@ -639,6 +667,9 @@ EVENTS: Final[dict[str, type[Event]]] = {
         LeaseGranted,
         MemberJoined,
         MemberLeft,
+        RebuildBegun,
+        LeaseRebuilt,
+        RebuildEnded,
         HeartbeatSeen,
         HeartbeatLost,
         DeadlinesExtended,
