@@ -201,7 +201,11 @@ class Policy(Configurable):
         15.0, min=0.1, help="Seconds without a sign of life after which a task is stalled."
     ).tag(config=True)
     restart_grace = Finite(
-        30.0, min=0.0, help="Seconds for clients to come back after the node manager restarted."
+        30.0,
+        min=0.0,
+        help="""Seconds for clients to come back after the node manager restarted, and to present
+        their leases where its ledger was lost; meanwhile nothing is granted there, and the audit
+        acts against nobody.""",
     ).tag(config=True)
     stalled_action = Enum(
         ("wait", "interrupt", "kill"),
@@ -910,6 +914,8 @@ async def _how_it_is(manager: Manager) -> str:
     state = manager.state
     if state.problem is not None:
         return f"Grants nothing now: {state.problem}"
+    if state.rebuild is not None:
+        return "Grants nothing now: the ledger is new, and leases of before may be presented"
     if manager.readings.problem is not None:
         return f"Cannot measure the GPUs: {manager.readings.problem}"
     waiting = sum(lease.phase is LeasePhase.QUEUED for lease in state.leases.values())

@@ -270,7 +270,8 @@ def reason_of(refusal: RefusalReason) -> Reason:
 def voucher(state: State, lease: Lease, key: bytes) -> dict[str, str]:
     """What a lease's holder keeps in case the ledger is lost, of a lease as it is now."""
     current = voucher_of(state, lease)
-    return {} if current is None else {"voucher": vouchers.sign(key, current)}
+    signed = "" if current is None else vouchers.sign(key, current)
+    return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
 
 
 def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def sign(key: bytes, voucher: Voucher) -> str:
     """The voucher for its holder."""
     plain = msgspec.to_builtins(voucher)
     version = versions.settle(voucher, plain)
-    body = json.dumps([version, plain], separators=(",", ":"), ensure_ascii=False)
-    text = base64.urlsafe_b64encode(body.encode("utf-8", "surrogatepass"))
+    body = json.dumps([version, plain], separators=(",", ":"))
+    text = base64.urlsafe_b64encode(body.encode())
     return f"{_mac(key, text)}.{text.decode()}"
 
 

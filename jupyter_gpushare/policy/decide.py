@@ -357,6 +357,13 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     return Grant(lease.id)
 
 
+def _present(draft: Draft, command: cmd.Present) -> Decision:
+    name = command.voucher.lease
+    if name in draft.state.leases:  # another process of the task was first
+        return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
+    return rebuild.present(draft, command)
+
+
 def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
     lease = _own_lease(draft, command.lease, command.environment, command.process)
     if lease is None:
@@ -788,7 +795,7 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Introduce: quota_commands.introduce,
     cmd.RequestLease: _request,
     cmd.Attach: _attach,
-    cmd.Present: rebuild.present,
+    cmd.Present: _present,
     cmd.Heartbeat: _heartbeat,
     cmd.SetActivity: _set_activity,
     cmd.PlanParking: _plan_parking,

@@ -9,6 +9,7 @@ What ended before the ledger was lost cannot be known: see :class:`~.model.Vouch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from . import commands as cmd
 from . import events as ev
@@ -28,6 +29,9 @@ from .model import (
 )
 from .state import Lease, State
 
+#: So many processes of a lease may present it, and its task itself; others join it then.
+MOST_MEMBERS: Final = 64
+
 
 def voucher_of(state: State, lease: Lease) -> Voucher | None:
     """What to sign for a lease that is held or parked; ``None``: others are asked for again."""
@@ -42,7 +46,7 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
         environment=lease.environment,
         task=lease.task,
         request=lease.request,
-        members=tuple(sorted(lease.members)),
+        members=tuple(sorted(lease.members))[:MOST_MEMBERS],
         phase=lease.phase,
         allocations=lease.allocations if keeps else (),
         parked=parked,
