@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 #: The release that brought each version of the durable events, version 1 first. Append only.
 RELEASES: Final = ("0.1.0.dev0", "0.1.0")
@@ -39,11 +39,26 @@ def declared(kind: type, word: str | None = None) -> int:
     return known if isinstance(known, int) else known.get(word or "", 1)
 
 
+@cache
+def _newest(kind: Any) -> int:
+    """The version of the newest thing that a value of this type may hold."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return max(declared(kind, word.name) for word in kind)
+    if not is_dataclass(kind):
+        return max((_newest(part) for part in get_args(kind)), default=1)
+    plain: Any = kind
+    hints = get_type_hints(plain)
+    parts = [max(version, _newest(hints[name])) for name, version, _default in _fields(plain)]
+    return max([declared(plain), *parts])
+
+
 def settle(value: object, plain: Any) -> int:
     """The version that a reader of ``value`` must know.
 
     Takes out of ``plain``, the same as JSON data, what older readers need not be told.
     """
+    if not isinstance(value, tuple) and _newest(type(value)) == 1:
+        return 1  # quickly: records are written by the thousand
     if isinstance(value, tuple):
         return max(map(settle, value, plain), default=1)
     if isinstance(value, Enum):

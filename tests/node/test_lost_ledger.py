@@ -29,17 +29,24 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 PEOPLE = ("alice", "bob", "carol", "root")
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
-    "c.Policy.heartbeat_interval = 0.2\nc.Policy.heartbeat_timeout = 1.0\n"
-    "c.Policy.restart_grace = {grace}\n"
+    "c.Policy.heartbeat_interval = 0.2\n"
 )
+#: Longer than a test, and as short as a busy machine allows.
+LONG = CONFIG + "c.Policy.restart_grace = 120.0\nc.Policy.heartbeat_timeout = 60.0\n"
+SHORT = CONFIG + "c.Policy.restart_grace = 3.0\nc.Policy.heartbeat_timeout = 3.0\n"
 KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.2\n'
-LONG = 60.0  # seconds for presenting: longer than a test
 
 
-def node_with(directory: Path, grace: float, config: str = "", **more: Any) -> RunningNode:
-    text = CONFIG.format(grace=grace) + config
+def node_with(directory: Path, config: str = LONG, **more: Any) -> RunningNode:
     people = [token_file(directory, *PEOPLE)]
-    return RunningNode(directory, config=text, arguments=people, **more)
+    return RunningNode(directory, config=config, arguments=people, **more)
+
+
+def let_the_time_pass(node: RunningNode, config: str = SHORT) -> None:
+    """Start it again with less time for presenting; it begins anew then."""
+    node.terminate()
+    node.config.write_text(config)
+    node.start()
 
 
 def damage(node: RunningNode) -> None:
@@ -81,7 +88,7 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
     first, second = (nvml_world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(2))
     environ = nvml_world.environ()
     with (
-        node_with(tmp_path, LONG, KILLS, simulate="", environ=environ) as node,
+        node_with(tmp_path, LONG + KILLS, simulate="", environ=environ) as node,
         Puppet() as a,
         Puppet() as another,
         Puppet() as thief,
@@ -123,9 +130,7 @@ def test_work_goes_on_and_only_who_has_no_lease_is_killed(
         assert (shown["environment"], shown["phase"], shown["name"]) == ("alice", "held", "test")
 
         # Only now the time for it passes quickly.
-        node.terminate()
-        node.config.write_text(CONFIG.format(grace=0.5) + KILLS)
-        node.start()
+        let_the_time_pass(node, SHORT + KILLS)
         assert thief.process.wait(20) == -signal.SIGKILL
         nvml_world.remove_process(free, thief.pid)
         until(lambda: unleased(node, free) == 0, "what it had is free")
@@ -149,7 +154,7 @@ def now(node: RunningNode) -> float:
 
 def test_of_two_who_present_the_same_memory_one_has_it(tmp_path: Path) -> None:
     with (
-        node_with(tmp_path, LONG, simulate="1x24GiB") as node,
+        node_with(tmp_path, simulate="1x24GiB") as node,
         Puppet() as a,
         Puppet() as b,
     ):
@@ -170,7 +175,7 @@ def test_of_two_who_present_the_same_memory_one_has_it(tmp_path: Path) -> None:
 def test_a_restart_meanwhile_forgets_nothing_and_a_later_one_takes_no_vouchers(
     tmp_path: Path,
 ) -> None:
-    with node_with(tmp_path, LONG, simulate="2x24GiB") as node, Puppet() as a, Puppet() as b:
+    with node_with(tmp_path, simulate="2x24GiB") as node, Puppet() as a, Puppet() as b:
         hers = a.client(node.socket, "alice").request()
         his = b.client(node.socket, "bob").request()
         damage(node)
@@ -179,9 +184,7 @@ def test_a_restart_meanwhile_forgets_nothing_and_a_later_one_takes_no_vouchers(
         assert [one["id"] for one in status_of(node)["leases"]] == [hers["lease"]]
         # A retry, of which the answer was lost.
         assert present(a.client(node.socket, "alice"), hers)["state"] == "held"
-        node.terminate()
-        node.config.write_text(CONFIG.format(grace=0.0))
-        node.start()
+        let_the_time_pass(node)
         until(lambda: status_of(node)["node"]["problem"] is None, "leases had time")
         assert "no such lease" in refused(b.client(node.socket, "bob"), his)
         node.restart()
@@ -189,7 +192,7 @@ def test_a_restart_meanwhile_forgets_nothing_and_a_later_one_takes_no_vouchers(
 
 
 def test_a_parked_lease_is_had_back_parked(tmp_path: Path) -> None:
-    with node_with(tmp_path, 1.0, simulate="1x24GiB") as node, Puppet() as a:
+    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
         alice = a.client(node.socket, "alice")
         granted = alice.request()
         alice.call(Method.ACTIVITY, lease=granted["lease"], state="idle")
@@ -203,12 +206,17 @@ def test_a_parked_lease_is_had_back_parked(tmp_path: Path) -> None:
         assert (shown["rung"], shown["parked_memory"]) == ("storage", 5 * GIB)
         (gpu,) = status_of(node)["gpus"]
         assert gpu["reserved"] < GIB, "only what it may have left there"
-        resumed = alice.wait(alice.send(Method.RESUME, lease=granted["lease"]))
-        assert resumed["gpus"] == granted["gpus"]
+        let_the_time_pass(node)
+        alice = a.client(node.socket, "alice")
+        resumes = alice.send(Method.RESUME, lease=granted["lease"])
+        while not alice.answered(resumes):
+            alice.call(Method.HEARTBEAT, lease=granted["lease"])
+            alice.pump(0.1)
+        assert alice.wait(resumes)["gpus"] == granted["gpus"]
 
 
 def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
-    with node_with(tmp_path, LONG, simulate="1x24GiB") as node:
+    with node_with(tmp_path, simulate="1x24GiB") as node:
         lost = threading.Event()
         session = Session(
             str(node.socket), lambda: "alice", 5.0, on_lost=lambda lease, message: lost.set()
@@ -245,7 +253,7 @@ OLDER = (
 def test_an_older_release_refuses_what_it_cannot_read_and_a_newer_one_goes_on(
     tmp_path: Path,
 ) -> None:
-    with node_with(tmp_path, LONG, simulate="1x24GiB") as node, Puppet() as a:
+    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
         granted = a.client(node.socket, "alice").request()
         damage(node)
         present(a.client(node.socket, "alice"), granted)
