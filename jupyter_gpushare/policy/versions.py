@@ -46,27 +46,26 @@ def _newest(kind: Any) -> int:
         return max(declared(kind, word.name) for word in kind)
     if not is_dataclass(kind):
         return max((_newest(part) for part in get_args(kind)), default=1)
-    plain: Any = kind
-    hints = get_type_hints(plain)
-    parts = [max(version, _newest(hints[name])) for name, version, _default in _fields(plain)]
-    return max([declared(plain), *parts])
+    whole: Any = kind
+    hints = get_type_hints(whole)
+    parts = (max(version, _newest(hints[name])) for name, version, _default in _fields(whole))
+    return max((declared(whole), *parts))
 
 
-def settle(value: object, plain: Any) -> int:
+def settle(value: Any, plain: Any) -> int:
     """The version that a reader of ``value`` must know.
 
     Takes out of ``plain``, the same as JSON data, what older readers need not be told.
     """
-    if not isinstance(value, tuple) and _newest(type(value)) == 1:
-        return 1  # quickly: records are written by the thousand
     if isinstance(value, tuple):
         return max(map(settle, value, plain), default=1)
+    kind: Any = type(value)
+    if _newest(kind) == 1:
+        return 1  # quickly: records are written by the thousand
     if isinstance(value, Enum):
-        return declared(type(value), value.name)
-    if not is_dataclass(value) or isinstance(value, type):
-        return 1
-    newest = declared(type(value))
-    for name, version, default in _fields(type(value)):
+        return declared(kind, value.name)
+    newest = declared(kind)
+    for name, version, default in _fields(kind):
         part = getattr(value, name)
         if version > 1 and part == default:
             del plain[name]
