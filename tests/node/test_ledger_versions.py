@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from jupyter_gpushare.node import ledger as ledger_module
 from jupyter_gpushare.node.codec import from_record, to_record
 from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, Record
+from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.policy.versions import RELEASES
 
 BEYOND = len(RELEASES) + 1
@@ -64,6 +67,30 @@ def test_what_is_only_history_keeps_no_older_release_out(
     ledger = open_ledger(newer)
     assert len(ledger.load()[0]) == 1
     ledger.close()
+
+
+def test_a_ledger_of_an_earlier_release_is_read_and_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(Path(__file__).with_name("ledger_before.sql").read_text())
+    connection.close()
+
+    ledger = open_ledger(path)
+    assert ledger.notice is None
+    snapshot, after = ledger.load()
+    state = State()
+    for one in (*snapshot, *after):
+        state = core.evolve(state, from_record(one))
+    core.check(state)
+    assert dict(state.quotas.overrides) == {EnvironmentName("bob"): Quota(1)}
+    assert len(state.gpus) == 1
+    assert not state.leases
+    assert {one.kind for one in after} > {"LeaseParked", "ResumeQueued", "LeaseEnded"}
+    ledger.write_snapshot([to_record(event, 1.8e9) for event in core.summarise(state)])
+    ledger.close()
+    again = open_ledger(path)
+    assert len(again.load()[0]) > 3
+    again.close()
 
 
 def stored(**changes: Any) -> Record:
