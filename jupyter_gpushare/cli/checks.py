@@ -369,7 +369,7 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
             warning(
                 "versions",
                 f"The node manager is {node['version']}, this package {__version__}; they speak"
-                f" protocol {hello.get('protocol')}.",
+                f" protocol {hello.get('protocol')}.{_lacks(hello)}",
                 "Restart whichever is older after upgrading it.",
             ),
             None,
@@ -393,6 +393,14 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
                 " lease or beyond their limit."
             )
             yield warning("GPU", text, "jupyter gpushare status shows them."), None
+
+
+def _lacks(hello: Mapping[str, Any]) -> str:
+    from ..protocol.messages import FEATURES
+
+    known = hello.get("features", FEATURES)  # one that says none is older than the list
+    lacks = [name for name in FEATURES if name not in known]
+    return f" It does not know {', '.join(lacks)}." if lacks else ""
 
 
 def _quota(status: Mapping[str, Any]) -> Check:
@@ -538,7 +546,20 @@ def ledger_in_use(node: Mapping[str, Any]) -> Check:
         return ok("ledger", f"{ledger}, the node manager's (from here: {error.strerror})")
     if disk.f_bavail * disk.f_frsize < 2**20:
         return problem("ledger", f"The disk of {ledger.parent} is full.", "Free some space.")
-    return ok("ledger", f"{ledger}, the node manager's")
+    return _set_aside(ledger) or ok("ledger", f"{ledger}, the node manager's")
+
+
+def _set_aside(ledger: Path) -> Check | None:
+    """Whether a damaged ledger lies beside this one, as far as we may look."""
+    found = sorted(ledger.parent.glob(f"{ledger.name}.corrupt-*"))
+    if not found:
+        return None
+    return warning(
+        "ledger",
+        f"{ledger} began anew: the one before was damaged and lies beside it as {found[0].name}."
+        " Quotas set by command and the history of before are not in the new one.",
+        "See whether the disk is well, set those quotas again, and move that file away.",
+    )
 
 
 def ledger_place(ledger: Path) -> Check:
@@ -555,7 +576,7 @@ def ledger_place(ledger: Path) -> Check:
         return problem("ledger", f"{target} cannot be written by you.", fix)
     if disk.f_bavail * disk.f_frsize < 2**20:
         return problem("ledger", f"The disk of {folder} is full.", "Free some space.")
-    return ok("ledger", f"{ledger} can be written")
+    return _set_aside(ledger) or ok("ledger", f"{ledger} can be written")
 
 
 # -- the environment -------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Node:
     def __init__(self, path: str, token: str | None) -> None:
         """Raises `NodeSilent` and `NodeRefused`."""
         self.path = path
+        self.hello: dict[str, Any] = {}
         self._protocol = ClientConnection()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -84,6 +85,13 @@ class Node:
 
         Raises `NodeRefused` and `NodeSilent`.
         """
+        features = self.hello.get("features")
+        if features is not None and method.value not in features:
+            raise NodeRefused(
+                f"The node manager ({self.hello['node']['version']}) is older than this release"
+                f" ({__version__}) and does not know {method.value}. Upgrade and restart it.",
+                "unsupported_protocol",
+            )
         call_id = self.send(method, **params)
         deadline = time.monotonic() + patience
         while True:

@@ -178,6 +178,7 @@ class Session:
         self._lock = threading.Lock()
         self._link = Link.DOWN
         self._secrets: dict[str, str] = {}
+        self._vouchers: dict[str, str] = {}  # what is shown to a node manager that lost its ledger
         self._news: dict[str, _QueueNews] = {}
         self._activity: dict[str, str] = {}
         self._told_activity: dict[str, str] = {}
@@ -384,6 +385,7 @@ class Session:
         """No more signs of life for ``lease``."""
         with self._lock:
             self._secrets.pop(lease, None)
+            self._vouchers.pop(lease, None)
             self._activity.pop(lease, None)
             self._told_activity.pop(lease, None)
 
@@ -539,9 +541,10 @@ class Session:
 
     def _come_back(self) -> None:
         with self._lock:
-            held = dict(self._secrets)
+            held, vouchers = dict(self._secrets), dict(self._vouchers)
         for lease, secret in held.items():
-            self._transmit(_Waiting(Method.ATTACH, {"lease": lease, "secret": secret}, False))
+            shown = {"lease": lease, "secret": secret, "voucher": vouchers.get(lease)}
+            self._transmit(_Waiting(Method.ATTACH, shown, False))
 
     def _sleep(self, seconds: float) -> bool:
         """True when closed meanwhile. Whoever waits for an answer shortens it."""
@@ -684,7 +687,16 @@ class Session:
                 lease, secret = message.result.get("lease"), message.result.get("secret")
                 if isinstance(lease, str) and isinstance(secret, str):
                     self.hold(lease, secret)
+            if isinstance(message.result, dict):
+                self._keep_voucher({**waiting.params, **message.result})
         waiting.done.set()
+
+    def _keep_voucher(self, said: Mapping[str, Any]) -> None:
+        """The newest one of a lease says how it is now."""
+        lease, voucher = said.get("lease"), said.get("voucher")
+        if isinstance(lease, str) and isinstance(voucher, str):
+            with self._lock:
+                self._vouchers[lease] = voucher
 
     def _check_lost(self, waiting: _Waiting, error: RemoteError) -> None:
         """A sign of life for a lease that has ended."""
@@ -709,6 +721,8 @@ class Session:
                     news.lease = lease
             if news is not None:
                 news.put(params)
+        elif message.notice is Notice.GRANTED:
+            self._keep_voucher(params)
         elif message.notice is Notice.REVOKED:
             lease = str(params.get("lease"))
             with self._lock:

@@ -208,7 +208,11 @@ class Policy(Configurable):
         15.0, min=0.1, help="Seconds without a sign of life after which a task is stalled."
     ).tag(config=True)
     restart_grace = Finite(
-        30.0, min=0.0, help="Seconds for clients to come back after the node manager restarted."
+        30.0,
+        min=0.0,
+        help="""Seconds for clients to come back after the node manager restarted, and to present
+        their leases where its ledger was lost; meanwhile nothing is granted there, and the audit
+        acts against nobody.""",
     ).tag(config=True)
     stalled_action = Enum(
         ("wait", "interrupt", "kill"),
@@ -758,8 +762,9 @@ class NodeManagerApp(JupyterApp):
         ledger_path = Path(self.ledger) if self.ledger else self._own_ledger()
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
-            self.log.warning(ledger.notice)
+            self.log.error(ledger.notice)
         check_directory(ledger_path.parent)
+        is_first = not _key_file(ledger_path).exists()
         policy = Policy(parent=self)
         whole = open_inventory(self.simulate or None, now=clock.boot)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
@@ -778,6 +783,7 @@ class NodeManagerApp(JupyterApp):
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,
+            is_first=is_first,
             log=self.log,
         )
         manager.listeners.append(EventLog(self.log).heard)
@@ -998,6 +1004,8 @@ async def _how_it_is(manager: Manager) -> str:
     state = manager.state
     if state.problem is not None:
         return f"Grants nothing now: {state.problem}"
+    if state.rebuild is not None:
+        return "Grants nothing now: the ledger is new, and leases of before may be presented"
     if manager.readings.problem is not None:
         return f"Cannot measure the GPUs: {manager.readings.problem}"
     waiting = sum(lease.phase is LeasePhase.QUEUED for lease in state.leases.values())
@@ -1069,9 +1077,13 @@ def _hub_people(ledger: Path) -> Path:
     return ledger.with_suffix(".hub-people.json")
 
 
+def _key_file(ledger: Path) -> Path:
+    return ledger.with_suffix(".key")
+
+
 def _key(ledger: Path) -> bytes:
-    """The key from which leases' secrets are derived; kept beside the ledger."""
-    path = ledger.with_suffix(".key")
+    """The key from which leases' secrets and vouchers are derived; kept beside the ledger."""
+    path = _key_file(ledger)
     with contextlib.suppress(FileNotFoundError):
         with path.open("rb") as file:
             there = os.fstat(file.fileno())

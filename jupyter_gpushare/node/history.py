@@ -103,6 +103,9 @@ WORDS: Final = {
     "LeaseGranted": "got a GPU",
     "MemberJoined": "process joined",
     "MemberLeft": "process ended",
+    "RebuildBegun": "ledger lost",
+    "LeaseRebuilt": "lease presented again",
+    "RebuildEnded": "leases were presented again",
     "ActivityChanged": "computes or is idle",
     "LeasePinned": "kept a GPU while idle",
     "LeaseKept": "could not give the GPU back",
@@ -147,6 +150,9 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "LeaseGranted": _granted,
     "MemberJoined": lambda d: f"process {d['process']['pid']} joined",
     "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
+    "RebuildBegun": lambda d: "the ledger is new: leases of before may be presented again",
+    "LeaseRebuilt": lambda d: "presented a lease of before, and has it again",
+    "RebuildEnded": lambda d: f"leases presented again: {d['leases']}",
     "ActivityChanged": lambda d: f"is {d['activity']}",
     "LimitTold": lambda d: (
         "may use " + ", ".join(f"{size(part['memory'])} of {part['gpu']}" for part in d["gpus"])

@@ -1,8 +1,9 @@
 """The ledger: the durable record of quotas, leases and every event. SQLite, one writer.
 
 It knows nothing of policy: a record has a kind, two times, whom it concerns,
-and JSON. :meth:`Ledger.append` returns when the records are on the disk
-(write-ahead log, ``synchronous=FULL``), all of them or none.
+and JSON, with a version that says which releases can read it. :meth:`Ledger.append`
+returns when the records are on the disk (write-ahead log, ``synchronous=FULL``),
+all of them or none.
 
 Every method blocks: call them from one executor thread, never from an event
 loop. A failed append changes nothing and the next one may succeed, so a full
@@ -27,6 +28,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from .._version import __version__
+from ..policy.versions import RELEASES
 from . import usage
 from .usage import UsageDay, UsageRow
 
@@ -47,6 +50,8 @@ JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
 
 #: Marks a SQLite file as ours ("gpus" in ASCII).
 APPLICATION_ID = 0x67707573
+#: Where a record's data says its version.
+VERSION_KEY = "v"
 #: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
 PRUNE_ROWS = 5000
 #: Files up to this size (bytes) are checked as a whole when opened, larger ones only their state.
@@ -55,6 +60,8 @@ WHOLE_CHECK = 256 * 2**20
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _COLUMNS = "kind, at, wall, environment, lease, data"
+#: The oldest release that can read all that :meth:`Ledger.load` gives, and its version of records.
+_FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
 _SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 
 _Row = tuple[str, float, float, str | None, str | None, str]
@@ -126,6 +133,34 @@ MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2)
 
 #: What a file of the newest version has.
 TABLES = frozenset({"records", "snapshot", "meta", "usage_open", "usage_spans", "usage_buckets"})
+
+
+def _check_floor(connection: sqlite3.Connection) -> None:
+    """Refuse a ledger whose records a later release wrote, before anything is changed in it."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        return
+    floor = _meta_int(connection, _FLOOR)
+    if floor > len(RELEASES):
+        row = connection.execute(
+            "SELECT value FROM meta WHERE key = ?", (_FLOOR_RELEASE,)
+        ).fetchone()
+        raise LedgerFailed(
+            f"only jupyter_gpushare {row[0] if row else '(a newer one)'} or later can read it, and"
+            f" this is {__version__} (its records have version {floor}, known are those up to"
+            f" {len(RELEASES)}). Upgrade jupyter_gpushare or use another ledger path. The file was"
+            " not changed."
+        )
+
+
+def _raise_floor(connection: sqlite3.Connection, version: int) -> None:
+    if version > max(1, _meta_int(connection, _FLOOR)):
+        connection.execute(_SET_META, (_FLOOR, str(version)))
+        connection.execute(_SET_META, (_FLOOR_RELEASE, RELEASES[version - 1]))
+
+
+def _version(record: Record) -> int:
+    version = record.data.get(VERSION_KEY, 1)
+    return version if isinstance(version, int) else 1
 
 
 def _migrate(connection: sqlite3.Connection, wall: float) -> None:
@@ -317,8 +352,8 @@ class Ledger(Reads):
                 ledger._start(wall)
                 ledger.notice = (
                     f"The ledger {path} could not be read ({corrupt}). It was set aside as"
-                    f" {aside} and a new, empty one was started: quotas, leases and history"
-                    " recorded before are not known any more."
+                    f" {aside} and a new, empty one was started: quotas set by command and history"
+                    " are not known any more, and leases until those who hold them present them."
                 )
         except _Corrupt as corrupt:
             ledger.close()
@@ -355,6 +390,7 @@ class Ledger(Reads):
                         record.lease,
                         record.data,
                     )
+            _raise_floor(connection, max(map(_version, records), default=1))
         self.appended += 1
         return seq
 
@@ -383,6 +419,9 @@ class Ledger(Reads):
                 f"INSERT INTO snapshot ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows
             )
             connection.execute(_SET_META, ("snapshot_seq", str(covered)))
+            if upto is None:  # what older releases cannot read may be history now
+                connection.execute("DELETE FROM meta WHERE key = ?", (_FLOOR,))
+            _raise_floor(connection, max(map(_version, records), default=1))
 
     def prune(self, wall: float) -> bool:
         """Forget records older than the history, as far as the snapshot covers them.
@@ -434,6 +473,7 @@ class Ledger(Reads):
             self._connect(self.path)
             assert self._connection is not None
             _check(self._connection, self.path)
+            _check_floor(self._connection)
             _migrate(self._connection, wall)
             _check_content(self._connection)
         self._inode = self.path.stat().st_ino
@@ -452,6 +492,7 @@ class Ledger(Reads):
             self._connect(copy)
             assert self._connection is not None
             _check(self._connection, copy)
+            _check_floor(self._connection)
             _migrate(self._connection, 0.0)
             _check_content(self._connection)
 

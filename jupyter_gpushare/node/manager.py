@@ -103,7 +103,8 @@ class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
     Intervals are in seconds. ``recorder`` gets every command as it
-    is decided, for conformance checks; ``failpoint`` is for crash tests.
+    is decided, for conformance checks; ``failpoint`` is for crash tests. Not ``is_first``: there
+    was a node manager here before, so an empty ledger has lost leases.
     When ``crashed`` is set, ``crash`` is our bug and nobody is answered any
     more: end the process.
     """
@@ -126,6 +127,7 @@ class Manager:
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
         recorder: Listener | None = None,
+        is_first: bool = True,
         log: logging.Logger | None = None,
     ) -> None:
         self.config = config
@@ -158,6 +160,7 @@ class Manager:
         self._check = check
         self._failpoint = failpoint
         self._recorder = recorder
+        self._is_first = is_first
         self._log = log or logging.getLogger(__name__)
         #: Whoever only looks on is called through this.
         self.observers = Observers(clock.boot, self._log)
@@ -208,7 +211,8 @@ class Manager:
         self._processes = self._make_processes(loop, self._process_gone)
         self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
-        await self.submit(cmd.Start(now, self.clock.boot_id(), gpus))
+        forgot = not (snapshot or after or self._is_first)
+        await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot))
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()
@@ -613,4 +617,11 @@ def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[Environment
 
 
 # Without a disk these are refused; everything else takes GPUs back or changes nothing.
-_NEEDS_DISK = (cmd.RequestLease, cmd.Resume, cmd.SetQuota, cmd.UnsetQuota, cmd.SetGranting)
+_NEEDS_DISK = (
+    cmd.RequestLease,
+    cmd.Present,
+    cmd.Resume,
+    cmd.SetQuota,
+    cmd.UnsetQuota,
+    cmd.SetGranting,
+)

@@ -139,7 +139,11 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterator[Any]:
         """All gauges. Sizes in bytes."""
         state = self._manager.state
-        yield _gauge("up", "1 while leases are granted", float(state.problem is None))
+        yield _gauge(
+            "up",
+            "1 while leases are granted",
+            float(state.problem is None and state.rebuild is None),
+        )
         yield _gauge("gpus", "GPUs of the node", float(len(state.gpus)))
         for name, text in (
             ("memory", "Memory of a GPU"),

@@ -51,6 +51,7 @@ from ..policy.state import Lease, State
 from ..protocol.errors import DOMAIN_ERROR, Reason
 from ..protocol.framing import Encoded, encoded
 from ..protocol.messages import (
+    FEATURES,
     PAGES,
     PROTOCOL,
     Call,
@@ -64,7 +65,7 @@ from ..protocol.messages import (
     ReleaseParams,
     UsageParams,
 )
-from . import history, translate
+from . import history, translate, vouchers
 from .clock import Clock
 from .ledger import LedgerError, Reads
 from .logs import call_tag, say
@@ -301,6 +302,7 @@ class Service:
                 "admin": who.admin,
                 "quota": quota_document(self._manager.state, who.environment, self._manager.config),
                 "heartbeat_interval": self._heartbeat_interval,
+                "features": FEATURES,
             },
         )
 
@@ -370,10 +372,25 @@ class Service:
         return answered
 
     def _attach(self, guest: _Guest, call: Call) -> None:
-        if translate.knows_secret(self._key, call.params.lease, call.params.secret):
+        if not translate.knows_secret(self._key, call.params.lease, call.params.secret):
+            self._fail_unknown(guest, call)
+        elif call.params.voucher is None or call.params.lease in self._manager.state.leases:
             self._command(guest, call)
         else:
+            self._present(guest, call)
+
+    def _present(self, guest: _Guest, call: Call) -> None:
+        """A lease that the ledger does not know, and perhaps forgot."""
+        voucher = vouchers.read(self._key, call.params.voucher)
+        if voucher is None or voucher.lease != call.params.lease:
             self._fail_unknown(guest, call)
+            return
+        who, readings = guest.who, self._manager.readings.by_gpu
+        measured = vouchers.measured_of(voucher, readings)
+        at = self._clock.boot()
+        command = cmd.Present(at, voucher, who.environment, who.process, measured)
+        answer = self._or_hang_up(guest.conn, partial(self._answer, guest, call))
+        self._manager.ask(command, answer, call_tag(guest.conn.id, call.id), who.environment)
 
     def _release(self, guest: _Guest, call: Call) -> None:
         state, who = self._manager.state, guest.who
@@ -605,6 +622,8 @@ class Service:
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
+                if call.method is Method.PARKED and lease is not None:
+                    result |= translate.voucher(state, lease, self._key)
                 if call.method is Method.PIN and lease is not None:
                     result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
                 conn.reply(call.id, result)
@@ -710,7 +729,7 @@ class Service:
         result = translate.lease_result(state, lease, self._key)
         for waiter in self._waiters.pop(name, ()):
             if waiter.call_id is None:
-                told = {"lease": name, "gpus": result["gpus"], "state": result["state"]}
+                told = {part: value for part, value in result.items() if part != "secret"}
                 waiter.conn.notify(Notice.GRANTED.value, told)
             else:
                 waiter.conn.reply(waiter.call_id, result)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..policy import core, elastic, parking, watchdog
 from ..policy.config import PolicyConfig
-from ..policy.explain import budget_when
+from ..policy.explain import budget_when, rebuilding_text
 from ..policy.model import (
     Activity,
     BudgetLevel,
@@ -142,6 +142,10 @@ def display_state(state: State, lease: Lease) -> DisplayState:
     return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
 
 
+def _rebuilding(state: State) -> str | None:
+    return None if state.rebuild is None else rebuilding_text()
+
+
 class View(Enum):
     """What somebody may know of a lease: it is their own, they are an administrator, or neither."""
 
@@ -236,7 +240,7 @@ class Sheet:
                 "name": facts.name,
                 "version": facts.version,
                 "simulated": facts.simulated,
-                "problem": state.problem or facts.problem,
+                "problem": state.problem or _rebuilding(state) or facts.problem,
                 "quotas_as_of": facts.quotas_as_of,
                 # Whether a server or a task of the viewer's talks to this node now.
                 "connected": bool(viewer.own(self._connected)),

@@ -41,10 +41,12 @@ from ..policy.model import (
 )
 from ..policy.outlook import Outlook
 from ..policy.quotas import QuotaBook
+from ..policy.rebuild import voucher_of
 from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
+from . import vouchers
 from .outlook_status import outlook_document
 from .status import Place, Viewer, budget_of, granted_gpus
 
@@ -265,6 +267,13 @@ def reason_of(refusal: RefusalReason) -> Reason:
     return _REASONS[refusal]
 
 
+def voucher(state: State, lease: Lease, key: bytes) -> dict[str, str]:
+    """What a lease's holder keeps in case the ledger is lost, of a lease as it is now."""
+    current = voucher_of(state, lease)
+    signed = "" if current is None else vouchers.sign(key, current)
+    return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
+
+
 def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
     """The answer to ``request`` and ``attach``."""
     return {
@@ -272,6 +281,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
         "secret": secret_of(key, lease.id),
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
+        **voucher(state, lease, key),
     }
 
 

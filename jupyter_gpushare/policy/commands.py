@@ -19,6 +19,7 @@ from .model import (
     Request,
     Rung,
     Task,
+    Voucher,
 )
 from .sharing import Figures
 
@@ -36,6 +37,8 @@ class Start(Command):
 
     boot_id: str
     gpus: tuple[Gpu, ...]
+    #: The ledger is new, and leases may be held that it does not know.
+    forgot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,19 @@ class Attach(Command):
     lease: LeaseId
     environment: EnvironmentName
     process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Present(Command):
+    """A process shows a voucher of ours for a lease that is not known.
+
+    ``measured`` is what its processes were measured with on each GPU.
+    """
+
+    voucher: Voucher
+    environment: EnvironmentName
+    process: ProcessId
+    measured: tuple[Allocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +368,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Introduce,
         RequestLease,
         Attach,
+        Present,
         Heartbeat,
         SetActivity,
         PlanParking,

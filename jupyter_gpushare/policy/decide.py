@@ -9,8 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from . import (
+    bounds,
+    elastic,
+    explain,
+    memory,
+    out_of_service,
+    parking,
+    quota_commands,
+    rebuild,
+    trimming,
+    turns,
+)
 from . import commands as cmd
-from . import elastic, explain, memory, out_of_service, parking, quota_commands, trimming, turns
 from . import events as ev
 from .config import PolicyConfig
 from .draft import Decision, Done, Draft, Grant, Refuse, Step, Wait
@@ -57,7 +68,8 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
     silent = min(seen, default=settle) + config.heartbeat_timeout
     rooms_made = min(parking.deadline(state, config), trimming.deadline(state, config))
-    return min(silent, settle, rooms_made, turns.deadline(state, config))
+    presented = settle if state.rebuild is None else state.rebuild.until
+    return min(silent, settle, rooms_made, presented, turns.deadline(state, config))
 
 
 def _start(draft: Draft, command: cmd.Start) -> Decision:
@@ -71,6 +83,7 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
     if draft.state.problem is not None:
         draft.emit(ev.GrantingChanged(draft.at, None))
+    rebuild.start(draft, forgot=command.forgot, rebooted=rebooted)
     _list_gpus(draft, command.gpus)
     grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
     draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
@@ -148,19 +161,16 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         return Refuse(
             RefusalReason.RATE_LIMITED, explain.waiting_limit_text(limit), {"waiting": limit}
         )
-    # Its leases share GPUs that it may have, so no quota bounds how many they are.
-    limit = draft.config.max_leases_per_process
-    if len(state.by_process.get(command.task.process, ())) >= limit:
-        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text("process", limit))
-    limit = draft.config.max_leases_per_environment
-    if state.lease_counts.get(command.environment, 0) >= limit:
-        return Refuse(RefusalReason.RATE_LIMITED, explain.lease_limit_text("environment", limit))
+    process = command.task.process
+    why = bounds.too_many_leases(state, draft.config, process, command.environment)
+    if why is not None:
+        return Refuse(RefusalReason.RATE_LIMITED, why)
     if not command.wait:
         budget = state.budget(command.environment)
         if budget.level is BudgetLevel.SPENT:
             text = _spent_text(state, command.environment, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
-        barred = state.queue.first_urgent(state.grants) is not None
+        barred = state.rebuild or state.queue.first_urgent(state.grants)
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
             return _not_now(state)
     return None
@@ -195,6 +205,8 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     """
     item = draft.state.queue.waiting[name]
     lease = draft.state.leases[name]
+    if draft.state.rebuild is not None:
+        return Wait(name, explain.rebuilding_text())
     if item.left is not None:
         return Wait(name, _held_up_text(draft.state, name, draft.config, draft.at))
     urgent = draft.state.queue.first_urgent(draft.state.grants)
@@ -273,6 +285,8 @@ def why_waiting(
     """
     if state.problem is not None:
         return Why(RefusalReason.UNAVAILABLE, explain.stopped_text(state.problem))
+    if state.rebuild is not None:
+        return Why(RefusalReason.UNAVAILABLE, explain.rebuilding_text())
     waiting = state.leases[lease]
     if state.is_held_up(waiting):
         spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
@@ -342,6 +356,13 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     if lease.phase is LeasePhase.QUEUED:
         return Wait(lease.id, "This request is in the queue.")
     return Grant(lease.id)
+
+
+def _present(draft: Draft, command: cmd.Present) -> Decision:
+    name = command.voucher.lease
+    if name in draft.state.leases:  # another process of the task was first
+        return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
+    return rebuild.present(draft, command)
 
 
 def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
@@ -589,7 +610,7 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         if state.is_held_up(lease):
             text = _held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
-        barred = state.queue.first_urgent(state.grants) is not None
+        barred = state.rebuild or state.queue.first_urgent(state.grants)
         if barred or not isinstance(fit(draft, lease), Granted):
             return _not_now(state)
     ahead = len(state.queue.waiting)
@@ -697,7 +718,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         serve(draft)
     for fixed in tuple(elastic.unanswered(draft.state, draft.at)):
         draft.emit(fixed)
-    _set_limits(draft, may_lift=True, used=used)
+    _set_limits(draft, may_lift=draft.state.rebuild is None, used=used)
     return Done()
 
 
@@ -725,6 +746,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     if draft.at - command.due > timeout / 2:
         # The host slept or the manager was stopped: nobody could be heard meanwhile.
         draft.emit(ev.DeadlinesExtended(draft.at, draft.at))
+        rebuild.start(draft, forgot=False, rebooted=False)
     else:
         silent = [
             name
@@ -732,6 +754,8 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if seen + timeout <= draft.at and name not in draft.state.stalled
         ]
         _silence(draft, sorted(silent))
+    if rebuild.end_when_due(draft):
+        serve(draft)
     for late in tuple(trimming.overdue(draft.state, draft.at)):
         draft.emit(late)
     looks = (parking.deadline, trimming.deadline)
@@ -772,6 +796,7 @@ _DECIDE: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {
     cmd.Introduce: quota_commands.introduce,
     cmd.RequestLease: _request,
     cmd.Attach: _attach,
+    cmd.Present: _present,
     cmd.Heartbeat: _heartbeat,
     cmd.SetActivity: _set_activity,
     cmd.PlanParking: _plan_parking,

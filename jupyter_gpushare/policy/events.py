@@ -1,8 +1,8 @@
 """What has happened. Facts in the past tense, the only thing that changes the state.
 
 ``DURABLE`` events are on disk before anybody is answered; the others are
-measurements that a restarted node manager makes again. ``VERSION`` goes into
-the ledger with each record.
+measurements that a restarted node manager makes again. What is added to the durable
+ones says with which version it came (:mod:`.versions`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from .model import (
     Task,
 )
 from .sharing import Figures, Share, TurnEnd, TurnPhase
-
-VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +210,34 @@ class MemberLeft(Event):
 
     lease: LeaseId
     process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildBegun(Event):
+    """The ledger is new, and may lack leases that are held: they may be presented ``until`` then.
+
+    Meanwhile nothing is granted, and the audit acts against nobody.
+    """
+
+    SINCE: ClassVar[int] = 2
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRebuilt(Event):
+    """Who holds a lease that the ledger did not know presented it; its history begins anew."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildEnded(Event):
+    """Whoever holds a lease has had time to present it; so many did."""
+
+    SINCE: ClassVar[int] = 2
+    leases: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,6 +667,9 @@ EVENTS: Final[dict[str, type[Event]]] = {
         LeaseGranted,
         MemberJoined,
         MemberLeft,
+        RebuildBegun,
+        LeaseRebuilt,
+        RebuildEnded,
         HeartbeatSeen,
         HeartbeatLost,
         DeadlinesExtended,

@@ -29,7 +29,7 @@ from .model import (
     Rung,
 )
 from .queueing import Account, Waiting
-from .state import Budget, Claim, GpuState, Lease, Reservation, State
+from .state import Budget, Claim, GpuState, Lease, Rebuild, Reservation, State
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -627,6 +627,21 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     return state
 
 
+def _rebuild_begun(state: State, event: ev.RebuildBegun) -> State:
+    known = state.rebuild or Rebuild(event.until)
+    return replace(state, rebuild=replace(known, until=event.until))
+
+
+def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
+    if state.rebuild is None:
+        raise InvariantBroken(f"lease {event.lease} is presented, and no lease is unknown")
+    return replace(state, rebuild=replace(state.rebuild, done=state.rebuild.done | {event.lease}))
+
+
+def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
+    return replace(state, rebuild=None)
+
+
 def _granting_changed(state: State, event: ev.GrantingChanged) -> State:
     return replace(state, problem=event.problem)
 
@@ -695,6 +710,9 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.LeaseGranted: _lease_granted,
     ev.MemberJoined: _member_joined,
     ev.MemberLeft: _member_left,
+    ev.RebuildBegun: _rebuild_begun,
+    ev.LeaseRebuilt: _lease_rebuilt,
+    ev.RebuildEnded: _rebuild_ended,
     ev.HeartbeatSeen: _heartbeat_seen,
     ev.HeartbeatLost: _heartbeat_lost,
     ev.DeadlinesExtended: _deadlines_extended,

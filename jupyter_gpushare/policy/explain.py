@@ -401,6 +401,25 @@ NOTHING_TO_PARK = "This request still waits: there is nothing to give back. Rele
 KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."
 KEPT_SHARED = "Child processes share the lease."
 NOT_IN_NODE = "this GPU is no longer in the node"
+
+
+def rebuilding_text() -> str:
+    """Why nothing is granted while leases are presented again."""
+    return (
+        "The ledger is new, and who holds which GPU is not known: whoever held a lease presents it "
+        "again now, and until they had time for that nothing is granted. It goes on by itself."
+    )
+
+
+PRESENTED_GPU_GONE = "The ledger was lost, and a GPU of this lease is no longer in the node."
+PRESENTED_TAKEN = (
+    "The ledger was lost, and the memory of this lease is another's by now. Restart the kernel or "
+    "the program, and ask for a GPU again."
+)
+PRESENTED_TOO_MANY = (
+    "The ledger was lost, and this lease would be beyond the GPUs that your quota has ever allowed "
+    "at once. It has probably ended: ask for a GPU again."
+)
 UNKNOWN_LEASE = (
     "There is no such lease, or it is not yours. It may have ended: "
     "`jupyter gpushare leases` lists the ones you hold."

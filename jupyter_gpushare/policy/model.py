@@ -294,3 +294,23 @@ class Allocation:
 
     gpu: GpuUuid
     memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """A lease as the node manager signs it for whoever holds it, should the ledger be lost.
+
+    It says all that a forger would want to change: whose, of which task (its process with boot and
+    start time) and its ``members``, which GPUs with how much, and how many GPUs the environment's
+    ``quota`` was. It cannot say that the lease has not ended since.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    members: tuple[ProcessId, ...]
+    phase: LeasePhase
+    allocations: tuple[Allocation, ...]
+    parked: Parked | None
+    quota: int

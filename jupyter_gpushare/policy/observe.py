@@ -344,6 +344,7 @@ def _flags(
             yield ev.ProcessFlagged(at, gpu, process, kind, size)
         elif (
             not flag.acted
+            and state.rebuild is None  # it may hold a lease that is not known yet
             and config.audit_action is not HolderAction.WAIT
             and watchdog.may_act(flag, key, at, config)
         ):

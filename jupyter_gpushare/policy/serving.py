@@ -101,7 +101,7 @@ def serve(draft: Draft) -> None:
 
 def _serve_one(draft: Draft) -> bool:
     state = draft.state
-    if state.problem is not None:
+    if state.problem is not None or state.rebuild is not None:
         return False
     urgent = state.queue.first_urgent(state.grants)
     if urgent is not None:

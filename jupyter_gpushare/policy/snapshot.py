@@ -67,6 +67,12 @@ def _summary(state: State) -> Iterator[ev.Event]:
             yield ev.ResumeQueued(
                 lease.requested_at, lease.id, lease.environment, item.order, _urgent_at(state, item)
             )
+    if state.rebuild is not None:
+        yield ev.RebuildBegun(at, state.rebuild.until)
+        for name in sorted(state.rebuild.done):
+            known = state.leases.get(name)
+            whose = EnvironmentName("") if known is None else known.environment
+            yield ev.LeaseRebuilt(at, name, whose)
     for environment, budget in sorted(state.budgets.items()):
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours

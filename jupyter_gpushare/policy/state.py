@@ -192,6 +192,14 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Until when leases that the ledger does not know may be presented, and which were."""
+
+    until: float
+    done: frozenset[LeaseId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything. Leases that ended are kept only while a claim of theirs drains.
 
@@ -229,6 +237,8 @@ class State:
     budgets: Map[EnvironmentName, Budget] = Map()
     usage_half_life: float = 3600.0
     problem: str | None = None
+    #: Not ``None`` while leases are presented again (:mod:`.rebuild`): then nothing is granted.
+    rebuild: Rebuild | None = None
     settled_at: float = 0.0
     looked_at: float = 0.0
     #: When the node manager started: what the GPUs did before it did not see.

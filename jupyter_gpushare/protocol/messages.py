@@ -27,7 +27,7 @@ PROTOCOL: Final = 1
 #: By this name of a client the pages of JupyterHub's service are known.
 PAGES: Final = "jupyterhub-service"
 _MOST_GPUS: Final = 1024
-NAME, PATH, IDENTIFIER, TEXT, TOKEN = 256, 4096, 128, 1024, 8192
+NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
 
 
 #: Words that everybody reads: one line without control characters, without those that turn the
@@ -90,6 +90,12 @@ class Notice(Enum):
     OVER_LIMIT = "over_limit"
 
 
+#: What this release understands, as ``hello`` says it: calls, and what clients are told unasked.
+FEATURES: Final = (
+    *(method.value for method in Method),
+    *(f"notice:{notice.value}" for notice in Notice),
+)
+
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
 RUNGS: Final = ("release", "trim", "temporary", "storage", "driver", "none")
 #: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.
@@ -135,10 +141,11 @@ class RequestParams:
 
 @dataclass(frozen=True, slots=True)
 class AttachParams:
-    """A lease and the secret that came with it."""
+    """A lease, the secret that came with it, and its newest voucher."""
 
     lease: str
     secret: str
+    voucher: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +563,11 @@ def _request(read: _Reader) -> RequestParams:
 
 
 def _attach(read: _Reader) -> AttachParams:
-    return AttachParams(read.text("lease", IDENTIFIER), read.text("secret", IDENTIFIER))
+    return AttachParams(
+        read.text("lease", IDENTIFIER),
+        read.text("secret", IDENTIFIER),
+        read.text_or_none("voucher", VOUCHER),
+    )
 
 
 def _lease(read: _Reader) -> LeaseParams:

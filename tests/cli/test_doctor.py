@@ -336,6 +336,13 @@ def test_the_ledger_is_that_of_the_node_manager_that_answers(
         with scripted(tmp_path / "node.sock", answer):
             _, report = doctor(tmp_path)
         assert "full" in only(report, "ledger")["text"]
+    # One that was damaged lies beside it, though all seems well by now.
+    node.ledger.with_name("ledger.sqlite.corrupt-20231114T221320Z").touch()
+    found = checks.ledger_in_use({"ledger": str(node.ledger)})
+    assert found.level is Level.WARNING
+    assert "ledger.sqlite.corrupt-20231114T221320Z" in found.text
+    assert checks.ledger_place(node.ledger).level is Level.WARNING
+    node.ledger.with_name("ledger.sqlite.corrupt-20231114T221320Z").unlink()
     # Who is no administrator is not told where it is.
     assert checks.ledger_in_use({"ledger": None}).level is Level.OK
 

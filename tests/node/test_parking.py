@@ -54,7 +54,7 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
         assert asked["reason"] == "contended"
         assert "others wait" in asked["message"]
         assert not bob.answered(waiting), "she was only asked"
-        assert alice.call(Method.PARKED, lease=lease) == {"state": "parked"}
+        assert alice.call(Method.PARKED, lease=lease)["state"] == "parked"
         bobs = bob.wait(waiting)["lease"]
         told = row(alice, lease)
         assert (told["state"], told["phase"], told["gpus"]) == ("parked", "parked", [])

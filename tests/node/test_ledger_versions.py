@@ -1,0 +1,115 @@
+"""What older and newer releases may do with a ledger: read all of it, or say why not."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.node import ledger as ledger_module
+from jupyter_gpushare.node.codec import from_record, to_record
+from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, Record
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy import events as ev
+from jupyter_gpushare.policy.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.versions import RELEASES
+
+BEYOND = len(RELEASES) + 1
+
+
+def open_ledger(path: Path) -> Ledger:
+    return Ledger.open(path, history=1e6, wall=1.7e9)
+
+
+def record(version: int | None = None) -> Record:
+    return Record("Noted", 1.0, 1.7e9, None, None, {} if version is None else {"v": version})
+
+
+@pytest.fixture
+def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger in which a release after this one has written."""
+    path = tmp_path / "ledger.sqlite"
+    monkeypatch.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+    ledger = open_ledger(path)
+    ledger.append([record(), record(BEYOND)])
+    ledger.close()
+    open_ledger(path).close()
+    monkeypatch.undo()
+    return path
+
+
+def test_a_ledger_of_a_later_release_is_refused_and_left_as_it_was(newer: Path) -> None:
+    before = newer.read_bytes()
+    with pytest.raises(LedgerFailed, match=r"only jupyter_gpushare 9\.9 or later can read it"):
+        open_ledger(newer)
+    assert newer.read_bytes() == before
+    assert list(newer.parent.glob("*corrupt*")) == []
+
+
+def test_what_is_only_history_keeps_no_older_release_out(
+    newer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+        ledger = open_ledger(newer)
+        ledger.write_snapshot([record(BEYOND)])
+        ledger.close()
+    with pytest.raises(LedgerFailed, match="or later"):
+        open_ledger(newer)
+    with monkeypatch.context() as later:
+        later.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+        ledger = open_ledger(newer)
+        ledger.write_snapshot([record()])
+        ledger.close()
+    ledger = open_ledger(newer)
+    assert len(ledger.load()[0]) == 1
+    ledger.close()
+
+
+def test_a_ledger_of_an_earlier_release_is_read_and_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(Path(__file__).with_name("ledger_before.sql").read_text())
+    connection.close()
+
+    ledger = open_ledger(path)
+    assert ledger.notice is None
+    snapshot, after = ledger.load()
+    state = State()
+    for one in (*snapshot, *after):
+        state = core.evolve(state, from_record(one))
+    core.check(state)
+    assert dict(state.quotas.overrides) == {EnvironmentName("bob"): Quota(1)}
+    assert len(state.gpus) == 1
+    assert not state.leases
+    assert {one.kind for one in after} > {"LeaseParked", "ResumeQueued", "LeaseEnded"}
+    ledger.write_snapshot([to_record(event, 1.8e9) for event in core.summarise(state)])
+    ledger.close()
+    again = open_ledger(path)
+    assert len(again.load()[0]) > 3
+    again.close()
+
+
+def stored(**changes: Any) -> Record:
+    alice = EnvironmentName("alice")
+    made = to_record(ev.QuotaOverridden(1.0, alice, Quota(2), alice), 1.7e9)
+    return Record(made.kind, 1.0, 1.7e9, "alice", None, {**made.data, **changes})
+
+
+def test_an_unknown_field_is_refused_and_not_dropped() -> None:
+    assert from_record(stored()) == ev.QuotaOverridden(
+        1.0, EnvironmentName("alice"), Quota(2), EnvironmentName("alice")
+    )
+    quota = stored().data["quota"]
+    assert isinstance(quota, dict)
+    with pytest.raises(LedgerFailed, match="a field 'colour'"):
+        from_record(stored(colour="red"))
+    with pytest.raises(LedgerFailed, match="a field 'colour'"):
+        from_record(stored(quota={**quota, "colour": "red"}))
+    with pytest.raises(LedgerFailed, match=f"of version {BEYOND}"):
+        from_record(stored(v=BEYOND))
+    del quota["per"]
+    assert from_record(stored(quota=quota)) == from_record(stored()), "as older ledgers have it"

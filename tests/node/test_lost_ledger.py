@@ -1,0 +1,273 @@
+"""A damaged ledger costs nobody the work: leases are had back, and nobody is killed meanwhile."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import (
+    GIB,
+    NodeClient,
+    Puppet,
+    RemoteError,
+    RunningNode,
+    token_file,
+    until,
+)
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.client.session import Session
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+PEOPLE = ("alice", "bob", "carol", "root")
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
+    "c.Policy.heartbeat_interval = 0.2\n"
+)
+#: Longer than a test, and as short as a busy machine allows.
+LONG = CONFIG + "c.Policy.restart_grace = 120.0\nc.Policy.heartbeat_timeout = 60.0\n"
+SHORT = CONFIG + "c.Policy.restart_grace = 3.0\nc.Policy.heartbeat_timeout = 3.0\n"
+KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.2\n'
+
+
+def node_with(directory: Path, config: str = LONG, **more: Any) -> RunningNode:
+    people = [token_file(directory, *PEOPLE)]
+    return RunningNode(directory, config=config, arguments=people, **more)
+
+
+def let_the_time_pass(node: RunningNode, config: str = SHORT) -> None:
+    """Start it again with less time for presenting; it begins anew then."""
+    node.terminate()
+    node.config.write_text(config)
+    node.start()
+
+
+def damage(node: RunningNode) -> None:
+    """Stop it, spoil its ledger, start it again."""
+    node.terminate()
+    node.ledger.write_bytes(b"this was a ledger " * 1000)
+    node.start()
+
+
+def status_of(node: RunningNode) -> dict[str, Any]:
+    with node.client("root") as admin:
+        document: dict[str, Any] = admin.call(Method.STATUS)
+        return document
+
+
+def present(client: NodeClient, granted: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
+    answer: dict[str, Any] = client.call(Method.ATTACH, **{**shown, **changes})
+    return answer
+
+
+def refused(client: NodeClient, granted: dict[str, Any], **changes: Any) -> str:
+    with pytest.raises(RemoteError) as caught:
+        present(client, granted, **changes)
+    assert caught.value.reason is Reason.UNKNOWN_LEASE
+    return str(caught.value)
+
+
+def altered(voucher: str, change: str, to: str) -> str:
+    mac, _, text = voucher.partition(".")
+    body = base64.urlsafe_b64decode(text).decode()
+    assert change in body
+    return f"{mac}.{base64.urlsafe_b64encode(body.replace(change, to).encode()).decode()}"
+
+
+def test_work_goes_on_and_only_who_has_no_lease_is_killed(
+    tmp_path: Path, nvml_world: NvmlWorld
+) -> None:
+    first, second = (nvml_world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(2))
+    environ = nvml_world.environ()
+    with (
+        node_with(tmp_path, LONG + KILLS, simulate="", environ=environ) as node,
+        Puppet() as a,
+        Puppet() as another,
+        Puppet() as thief,
+    ):
+        granted = a.client(node.socket, "alice").request()
+        (gpu,) = granted["gpus"]
+        nvml_world.add_process(gpu["uuid"], a.pid, 20 * GIB)
+        free = second if gpu["uuid"] == first else first
+        damage(node)
+        nvml_world.add_process(free, thief.pid, 2 * GIB)
+
+        # Nobody is killed, nothing is granted, and an administrator reads why.
+        assert "was set aside as" in node.story()
+        since = until(lambda: squatters(node) == {a.pid, thief.pid} and now(node), "both are seen")
+        until(lambda: now(node) - since > 1.0, "the audit has looked often")
+        assert (a.process.poll(), thief.process.poll()) == (None, None)
+        assert "The ledger is new" in status_of(node)["node"]["problem"]
+        bob = another.client(node.socket, "bob")
+        bob.ask()
+        queued = bob.wait_notice(Notice.QUEUED)
+        assert "ledger" in queued["message"]
+        bob.call(Method.RELEASE, lease=queued["lease"])
+
+        # Not who has another's voucher, nor another process of the same person, nor a forger.
+        assert "no such lease" in refused(bob, granted)
+        assert "no such lease" in refused(another.client(node.socket, "alice"), granted)
+        alice = a.client(node.socket, "alice")
+        voucher = granted["voucher"]
+        for forged in (altered(voucher, "alice", "alicf"), altered(voucher, gpu["uuid"], free)):
+            refused(alice, granted, voucher=forged)
+        refused(alice, granted, voucher=None)
+        refused(alice, granted, voucher="x")
+        refused(alice, granted, secret="0" * 64)
+
+        again = present(alice, granted)
+        assert (again["lease"], again["secret"]) == (granted["lease"], granted["secret"])
+        assert again["gpus"] == granted["gpus"]
+        (shown,) = [one for one in status_of(node)["leases"] if one["id"] == granted["lease"]]
+        assert (shown["environment"], shown["phase"], shown["name"]) == ("alice", "held", "test")
+
+        # Only now the time for it passes quickly.
+        let_the_time_pass(node, SHORT + KILLS)
+        assert thief.process.wait(20) == -signal.SIGKILL
+        nvml_world.remove_process(free, thief.pid)
+        until(lambda: unleased(node, free) == 0, "what it had is free")
+        assert another.client(node.socket, "bob").request()["gpus"][0]["uuid"] == free
+        assert a.process.poll() is None
+        assert (unleased(node, gpu["uuid"]), squatters(node)) == (0, set())
+
+
+def squatters(node: RunningNode) -> set[int]:
+    gpus = status_of(node)["gpus"]
+    return {one["pid"] for gpu in gpus for one in gpu["squatters"] if one["kind"] == "squatter"}
+
+
+def unleased(node: RunningNode, uuid: str) -> int:
+    return sum(gpu["unleased"] for gpu in status_of(node)["gpus"] if gpu["uuid"] == uuid)
+
+
+def now(node: RunningNode) -> float:
+    return float(status_of(node)["node"]["time"])
+
+
+def test_of_two_who_present_the_same_memory_one_has_it(tmp_path: Path) -> None:
+    with (
+        node_with(tmp_path, simulate="1x24GiB") as node,
+        Puppet() as a,
+        Puppet() as b,
+    ):
+        alice, bob = a.client(node.socket, "alice"), b.client(node.socket, "bob")
+        old = alice.request()
+        alice.call(Method.RELEASE, lease=old["lease"])
+        new = bob.request()
+        assert old["gpus"][0]["uuid"] == new["gpus"][0]["uuid"]
+        damage(node)
+        alice, bob = a.client(node.socket, "alice"), b.client(node.socket, "bob")
+        assert present(bob, new)["state"] == "held"
+        assert "another's by now" in refused(alice, old)
+        # What ends from now on is known, and is not had back.
+        bob.call(Method.RELEASE, lease=new["lease"])
+        assert "no such lease" in refused(bob, new)
+
+
+def test_a_restart_meanwhile_forgets_nothing_and_a_later_one_takes_no_vouchers(
+    tmp_path: Path,
+) -> None:
+    with node_with(tmp_path, simulate="2x24GiB") as node, Puppet() as a, Puppet() as b:
+        hers = a.client(node.socket, "alice").request()
+        his = b.client(node.socket, "bob").request()
+        damage(node)
+        present(a.client(node.socket, "alice"), hers)
+        node.restart()
+        assert [one["id"] for one in status_of(node)["leases"]] == [hers["lease"]]
+        # A retry, of which the answer was lost.
+        assert present(a.client(node.socket, "alice"), hers)["state"] == "held"
+        let_the_time_pass(node)
+        until(lambda: status_of(node)["node"]["problem"] is None, "leases had time")
+        assert "no such lease" in refused(b.client(node.socket, "bob"), his)
+        node.restart()
+        assert status_of(node)["node"]["problem"] is None
+
+
+def test_a_parked_lease_is_had_back_parked(tmp_path: Path) -> None:
+    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
+        alice = a.client(node.socket, "alice")
+        granted = alice.request()
+        alice.call(Method.ACTIVITY, lease=granted["lease"], state="idle")
+        parked = alice.call(
+            Method.PARKED, lease=granted["lease"], rung="storage", memory=5 * GIB, movable="same"
+        )
+        damage(node)
+        alice = a.client(node.socket, "alice")
+        assert present(alice, {**granted, **parked})["state"] == "parked"
+        (shown,) = status_of(node)["leases"]
+        assert (shown["rung"], shown["parked_memory"]) == ("storage", 5 * GIB)
+        (gpu,) = status_of(node)["gpus"]
+        assert gpu["reserved"] < GIB, "only what it may have left there"
+        let_the_time_pass(node)
+        alice = a.client(node.socket, "alice")
+        resumes = alice.send(Method.RESUME, lease=granted["lease"])
+        while not alice.answered(resumes):
+            alice.call(Method.HEARTBEAT, lease=granted["lease"])
+            alice.pump(0.1)
+        assert alice.wait(resumes)["gpus"] == granted["gpus"]
+
+
+def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
+    with node_with(tmp_path, simulate="1x24GiB") as node:
+        lost = threading.Event()
+        session = Session(
+            str(node.socket), lambda: "alice", 5.0, on_lost=lambda lease, message: lost.set()
+        )
+        session.open()
+        try:
+            task = {"name": "train.py", "kind": "process"}
+            granted = session.request(
+                {"request_id": "r", "task": task}, lambda notice: None, lambda: None, 10.0
+            )
+            damage(node)
+
+            def back() -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = status_of(node)["leases"]
+                return found
+
+            (shown,) = until(back, "the lease is back")
+            assert (shown["id"], shown["phase"]) == (granted["lease"], "held")
+            assert not lost.is_set()
+            assert session.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
+        finally:
+            session.close()
+
+
+#: The release before had no version 2 of the durable events.
+OLDER = (
+    "from jupyter_gpushare.policy import versions\n"
+    "versions.RELEASES = versions.RELEASES[:1]\n"
+    "from jupyter_gpushare.node.app import main\n"
+    "main()\n"
+)
+
+
+def test_an_older_release_refuses_what_it_cannot_read_and_a_newer_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
+        granted = a.client(node.socket, "alice").request()
+        damage(node)
+        present(a.client(node.socket, "alice"), granted)
+        node.terminate()
+        command = node.command()
+        older = [
+            sys.executable,
+            "-c",
+            OLDER,
+            *command[command.index("jupyter_gpushare.node") + 1 :],
+        ]
+        done = subprocess.run(older, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert "only jupyter_gpushare 0.1.0 or later can read it" in done.stderr
+        assert "Traceback" not in done.stderr
+        node.start()
+        assert [one["id"] for one in status_of(node)["leases"]] == [granted["lease"]]
