@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..policy import commands as cmd
@@ -32,6 +33,7 @@ from .codec import from_record, size_of, to_record
 from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledgercare import LedgerCare
 from .ledgerreads import LedgerReads
 from .observers import Observers
 from .processes import ProcessError
@@ -184,6 +186,8 @@ class Manager:
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
         #: Readings for people, beside the writer.
         self.reads = LedgerReads(ledger)
+        #: Copies and checks of the ledger, for administrators.
+        self.care = LedgerCare(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
@@ -243,6 +247,7 @@ class Manager:
             close()
         loop = asyncio.get_running_loop()
         await self.reads.close()
+        await self.care.close()
         await loop.run_in_executor(self._ledger_thread, self.ledger.close)
         self._ledger_thread.shutdown(wait=True)
         self._inventory_thread.submit(self.inventory.close)
@@ -278,7 +283,7 @@ class Manager:
         self._asked.set()
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
-        """Run a reading of the ledger in its own thread."""
+        """Run something with the ledger in its own thread."""
         return await asyncio.get_running_loop().run_in_executor(self._ledger_thread, call)
 
     async def _run(self) -> None:
@@ -415,23 +420,26 @@ class Manager:
             self._snapshot_trouble.is_over()
 
     async def _tidy_loop(self) -> None:
-        """Forget history past its limit in small steps, between which grants are written."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._tidy_interval)
             if self._since_snapshot:
                 self._snapshot_due = True
             try:
-                if not await loop.run_in_executor(self._ledger_thread, self._wall_is_believed):
-                    continue
-                while await loop.run_in_executor(
-                    self._ledger_thread, self.ledger.prune, self.clock.wall()
-                ):
-                    pass
+                await self.tidy()
             except LedgerError as error:
                 self._tidy_trouble.came(f"The ledger could not be tidied: {error}")
             else:
                 self._tidy_trouble.is_over()
+
+    async def tidy(self, spare: float = 0.125) -> None:
+        """Forget history past its limit, and give room that is free then back to the disk, but
+        for a ``spare`` share: in small steps, between which grants are written.
+        """
+        if await self.in_ledger(self._wall_is_believed):
+            while await self.in_ledger(partial(self.ledger.prune, self.clock.wall())):
+                pass
+        while await self.in_ledger(partial(self.ledger.shrink, spare)):
+            pass
 
     def _wall_is_believed(self) -> bool:
         """Whether history may be forgotten now; on the ledger's thread."""
