@@ -60,7 +60,7 @@ from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
-from .logs import FORMATTERS, EventLog, LogStyle
+from .logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
 from .quota_config import NodeSize
@@ -714,7 +714,8 @@ class NodeManagerApp(JupyterApp):
             recorder=recorder_to(self.record) if self.record else None,
             log=self.log,
         )
-        manager.listeners.append(EventLog(self.log).heard)
+        lines = LogLines(clock.boot)
+        manager.listeners.append(EventLog(self.log, lines).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
         service = Service(
@@ -745,6 +746,7 @@ class NodeManagerApp(JupyterApp):
             shared=self.shared,
             inherited=inherited,
             log=self.log,
+            lines=lines,
         )
         quotas = Quotas(parent=self)
         stop = asyncio.Event()
