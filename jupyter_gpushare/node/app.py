@@ -544,6 +544,13 @@ class NodeManagerApp(JupyterApp):
         "", help="Path of the ledger. Not set: gpushare/ledger.sqlite in Jupyter's data directory."
     ).tag(config=True)
     history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
+    ledger_bytes = Integer(
+        2**30,
+        min=8 * 2**20,
+        help="""Bytes that the ledger's file may have, about. Of who has most the oldest events are
+        forgotten before history_days, and an environment has a sixteenth at most. GPU-hours are
+        kept as sums, and what administrators did stays.""",
+    ).tag(config=True)
     measure_interval = Finite(
         2.0, min=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
@@ -709,6 +716,7 @@ class NodeManagerApp(JupyterApp):
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
             budget_interval=policy.budget_interval,
+            ledger_bytes=self.ledger_bytes,
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,

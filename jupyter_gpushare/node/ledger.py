@@ -52,6 +52,13 @@ JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
 APPLICATION_ID = 0x67707573
 #: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
 PRUNE_ROWS = 5000
+#: Rows that one :meth:`Ledger.trim` removes at most.
+TRIM_ROWS = 1000
+#: Bytes of a record's row, beside its JSON, and of the index that finds it; about.
+ROW_BYTES = 150
+#: Of a lease that turns busy and idle again and again, the first and the last record in so many
+#: seconds are kept; usage counts them all.
+ACTIVITY_DETAIL = 60.0
 #: Bytes that a copy leaves free on the disk: the ledger must go on.
 COPY_LEAVES = 64 * 2**20
 #: Pages (of 4 KiB) that one :meth:`Ledger.shrink` gives back at most.
@@ -102,6 +109,27 @@ class Record:
     environment: str | None
     lease: str | None
     data: Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class _Toggle:
+    """The newest records of a lease are of its activity: since when, and the last one's number."""
+
+    since: float
+    last: int
+    is_first: bool
+
+    def follows(self, before: _Toggle) -> bool:
+        """Whether ``before``'s last record need not be kept."""
+        return self.since == before.since and not before.is_first
+
+
+def _toggled(before: _Toggle | None, record: Record, seq: int) -> _Toggle | None:
+    if record.kind != "ActivityChanged":
+        return None
+    if before is not None and 0.0 <= record.at - before.since < ACTIVITY_DETAIL:
+        return _Toggle(before.since, seq, is_first=False)
+    return _Toggle(record.at, seq, is_first=True)
 
 
 # -- schema ----------------------------------------------------------------------------------
@@ -231,8 +259,8 @@ class Reads(ABC):
     ) -> list[UsageRow]:
         """GPU-seconds between two unix times, one row an environment (or only ``environment``).
 
-        Exact for the last two days; before that an hour, and beyond the
-        history a day, that is only partly inside the window counts in
+        Exact for the last two days (of who makes very many changes, less);
+        before that an hour, and beyond the history a day, that is only partly inside the window counts in
         proportion. Running leases count until ``until_wall``.
         """
         with self._reading() as connection:
@@ -268,6 +296,15 @@ class Reads(ABC):
         except ValueError:
             return None
         return value
+
+    def shares(self) -> tuple[dict[str | None, int], list[str]]:
+        """Bytes of records by environment, about (``None``: of none); who has too many spans."""
+        with self._reading() as connection:
+            sizes = connection.execute(
+                f"SELECT environment, SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
+                " WHERE environment IS NOT NULL OR lease IS NOT NULL GROUP BY environment"
+            )
+            return {row[0]: int(row[1]) for row in sizes}, usage.beyond(connection)
 
     def check(self) -> Health:
         """Look at every page and every record that a start reads. Takes seconds for a gigabyte."""
@@ -367,6 +404,7 @@ class Ledger(Reads):
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._copy: Path | None = None
+        self._toggles: dict[str, _Toggle] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, history: float, wall: float) -> Self:
@@ -414,6 +452,7 @@ class Ledger(Reads):
         record that cannot be stored (NaN, not JSON).
         """
         rows = [_encode(record) for record in records]
+        toggles: dict[str, _Toggle | None] = {}
         with self._writing() as connection:
             seq = self._last_seq(connection)
             for record, row in zip(records, rows, strict=True):
@@ -422,6 +461,13 @@ class Ledger(Reads):
                 ).lastrowid
                 assert inserted is not None
                 seq = inserted
+                if record.lease is not None:
+                    before = toggles.get(record.lease, self._toggles.get(record.lease))
+                    toggles[record.lease] = toggle = _toggled(before, record, seq)
+                    if toggle is not None and before is not None and toggle.follows(before):
+                        # Nothing happened to the lease between the two, and a lease that turned
+                        # idle twice is as idle: replayed they give the same state.
+                        connection.execute("DELETE FROM records WHERE seq = ?", (before.last,))
                 if record.kind in usage.KINDS:
                     usage.apply(
                         connection,
@@ -433,6 +479,11 @@ class Ledger(Reads):
                         record.lease,
                         record.data,
                     )
+        for lease, latest in toggles.items():
+            if latest is None:
+                self._toggles.pop(lease, None)
+            else:
+                self._toggles[lease] = latest
         self.appended += 1
         return seq
 
@@ -479,6 +530,37 @@ class Ledger(Reads):
             more = usage.roll_up(connection, wall, self._history, PRUNE_ROWS)
         return more or removed == PRUNE_ROWS
 
+    def trim(self, environment: str | None, size: int) -> int:
+        """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
+
+        ``None``: those that are about leases and name no environment. What the snapshot does not
+        cover stays, and what somebody did: quotas set, leases revoked. Returns the bytes of those
+        that are gone; 0: there are no more. Raises as :meth:`append` does.
+        """
+        with self._writing() as connection:
+            rows = connection.execute(
+                "SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE environment IS ?"
+                " AND seq <= ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
+                """ AND instr(data, '"by":"') = 0 ORDER BY seq LIMIT ?""",
+                (environment, _meta_int(connection, "snapshot_seq"), TRIM_ROWS),
+            )
+            gone, removed = 0, []
+            for seq, length in rows.fetchall():
+                if gone >= size:
+                    break
+                gone += ROW_BYTES + length
+                removed.append((seq,))
+            connection.executemany("DELETE FROM records WHERE seq = ?", removed)
+        return gone
+
+    def fold(self, environment: str) -> bool:
+        """Add the oldest exact usage of an environment to the hours: what is beyond its number.
+
+        Works in small steps; ``True``: there is more. Raises as :meth:`append` does.
+        """
+        with self._writing() as connection:
+            return usage.fold(connection, environment, TRIM_ROWS)
+
     def shrink(self, spare: float = 0.125) -> bool:
         """Give free pages back to the disk, but for this share of the file, in small steps.
 
@@ -505,11 +587,13 @@ class Ledger(Reads):
         with self._writing() as connection:
             connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
 
-    def size(self) -> int:
-        """Bytes that the file has, or will have when the log is brought into it."""
+    def size(self) -> tuple[int, int]:
+        """Bytes that the file has, or will have when the log is in it, and of these the used."""
         with self._reading() as connection:
             page = int(connection.execute("PRAGMA page_size").fetchone()[0])
-            return page * int(connection.execute("PRAGMA page_count").fetchone()[0])
+            pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
+            free = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+        return page * pages, page * (pages - free)
 
     @property
     def place(self) -> Path:

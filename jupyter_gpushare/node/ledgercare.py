@@ -51,6 +51,10 @@ class LedgerCare:
         health = await self._reads.ask("", lambda reads: reads.check())
         return {"path": str(self._ledger.path), **asdict(health)}
 
+    async def shares(self) -> tuple[dict[str | None, int], list[str]]:
+        """Who has how much of it; see :meth:`Reads.shares`."""
+        return await self._reads.ask("", lambda reads: reads.shares())
+
     def forget(self, conn: int) -> None:
         """This connection reads no copy any more."""
         copy = self._copies.pop(conn, None)

@@ -33,6 +33,7 @@ from .codec import from_record, size_of, to_record
 from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledgerbudget import LedgerBudget, excess
 from .ledgercare import LedgerCare
 from .ledgerreads import LedgerReads
 from .observers import Observers
@@ -123,6 +124,7 @@ class Manager:
         budget_interval: float = 30.0,
         retry_interval: float = 5.0,
         snapshot_every: int = 5000,
+        ledger_bytes: int = 2**30,
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
         recorder: Listener | None = None,
@@ -150,6 +152,9 @@ class Manager:
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
         self._snapshot_due = False
+        self._ledger_budget = LedgerBudget(ledger_bytes)
+        # So much of it may be in use before it is looked at again who has how much.
+        self._fits_until = self._ledger_budget.grown
         self._tidy_interval = tidy_interval
         self._budget_interval = budget_interval
         self._retry_interval = retry_interval
@@ -438,8 +443,32 @@ class Manager:
         if await self.in_ledger(self._wall_is_believed):
             while await self.in_ledger(partial(self.ledger.prune, self.clock.wall())):
                 pass
+        await self._fit()
         while await self.in_ledger(partial(self.ledger.shrink, spare)):
             pass
+
+    async def _fit(self) -> None:
+        """Forget the oldest detail of whoever has more of the ledger than the budget allows."""
+        budget = self._ledger_budget
+        _, used = await self.in_ledger(self.ledger.size)
+        if used < self._fits_until:
+            return
+        sizes, beyond = await self.care.shares()
+        for name in beyond:
+            while await self.in_ledger(partial(self.ledger.fold, name)):
+                pass
+        most = sum(sizes.values()) - (used - budget.used)
+        fits = True
+        for owner, over in excess(sizes, budget.each, most).items():
+            while over > 0:
+                gone = await self.in_ledger(partial(self.ledger.trim, owner, over))
+                over -= gone
+                if not gone:
+                    fits = False  # until a snapshot covers more
+                    break
+        _, used = await self.in_ledger(self.ledger.size)
+        if fits:
+            self._fits_until = used + budget.grown
 
     def _wall_is_believed(self) -> bool:
         """Whether history may be forgotten now; on the ledger's thread."""

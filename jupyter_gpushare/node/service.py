@@ -493,9 +493,9 @@ class Service:
             elif call.method is Method.LEDGER_CHECK:
                 answer = await manager.care.check()
             else:
-                before = await manager.in_ledger(manager.ledger.size)
+                before, _ = await manager.in_ledger(manager.ledger.size)
                 await manager.tidy(spare=0.0)
-                after = await manager.in_ledger(manager.ledger.size)
+                after, _ = await manager.in_ledger(manager.ledger.size)
                 answer = {"before": before, "after": after}
         except (LedgerError, OSError) as error:
             self._fail(conn, call.id, Reason.UNAVAILABLE, str(error))

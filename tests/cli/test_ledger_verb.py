@@ -55,7 +55,8 @@ def set_quota(node: RunningNode, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with RunningNode(tmp_path_factory.mktemp("node")) as node:
+    config = "c.NodeManagerApp.ledger_bytes = 8 * 2**20\n"
+    with RunningNode(tmp_path_factory.mktemp("node"), config=config) as node:
         yield node
         assert "Traceback" not in node.story()
 
