@@ -260,8 +260,8 @@ class Reads(ABC):
         """GPU-seconds between two unix times, one row an environment (or only ``environment``).
 
         Exact for the last two days (of who makes very many changes, less);
-        before that an hour, and beyond the history a day, that is only partly inside the window counts in
-        proportion. Running leases count until ``until_wall``.
+        before that an hour, and beyond the history a day, that is only partly
+        inside the window counts in proportion. Running leases count until ``until_wall``.
         """
         with self._reading() as connection:
             return usage.summarise(connection, since_wall, until_wall, environment)

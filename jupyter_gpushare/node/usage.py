@@ -3,7 +3,8 @@
 The lease that is running has one row in ``usage_open``; each time its GPUs or
 its activity change, the time since the last change becomes a *span*. Spans
 are exact; two days later, or sooner where one environment makes very many,
-they are rolled up into hours, and beyond the history into days, so that a year of them stays small and quick to add up.
+they are rolled up into hours, and beyond the history into days, so that a
+year of them stays small and quick to add up.
 
 How long something lasted is counted by boot time, which no clock setting can
 change; *when* it was is wall time. Nothing here opens a transaction: the
