@@ -69,17 +69,27 @@ class LedgerVerb(Verb):
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[StoppedLedger]:
-        """The file itself, as its owner. Raises `Refused`."""
-        from ..node.ledger import LedgerError, StoppedLedger
+        """The file itself, as its owner."""
+        from ..node.ledger import StoppedLedger
+
+        place = self.place()
+        with _as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
+            yield ledger
+
+    def run(self, arguments: list[str]) -> int:
+        from ..node.ledger import LedgerError
 
         try:
-            place = self.place()
-            with _as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
-                yield ledger
+            return self.work(arguments)
         except LedgerError as error:
             raise Refused(str(error), "unavailable") from error
         except OSError as error:
-            raise Refused(f"{self.place()}: {error.strerror or error}.", "unavailable") from error
+            where = error.filename or self.place()
+            raise Refused(f"{where}: {error.strerror or error}.", "unavailable") from error
+
+    def work(self, arguments: list[str]) -> int:
+        """What `run` does, but for the borders' errors."""
+        raise NotImplementedError
 
     def one_file(self, arguments: list[str], what: str) -> Path:
         """The only argument. Raises `UsageError`."""
@@ -107,15 +117,14 @@ class LedgerBackupApp(LedgerVerb):
     jupyter gpushare ledger backup /var/backups/gpushare.sqlite
     """
 
-    def run(self, arguments: list[str]) -> int:
+    def work(self, arguments: list[str]) -> int:
         target = self.one_file(arguments, "say where to: jupyter gpushare ledger backup FILE")
-        from ..node.ledger import LedgerError, check_backup
+        from ..node.ledger import check_backup
 
-        draft = None
+        descriptor, draft = tempfile.mkstemp(
+            dir=target.absolute().parent, prefix=f".{target.name}."
+        )
         try:
-            descriptor, draft = tempfile.mkstemp(
-                dir=target.absolute().parent, prefix=f".{target.name}."
-            )
             with open(descriptor, "wb") as file:
                 self._fill(file, target)
                 file.flush()
@@ -124,13 +133,8 @@ class LedgerBackupApp(LedgerVerb):
             if health.problems:
                 raise Refused(f"the copy is not whole: {health.problems[0]}")
             os.replace(draft, target)
-        except LedgerError as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            raise Refused(f"{target} cannot be written: {error.strerror or error}.") from error
         finally:
-            if draft is not None:
-                Path(draft).unlink(missing_ok=True)
+            Path(draft).unlink(missing_ok=True)
         answer = {"file": str(target.absolute()), **asdict(health)}
         self.say(answer, f"{target}: {_described(answer)}")
         return 0
@@ -161,9 +165,12 @@ class LedgerCheckApp(LedgerVerb):
     description = """Look at every page of the ledger (administrators), or of a backup of it, and
     say how large it is. Exit code 1: there is damage."""
 
-    def run(self, arguments: list[str]) -> int:
+    def work(self, arguments: list[str]) -> int:
+        from ..node.ledger import check_backup
+
         if arguments:
-            answer = self._of_backup(self.one_file(arguments, "check one file"))
+            file = self.one_file(arguments, "check one file")
+            answer = {"path": str(file.absolute()), **asdict(check_backup(file))}
         elif (node := self.node()) is not None:
             with node:
                 answer = node.call(Method.LEDGER_CHECK, patience=LONG)
@@ -179,14 +186,6 @@ class LedgerCheckApp(LedgerVerb):
         self.say(answer, f"{answer['path']}: {_described(answer)}")
         return 0
 
-    def _of_backup(self, file: Path) -> dict[str, Any]:
-        from ..node.ledger import LedgerError, check_backup
-
-        try:
-            return {"path": str(file.absolute()), **asdict(check_backup(file))}
-        except LedgerError as error:
-            raise Refused(str(error)) from error
-
 
 class LedgerVacuumApp(LedgerVerb):
     """Make the file smaller."""
@@ -197,7 +196,7 @@ class LedgerVacuumApp(LedgerVerb):
     minutes, but for an eighth of the file; where the node manager is stopped, the whole file is
     made anew, which needs as much room again meanwhile."""
 
-    def run(self, arguments: list[str]) -> int:
+    def work(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
         node = self.node()
         if node is not None:
@@ -227,18 +226,13 @@ class LedgerRestoreApp(LedgerVerb):
     systemctl start jupyter-gpushare.socket jupyter-gpushare.service
     """
 
-    def run(self, arguments: list[str]) -> int:
+    def work(self, arguments: list[str]) -> int:
         backup = self.one_file(arguments, "which backup? jupyter gpushare ledger restore BACKUP")
-        from ..node.ledger import LedgerError, check_backup
+        from ..node.ledger import check_backup
 
-        try:
-            check_backup(backup)  # as who calls: its owner may not be the ledger's
-            with open(backup, "rb") as file, self.stopped() as ledger:
-                old = ledger.replace(file.fileno(), time.time())
-        except LedgerError as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            raise Refused(f"{backup}: {error.strerror or error}.") from error
+        check_backup(backup)  # as who calls: its owner may not be the ledger's
+        with open(backup, "rb") as file, self.stopped() as ledger:
+            old = ledger.replace(file.fileno(), time.time())
         told = f"{ledger.path} is what {backup} was."
         if old is not None:
             told += f" What it was before is in {old}."
@@ -260,11 +254,11 @@ class LedgerApp(LedgerCheckApp):
         "restore": (LedgerRestoreApp, "Put a backup in the ledger's place."),
     }
 
-    def run(self, arguments: list[str]) -> int:
+    def work(self, arguments: list[str]) -> int:
         if arguments:
             hint = did_you_mean(arguments[0], self.subcommands)
             raise UsageError(f"say backup, check, vacuum or restore, not {arguments[0]!r}{hint}")
-        return super().run(arguments)
+        return super().work(arguments)
 
 
 @contextlib.contextmanager
@@ -294,15 +288,8 @@ def _as_owner_of(ledger: Path) -> Iterator[None]:
 
 def _not_itself(target: Path, ledger: Path) -> None:
     """Raises `Refused` for a copy that would replace what it is a copy of."""
-    if target.absolute() == ledger or (target.exists() and _is_same(target, ledger)):
+    if os.path.realpath(target) == os.path.realpath(ledger):
         raise Refused(f"{target} is the ledger itself: name another file.", "bad_request")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False  # who cannot see the ledger has no name for it either
 
 
 def _described(answer: dict[str, Any]) -> str:
