@@ -314,13 +314,11 @@ class Reads(ABC):
                 problems = [] if found == ["ok"] else found
                 if _version_of(connection) == len(MIGRATIONS):
                     _check_content(connection)
-                page = int(connection.execute("PRAGMA page_size").fetchone()[0])
-                pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
-                free = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+                size, free = _sizes(connection)
                 records, since = connection.execute(
                     "SELECT COUNT(*), MIN(wall) FROM records"
                 ).fetchone()
-                return Health(pages * page, free * page, records, since, tuple(problems))
+                return Health(size, free, records, since, tuple(problems))
             except (_Corrupt, LedgerFailed, ValueError, TypeError) as error:
                 problems = [*problems, str(error)]
             except sqlite3.DatabaseError as error:
@@ -335,12 +333,11 @@ class Reads(ABC):
         The copy is one file that needs no other; it is made as ``draft`` and has no name then.
         """
         with self._reading() as connection:
-            page = int(connection.execute("PRAGMA page_size").fetchone()[0])
-            pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
+            size, _ = _sizes(connection)
             disk = os.statvfs(draft.parent)
-            if disk.f_bavail * disk.f_frsize < pages * page + COPY_LEAVES:
+            if disk.f_bavail * disk.f_frsize < size + COPY_LEAVES:
                 raise LedgerFull(
-                    f"A copy of the ledger takes {pages * page / 2**20:.0f} MiB beside it, and the"
+                    f"A copy of the ledger takes {size / 2**20:.0f} MiB beside it, and the"
                     f" disk has no room for that and a little more. Free some in {draft.parent}."
                 )
             draft.unlink(missing_ok=True)  # of one that was broken off
@@ -570,13 +567,12 @@ class Ledger(Reads):
             return False
         with self._reading() as connection:
             self._check_place()
-            pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
-            free = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
-            if free <= spare * pages:
+            size, free = _sizes(connection)
+            if free <= spare * size:
                 return False
             connection.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})").fetchall()
-            left = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
-            if left == free or left <= spare * pages:
+            _, left = _sizes(connection)
+            if left == free or left <= spare * size:
                 # The file itself is cut when the log is brought into it.
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                 return False
@@ -590,10 +586,8 @@ class Ledger(Reads):
     def size(self) -> tuple[int, int]:
         """Bytes that the file has, or will have when the log is in it, and of these the used."""
         with self._reading() as connection:
-            page = int(connection.execute("PRAGMA page_size").fetchone()[0])
-            pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
-            free = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
-        return page * pages, page * (pages - free)
+            size, free = _sizes(connection)
+        return size, size - free
 
     @property
     def place(self) -> Path:
@@ -777,6 +771,13 @@ def _encode(record: Record) -> _Row:
 def _decode(row: _Row) -> Record:
     kind, at, wall, environment, lease, data = row
     return Record(kind, at, wall, environment, lease, json.loads(data))
+
+
+def _sizes(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Bytes of the file, what is in its log included, and of these the free ones."""
+    names = ("page_size", "page_count", "freelist_count")
+    page, pages, free = (int(connection.execute(f"PRAGMA {n}").fetchone()[0]) for n in names)
+    return page * pages, page * free
 
 
 def _meta_int(connection: sqlite3.Connection, key: str) -> int:
