@@ -15,7 +15,7 @@
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what does another one notice? (as root, 2 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
-#   make bench-ledger  a year of a class of 40 in the ledger: how large is it? (10 min)
+#   make bench-ledger  a year of a class of 40 in the ledger: how large is it? (10 min or more)
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
