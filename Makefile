@@ -15,6 +15,7 @@
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what does another one notice? (as root, 2 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
+#   make bench-ledger  a year of a class of 40 in the ledger: how large is it? (10 min or more)
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
@@ -56,7 +57,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-peers soak fuzz churn hostile bench-ui replay pictures lint lint-python lint-ui ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui replay pictures lint lint-python lint-ui ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -214,6 +215,9 @@ bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 
 bench-hub: $(VENV)/.dev
 	$(BIN)/python benchmarks/hub_load.py --json docs/benchmarks-hub.json --markdown docs/benchmarks-hub.md
+
+bench-ledger: $(VENV)/.dev
+	$(BIN)/python benchmarks/ledger_year.py --json build/ledger-year.json
 
 bench-peers: $(VENV)/.dev
 	$(BIN)/python benchmarks/peers/compare.py --json docs/comparison.json

@@ -30,6 +30,7 @@ class GpuShareApp(Verb):
             ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
             ("replay", "cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
             ("doctor", "cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
+            ("ledger", "cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
             ("node", "node.app.NodeManagerApp", "Run the node manager."),
             ("systemd", "cli.systemd.SystemdApp", "The node manager as a systemd service."),
         )

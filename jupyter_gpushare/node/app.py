@@ -62,7 +62,7 @@ from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .lastquotas import LastQuotas
 from .ledger import Ledger, LedgerError
-from .logs import FORMATTERS, EventLog, LogStyle
+from .logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
 from .osusers import SUBORDINATES, SubordinateIds
 from .processes import ProcessError, ProcessWatch, identify, sees_others, send
@@ -564,6 +564,13 @@ class NodeManagerApp(JupyterApp):
         jupyter-gpushare-UID/ledger-HOST.sqlite in /var/tmp or /tmp.""",
     ).tag(config=True)
     history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
+    ledger_bytes = Integer(
+        2**30,
+        min=8 * 2**20,
+        help="""Bytes that the ledger's file may have, about. Of who has most the oldest events are
+        forgotten before history_days, and an environment has a sixteenth at most. GPU-hours are
+        kept as sums, and what administrators did stays.""",
+    ).tag(config=True)
     measure_interval = Finite(
         2.0, min=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
@@ -780,13 +787,15 @@ class NodeManagerApp(JupyterApp):
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
             budget_interval=policy.budget_interval,
+            ledger_bytes=self.ledger_bytes,
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
             recorder=recorder_to(self.record) if self.record else None,
             is_first=is_first,
             log=self.log,
         )
-        manager.listeners.append(EventLog(self.log).heard)
+        lines = LogLines(clock.boot)
+        manager.listeners.append(EventLog(self.log, lines).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
         key = _key(ledger_path)
@@ -819,6 +828,7 @@ class NodeManagerApp(JupyterApp):
             inherited=inherited,
             subordinates=SubordinateIds(Path(self.subordinate_users)),
             log=self.log,
+            lines=lines,
         )
         quotas = Quotas(parent=self)
         stop = asyncio.Event()

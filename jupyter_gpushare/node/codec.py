@@ -9,12 +9,10 @@ import msgspec
 from ..policy import versions
 from ..policy.commands import COMMANDS, Command
 from ..policy.events import EVENTS, Event
-from .ledger import VERSION_KEY, LedgerFailed, Record
+from .ledger import ROW_BYTES, VERSION_KEY, LedgerFailed, Record
 
 # These live in the record's own columns.
 _COLUMNS = ("at", "environment", "lease")
-# Bytes of a record's row, beside its JSON, and of the index that finds it.
-_PLACES = 150
 
 
 def to_record(event: Event, wall: float) -> Record:
@@ -78,7 +76,7 @@ def _beyond(told: Any, understood: Any) -> str | None:
 
 def size_of(event: Event) -> int:
     """Bytes that a record of ``event`` takes in the ledger, places in indexes included; about."""
-    return _PLACES + len(msgspec.json.encode(event))
+    return ROW_BYTES + len(msgspec.json.encode(event))
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from .._version import __version__
 from ..policy.versions import RELEASES
@@ -35,6 +36,7 @@ from .usage import UsageDay, UsageRow
 
 __all__ = [
     "JSON",
+    "Health",
     "Ledger",
     "LedgerError",
     "LedgerFailed",
@@ -42,6 +44,7 @@ __all__ = [
     "LedgerInUse",
     "LedgerReadOnly",
     "Record",
+    "StoppedLedger",
     "UsageDay",
     "UsageRow",
 ]
@@ -54,11 +57,23 @@ APPLICATION_ID = 0x67707573
 VERSION_KEY = "v"
 #: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
 PRUNE_ROWS = 5000
+#: Rows that one :meth:`Ledger.trim` removes at most.
+TRIM_ROWS = 1000
+#: Bytes of a record's row, beside its JSON, and of the index that finds it; about.
+ROW_BYTES = 150
+#: Of a lease that turns busy and idle again and again, the first and the last record in so many
+#: seconds are kept; usage counts them all.
+ACTIVITY_DETAIL = 60.0
+#: Bytes that a copy leaves free on the disk: the ledger must go on.
+COPY_LEAVES = 64 * 2**20
+#: Pages (of 4 KiB) that one :meth:`Ledger.shrink` gives back at most.
+SHRINK_PAGES = 256
 #: Files up to this size (bytes) are checked as a whole when opened, larger ones only their state.
 WHOLE_CHECK = 256 * 2**20
 
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS = "kind, at, wall, environment, lease, data"
 #: The oldest release that can read all that :meth:`Ledger.load` gives, and its version of records.
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
@@ -101,6 +116,27 @@ class Record:
     environment: str | None
     lease: str | None
     data: Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class _Toggle:
+    """The newest records of a lease are of its activity: since when, and the last one's number."""
+
+    since: float
+    last: int
+    is_first: bool
+
+    def follows(self, before: _Toggle) -> bool:
+        """Whether ``before``'s last record need not be kept."""
+        return self.since == before.since and not before.is_first
+
+
+def _toggled(before: _Toggle | None, record: Record, seq: int) -> _Toggle | None:
+    if record.kind != "ActivityChanged":
+        return None
+    if before is not None and 0.0 <= record.at - before.since < ACTIVITY_DETAIL:
+        return _Toggle(before.since, seq, is_first=False)
+    return _Toggle(record.at, seq, is_first=True)
 
 
 # -- schema ----------------------------------------------------------------------------------
@@ -163,8 +199,8 @@ def _version(record: Record) -> int:
     return version if isinstance(version, int) else 1
 
 
-def _migrate(connection: sqlite3.Connection, wall: float) -> None:
-    """Bring the open file to the newest version, each step in its own transaction."""
+def _version_of(connection: sqlite3.Connection) -> int:
+    """0 for an empty file. Raises :class:`LedgerFailed` for another program's or a newer one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     if "schema_version" not in tables and (tables or application_id):
@@ -181,7 +217,12 @@ def _migrate(connection: sqlite3.Connection, wall: float) -> None:
             f"it was written by a newer jupyter_gpushare (ledger version {version}, this one"
             f" knows {len(MIGRATIONS)}). Upgrade jupyter_gpushare or use another ledger path."
         )
-    for number in range(version + 1, len(MIGRATIONS) + 1):
+    return version
+
+
+def _migrate(connection: sqlite3.Connection, wall: float) -> None:
+    """Bring the open file to the newest version, each step in its own transaction."""
+    for number in range(_version_of(connection) + 1, len(MIGRATIONS) + 1):
         with _transaction(connection):
             if number == 1:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -204,6 +245,20 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a look at a whole ledger found: sizes in bytes, the oldest record's unix time.
+
+    ``problems`` are sentences or SQLite's own words; without any it is whole.
+    """
+
+    bytes: int
+    free: int
+    records: int
+    since: float | None
+    problems: tuple[str, ...]
 
 
 # -- the ledger ------------------------------------------------------------------------------
@@ -239,9 +294,9 @@ class Reads(ABC):
     ) -> list[UsageRow]:
         """GPU-seconds between two unix times, one row an environment (or only ``environment``).
 
-        Exact for the last two days; before that an hour, and beyond the
-        history a day, that is only partly inside the window counts in
-        proportion. Running leases count until ``until_wall``.
+        Exact for the last two days (of who makes very many changes, less);
+        before that an hour, and beyond the history a day, that is only partly
+        inside the window counts in proportion. Running leases count until ``until_wall``.
         """
         with self._reading() as connection:
             return usage.summarise(connection, since_wall, until_wall, environment)
@@ -276,6 +331,63 @@ class Reads(ABC):
         except ValueError:
             return None
         return value
+
+    def shares(self) -> tuple[dict[str | None, int], list[str]]:
+        """Bytes of records by environment, about (``None``: of none); who has too many spans."""
+        with self._reading() as connection:
+            sizes = connection.execute(
+                f"SELECT environment, SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
+                " WHERE environment IS NOT NULL OR lease IS NOT NULL GROUP BY environment"
+            )
+            return {row[0]: int(row[1]) for row in sizes}, usage.beyond(connection)
+
+    def check(self) -> Health:
+        """Look at every page and every record that a start reads. Takes seconds for a gigabyte."""
+        with self._reading() as connection:
+            try:
+                found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
+                problems = [] if found == ["ok"] else found
+                if _version_of(connection) == len(MIGRATIONS):
+                    _check_content(connection)
+                size, free = _sizes(connection)
+                records, since = connection.execute(
+                    "SELECT COUNT(*), MIN(wall) FROM records"
+                ).fetchone()
+                return Health(size, free, records, since, tuple(problems))
+            except (_Corrupt, LedgerFailed, ValueError, TypeError) as error:
+                problems = [*problems, str(error)]
+            except sqlite3.DatabaseError as error:
+                if _primary_code(error) not in _DAMAGE:
+                    raise
+                problems = [str(error)]
+            return Health(0, 0, 0, None, tuple(problems))
+
+    def copy(self, draft: Path) -> int:
+        """A descriptor to read a copy of it from, as of one instant; nobody waits meanwhile.
+
+        The copy is one file that needs no other; it is made as ``draft`` and has no name then.
+        """
+        with self._reading() as connection:
+            size, _ = _sizes(connection)
+            disk = os.statvfs(draft.parent)
+            if disk.f_bavail * disk.f_frsize < size + COPY_LEAVES:
+                raise LedgerFull(
+                    f"A copy of the ledger takes {size / 2**20:.0f} MiB beside it, and the"
+                    f" disk has no room for that and a little more. Free some in {draft.parent}."
+                )
+            draft.unlink(missing_ok=True)  # of one that was broken off
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(draft, flags, 0o600)
+            try:
+                with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+                    connection.backup(copy)
+                    copy.execute("PRAGMA journal_mode = DELETE")
+            except BaseException:
+                os.close(descriptor)
+                raise
+            finally:
+                draft.unlink()
+            return descriptor
 
 
 class LedgerReader(Reads):
@@ -324,6 +436,7 @@ class Ledger(Reads):
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._copy: Path | None = None
+        self._toggles: dict[str, _Toggle] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, history: float, wall: float) -> Self:
@@ -371,6 +484,7 @@ class Ledger(Reads):
         record that cannot be stored (NaN, not JSON).
         """
         rows = [_encode(record) for record in records]
+        toggles: dict[str, _Toggle | None] = {}
         with self._writing() as connection:
             seq = self._last_seq(connection)
             for record, row in zip(records, rows, strict=True):
@@ -379,6 +493,13 @@ class Ledger(Reads):
                 ).lastrowid
                 assert inserted is not None
                 seq = inserted
+                if record.lease is not None:
+                    before = toggles.get(record.lease, self._toggles.get(record.lease))
+                    toggles[record.lease] = toggle = _toggled(before, record, seq)
+                    if toggle is not None and before is not None and toggle.follows(before):
+                        # Nothing happened to the lease between the two, and a lease that turned
+                        # idle twice is as idle: replayed they give the same state.
+                        connection.execute("DELETE FROM records WHERE seq = ?", (before.last,))
                 if record.kind in usage.KINDS:
                     usage.apply(
                         connection,
@@ -391,6 +512,11 @@ class Ledger(Reads):
                         record.data,
                     )
             _raise_floor(connection, max(map(_version, records), default=1))
+        for lease, latest in toggles.items():
+            if latest is None:
+                self._toggles.pop(lease, None)
+            else:
+                self._toggles[lease] = latest
         self.appended += 1
         return seq
 
@@ -440,10 +566,67 @@ class Ledger(Reads):
             more = usage.roll_up(connection, wall, self._history, PRUNE_ROWS)
         return more or removed == PRUNE_ROWS
 
+    def trim(self, environment: str | None, size: int) -> int:
+        """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
+
+        ``None``: those that are about leases and name no environment. What the snapshot does not
+        cover stays, and what somebody did: quotas set, leases revoked. Returns the bytes of those
+        that are gone; 0: there are no more. Raises as :meth:`append` does.
+        """
+        with self._writing() as connection:
+            rows = connection.execute(
+                "SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE environment IS ?"
+                " AND seq <= ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
+                """ AND instr(data, '"by":"') = 0 ORDER BY seq LIMIT ?""",
+                (environment, _meta_int(connection, "snapshot_seq"), TRIM_ROWS),
+            )
+            gone, removed = 0, []
+            for seq, length in rows.fetchall():
+                if gone >= size:
+                    break
+                gone += ROW_BYTES + length
+                removed.append((seq,))
+            connection.executemany("DELETE FROM records WHERE seq = ?", removed)
+        return gone
+
+    def fold(self, environment: str) -> bool:
+        """Add the oldest exact usage of an environment to the hours: what is beyond its number.
+
+        Works in small steps; ``True``: there is more. Raises as :meth:`append` does.
+        """
+        with self._writing() as connection:
+            return usage.fold(connection, environment, TRIM_ROWS)
+
+    def shrink(self, spare: float = 0.125) -> bool:
+        """Give free pages back to the disk, but for this share of the file, in small steps.
+
+        ``True``: there are more, call again soon. Raises as :meth:`append` does.
+        """
+        if self._copy is not None:
+            return False
+        with self._reading() as connection:
+            self._check_place()
+            size, free = _sizes(connection)
+            if free <= spare * size:
+                return False
+            connection.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})").fetchall()
+            _, left = _sizes(connection)
+            if left == free or left <= spare * size:
+                # The file itself is cut when the log is brought into it.
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                return False
+        return True
+
     def remember(self, key: str, value: JSON) -> None:
         """Keep one small thing under ``key``, over restarts. Raises as :meth:`append` does."""
         with self._writing() as connection:
             connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
+
+    def size(self) -> tuple[int, int]:
+        """Bytes that the file has, or will have when the log is in it, and of these the used."""
+        with self._reading() as connection:
+            size, free = _sizes(connection)
+        return size, size - free
 
     @property
     def place(self) -> Path:
@@ -476,6 +659,7 @@ class Ledger(Reads):
             _check_floor(self._connection)
             _migrate(self._connection, wall)
             _check_content(self._connection)
+            _make_shrinkable(self._connection, self.path)
         self._inode = self.path.stat().st_ino
 
     def _start_reading_a_copy(self) -> None:
@@ -501,6 +685,8 @@ class Ledger(Reads):
             path, isolation_level=None, check_same_thread=False, timeout=2.0
         )
         self._connection = connection
+        if path.stat().st_size == 0:  # a new file; an old one would be written to
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         # Not held for good: there is one writer by its own lock, and others may read and copy.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -514,8 +700,7 @@ class Ledger(Reads):
             raise LedgerFailed(f"The ledger {self.path} cannot be used: {error}") from error
         except sqlite3.Error as error:
             # SQLITE_ERROR here is "no such table" or column: a schema that is not what it says.
-            damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-            if _primary_code(error) in damage:
+            if _primary_code(error) in (*_DAMAGE, sqlite3.SQLITE_ERROR):
                 raise _Corrupt(str(error)) from error
             raise self.translate(error) from error
         except (ValueError, TypeError, RecursionError) as error:
@@ -629,6 +814,13 @@ def _decode(row: _Row) -> Record:
     return Record(kind, at, wall, environment, lease, json.loads(data))
 
 
+def _sizes(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Bytes of the file, what is in its log included, and of these the free ones."""
+    names = ("page_size", "page_count", "freelist_count")
+    page, pages, free = (int(connection.execute(f"PRAGMA {n}").fetchone()[0]) for n in names)
+    return page * pages, page * free
+
+
 def _meta_int(connection: sqlite3.Connection, key: str) -> int:
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return 0 if row is None else int(row[0])
@@ -694,6 +886,15 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             raise _Corrupt(str(problem).splitlines()[0])
 
 
+def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
+    """A file of an earlier release never shrinks: make it anew, where that takes a moment."""
+    mode = connection.execute("PRAGMA auto_vacuum").fetchone()[0]
+    if mode == 0 and path.stat().st_size <= WHOLE_CHECK:
+        with contextlib.suppress(sqlite3.OperationalError):  # no room: the next start tries
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
+
+
 def _check_content(connection: sqlite3.Connection) -> None:
     """What :meth:`Ledger.load` will read must be readable, in the tables we expect."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
@@ -711,13 +912,13 @@ def _check_content(connection: sqlite3.Connection) -> None:
                 raise _Corrupt("a row is not a record")
 
 
-def _set_aside(path: Path, wall: float) -> Path:
-    """Rename a corrupt ledger, with its log, to a name that says when. Never overwrites."""
+def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
+    """Rename a ledger, with its log, to a name that says why and when. Never overwrites."""
     stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
-    aside, number = path.with_name(f"{path.name}.corrupt-{stamp}"), 1
+    aside, number = path.with_name(f"{path.name}.{why}-{stamp}"), 1
     while any(_beside(aside, suffix).exists() for suffix in ("", "-wal", "-shm")):
         number += 1
-        aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+        aside = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
     try:
         # The log first: should we die in between, a corrupt file without it is
         # set aside at the next start; a new file with an old log would be believed.
@@ -728,6 +929,114 @@ def _set_aside(path: Path, wall: float) -> Path:
     except OSError as error:
         raise _from_os_error(error, path) from error
     return aside
+
+
+class StoppedLedger(Reads):
+    """A ledger that no node manager has open, nor can open until this is closed.
+
+    Looking at it changes nothing. Root must act as the ledger's owner: SQLite makes files beside
+    it, and the owner's node manager must be able to use them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises :class:`LedgerInUse`, and :class:`LedgerFailed` where there is none."""
+        self.path = path
+        self._lock = None if not path.parent.is_dir() else _lock(path)
+
+    def close(self) -> None:
+        """Let a node manager have it. May be called again."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        # Not writable: closing it would fold the log into the file, which may be damaged.
+        with _opened(self.path, "mode=ro") as connection:
+            yield connection
+
+    def others_files(self) -> list[str]:
+        """Files of it that its owner's node manager cannot use, each with what to do."""
+        folder, found = self.path.parent.stat(), []
+        for suffix in ("", "-wal", "-shm", ".lock"):
+            file = _beside(self.path, suffix)
+            with contextlib.suppress(FileNotFoundError):
+                if folder.st_uid and file.stat().st_uid != folder.st_uid:
+                    found.append(
+                        f"{file} belongs to user {file.stat().st_uid}, and its folder to user"
+                        f" {folder.st_uid}: chown --reference={self.path.parent} {file}"
+                    )
+        return found
+
+    def vacuum(self) -> None:
+        """Make the file as small as it can be. Needs as much room again meanwhile."""
+        with _opened(self.path, "mode=rw") as connection:
+            _version_of(connection)
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
+
+    def replace(self, source: int, wall: float) -> Path | None:
+        """Put the backup that ``source`` is a descriptor of in its place; the old one is renamed.
+
+        Returns the old one's new name, if there was one. Raises :class:`LedgerFailed` and changes
+        nothing where the backup is not whole.
+        """
+        draft = _beside(self.path, ".restore")
+        try:
+            draft.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            with open(os.open(draft, flags, 0o600), "wb") as file:
+                with open(os.dup(source), "rb") as whole:
+                    shutil.copyfileobj(whole, file, 2**20)
+                file.flush()
+                os.fsync(file.fileno())
+            health = check_backup(draft)
+            if health.problems:
+                raise LedgerFailed(f"The backup is not whole: {health.problems[0]}")
+            old = _set_aside(self.path, wall, "before") if self.path.exists() else None
+            os.rename(draft, self.path)
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            raise _from_os_error(error, self.path) from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return old
+
+
+class _Backup(Reads):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        log = _beside(self._path, "-wal")
+        if log.exists() and log.stat().st_size:
+            raise LedgerFailed(
+                f"{self._path} is no backup: its last records are in {log}. A backup is made by"
+                " `jupyter gpushare ledger backup`."
+            )
+        with _opened(self._path, "mode=ro&immutable=1") as connection:
+            yield connection
+
+
+def check_backup(path: Path) -> Health:
+    """Look at every page of a backup; makes no file beside it. Raises :class:`LedgerFailed`."""
+    return _Backup(path).check()
+
+
+@contextlib.contextmanager
+def _opened(path: Path, how: str) -> Iterator[sqlite3.Connection]:
+    """A file that is there, opened for a while."""
+    if not path.is_file():
+        raise LedgerFailed(f"There is no ledger {path}.")
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, isolation_level=None)
+        ) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        cause = None if os.access(path, os.R_OK, effective_ids=True) else "it is not readable"
+        raise LedgerFailed(f"{path} cannot be used: {cause or error}.") from error
 
 
 def _sync_directory(directory: Path) -> None:

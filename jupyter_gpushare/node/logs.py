@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
@@ -24,12 +24,18 @@ from ..policy.model import EndReason, GpuUuid, LeaseId
 from ..policy.state import State
 from ..protocol.errors import Reason
 from ..protocol.messages import CallId
+from .fairness import Purses
 from .manager import Outcome
 
 #: A client chooses its calls' ids; so much of one is told.
 LONGEST_ID: Final = 40
 #: Refused calls of one connection that are told above the level DEBUG.
 REFUSALS_TOLD: Final = 5
+#: Lines above the level DEBUG that one owner may cause at once, and one more after so many seconds.
+LINES_AT_ONCE: Final = 100
+SECONDS_A_LINE: Final = 2.0
+#: Seconds after which it is told how many of an owner's lines were left out.
+LEFT_OUT_AFTER: Final = 60.0
 _FIELDS: Final = "gpushare_fields"
 
 
@@ -288,19 +294,55 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
 }
 
 
+class LogLines:
+    """Which lines are told: an owner's within an allowance; the others are counted.
+
+    An owner is an environment or, while that is not known, an OS user. ``now`` gives seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._purses = Purses(1.0 / SECONDS_A_LINE, LINES_AT_ONCE)
+        # By owner: since when lines are left out, and how many.
+        self._left_out: dict[Hashable, tuple[float, int]] = {}
+
+    def tells(self, owner: Hashable) -> bool:
+        """Whether a line that ``owner`` caused is told."""
+        now = self._now()
+        if self._purses.of(owner, now).pays(1.0, now):
+            return True
+        since, count = self._left_out.get(owner, (now, 0))
+        self._left_out[owner] = since, count + 1
+        return False
+
+    def left_out(self) -> list[tuple[Hashable, int]]:
+        """Of whom so many lines were left out until now, where that is due to be told."""
+        if not self._left_out:
+            return []
+        until = self._now() - LEFT_OUT_AFTER
+        due = [(name, count) for name, (since, count) in self._left_out.items() if since <= until]
+        for name, _count in due:
+            del self._left_out[name]
+        return due
+
+
 class EventLog:
     """A listener of the manager that tells what happened, and of which call it came."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, lines: LogLines) -> None:
         self._log = log
+        self._lines = lines
         # Which call a lease waits for; forgotten when the lease ends.
         self._asked_by: dict[LeaseId, str] = {}
 
     def heard(self, outcome: Outcome, state: State) -> None:
         """Tell one outcome."""
         call, in_detail = outcome.call, self._log.isEnabledFor(_DEBUG)
+        for owner, count in self._lines.left_out():
+            whose = {"uid": owner[1]} if isinstance(owner, tuple) else {"environment": owner}
+            say(self._log, _WARNING, "log.left_out", **whose, lines=count)
         for event in outcome.events:
-            self._event(event, outcome)
+            self._event(event, outcome, state)
             if isinstance(event, (ev.GpuTakenOut, ev.ClaimMoved)) and _is_empty(event.gpu, state):
                 say(self._log, _INFO, "gpu.empty", call=call, gpu=event.gpu)
         for effect in outcome.effects:
@@ -315,7 +357,7 @@ class EventLog:
             decided, seconds = _decided(outcome.decision), outcome.seconds
             say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
 
-    def _event(self, event: ev.Event, outcome: Outcome) -> None:
+    def _event(self, event: ev.Event, outcome: Outcome, state: State) -> None:
         line = _LINES.get(type(event))
         if line is None:
             return
@@ -334,8 +376,15 @@ class EventLog:
             level = _ERROR
         if request == outcome.call:
             request = None
-        if self._log.isEnabledFor(level):
+        if self._log.isEnabledFor(level) and (level == _DEBUG or self._is_told(event, state)):
             say(self._log, level, name, call=outcome.call, request=request, **fields(event))
+
+    def _is_told(self, event: ev.Event, state: State) -> bool:
+        """Whether it is within the allowance of whose task it is about; what somebody did is."""
+        owner = getattr(event, "environment", None)
+        if owner is None and (lease := state.leases.get(getattr(event, "lease", LeaseId("")))):
+            owner = lease.environment
+        return owner is None or bool(getattr(event, "by", None)) or self._lines.tells(owner)
 
 
 def _is_empty(gpu: GpuUuid, state: State) -> bool:
@@ -356,22 +405,26 @@ class RefusalLog:
     who is told "not allowed" or "too fast" is worth a look, and only the first few times.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, lines: LogLines) -> None:
         self._log = log
+        self._lines = lines
 
-    def refused(self, call: str, reason: Reason, environment: str | None, before: int) -> bool:
-        """A call's answer is an error. Whether that was told above DEBUG.
+    def refused(
+        self, call: str, reason: Reason, environment: str | None, uid: int, before: int
+    ) -> bool:
+        """A call's answer is an error. Whether that was told above DEBUG, or left out.
 
-        ``before`` is how many of this connection were told so until now.
+        ``before`` is how many of this connection were until now.
         """
-        grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED)
-        level = _WARNING if grave and before < REFUSALS_TOLD else _DEBUG
+        grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED) and before < REFUSALS_TOLD
+        if grave and not self._lines.tells(environment or ("uid", uid)):
+            return True
         say(
             self._log,
-            level,
+            _WARNING if grave else _DEBUG,
             "call.refused",
             call=call,
             reason=reason.value,
             environment=environment,
         )
-        return level == _WARNING
+        return grave

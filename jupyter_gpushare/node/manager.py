@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..policy import commands as cmd
@@ -33,6 +34,8 @@ from .codec import from_record, size_of, to_record
 from .fairness import RoundRobin
 from .inventory.base import Inventory, InventoryError
 from .ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledgerbudget import LedgerBudget, excess
+from .ledgercare import LedgerCare
 from .ledgerreads import LedgerReads
 from .observers import Observers
 from .processes import ProcessError
@@ -124,6 +127,7 @@ class Manager:
         budget_interval: float = 30.0,
         retry_interval: float = 5.0,
         snapshot_every: int = 5000,
+        ledger_bytes: int = 2**30,
         check: bool = False,
         failpoint: Callable[[Failpoint], None] = lambda point: None,
         recorder: Listener | None = None,
@@ -153,6 +157,9 @@ class Manager:
         self._snapshot_every = snapshot_every
         self._since_snapshot = 0
         self._snapshot_due = False
+        self._ledger_budget = LedgerBudget(ledger_bytes)
+        # So much of it may be in use before it is looked at again who has how much.
+        self._fits_until = self._ledger_budget.grown
         self._tidy_interval = tidy_interval
         self._budget_interval = budget_interval
         self._retry_interval = retry_interval
@@ -190,6 +197,8 @@ class Manager:
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
         #: Readings for people, beside the writer.
         self.reads = LedgerReads(ledger)
+        #: Copies and checks of the ledger, for administrators.
+        self.care = LedgerCare(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
 
     # -- life ---------------------------------------------------------------
@@ -258,6 +267,7 @@ class Manager:
             close()
         loop = asyncio.get_running_loop()
         await self.reads.close()
+        await self.care.close()
         await loop.run_in_executor(self._ledger_thread, self.ledger.close)
         self._ledger_thread.shutdown(wait=True)
         self._inventory_thread.submit(self.inventory.close)
@@ -293,7 +303,7 @@ class Manager:
         self._asked.set()
 
     async def in_ledger(self, call: Callable[[], T]) -> T:
-        """Run a reading of the ledger in its own thread."""
+        """Run something with the ledger in its own thread."""
         return await asyncio.get_running_loop().run_in_executor(self._ledger_thread, call)
 
     async def _run(self) -> None:
@@ -430,23 +440,50 @@ class Manager:
             self._snapshot_trouble.is_over()
 
     async def _tidy_loop(self) -> None:
-        """Forget history past its limit in small steps, between which grants are written."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._tidy_interval)
             if self._since_snapshot:
                 self._snapshot_due = True
             try:
-                if not await loop.run_in_executor(self._ledger_thread, self._wall_is_believed):
-                    continue
-                while await loop.run_in_executor(
-                    self._ledger_thread, self.ledger.prune, self.clock.wall()
-                ):
-                    pass
+                await self.tidy()
             except LedgerError as error:
                 self._tidy_trouble.came(f"The ledger could not be tidied: {error}")
             else:
                 self._tidy_trouble.is_over()
+
+    async def tidy(self, spare: float = 0.125) -> None:
+        """Forget history past its limit, and give room that is free then back to the disk, but
+        for a ``spare`` share: in small steps, between which grants are written.
+        """
+        if await self.in_ledger(self._wall_is_believed):
+            while await self.in_ledger(partial(self.ledger.prune, self.clock.wall())):
+                pass
+        await self._fit()
+        while await self.in_ledger(partial(self.ledger.shrink, spare)):
+            pass
+
+    async def _fit(self) -> None:
+        """Forget the oldest detail of whoever has more of the ledger than the budget allows."""
+        budget = self._ledger_budget
+        _, used = await self.in_ledger(self.ledger.size)
+        if used < self._fits_until:
+            return
+        sizes, beyond = await self.care.shares()
+        for name in beyond:
+            while await self.in_ledger(partial(self.ledger.fold, name)):
+                pass
+        most = sum(sizes.values()) - (used - budget.used)
+        fits = True
+        for owner, over in excess(sizes, budget.each, most).items():
+            while over > 0:
+                gone = await self.in_ledger(partial(self.ledger.trim, owner, over))
+                over -= gone
+                if not gone:
+                    fits = False  # until a snapshot covers more
+                    break
+        _, used = await self.in_ledger(self.ledger.size)
+        if fits:
+            self._fits_until = used + budget.grown
 
     def _wall_is_believed(self) -> bool:
         """Whether history may be forgotten now; on the ledger's thread."""

@@ -330,6 +330,7 @@ class Service:
     def on_close(self, conn: Conn) -> None:
         """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
         guest = self._guests.pop(conn.id, None)
+        self._manager.care.forget(conn.id)
         if guest is None:
             return
         tag = call_tag(conn.id, None)
@@ -505,6 +506,28 @@ class Service:
         except LedgerError as error:
             self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
 
+    def _ledger_care(self, guest: _Guest, call: Call) -> None:
+        self._spawn(self._take_care(guest, call))
+
+    async def _take_care(self, guest: _Guest, call: Call) -> None:
+        manager, conn = self._manager, guest.conn
+        try:
+            if call.method is Method.LEDGER_BACKUP:
+                answer = await manager.care.part(conn.id, call.params.offset)
+            elif call.method is Method.LEDGER_CHECK:
+                answer = await manager.care.check()
+            else:
+                before, _ = await manager.in_ledger(manager.ledger.size)
+                await manager.tidy(spare=0.0)
+                after, _ = await manager.in_ledger(manager.ledger.size)
+                answer = {"before": before, "after": after}
+        except (LedgerError, OSError) as error:
+            self._fail(conn, call.id, Reason.UNAVAILABLE, str(error))
+        else:
+            conn.reply(call.id, answer)
+        if conn.id not in self._guests:  # it hung up meanwhile
+            manager.care.forget(conn.id)
+
     def _quota_set(self, guest: _Guest, call: Call) -> None:
         """What the call does not name stays as it is: a new count must not lift a budget."""
         self._spawn(self._set_quota(guest, call))
@@ -602,6 +625,9 @@ class Service:
         Method.HISTORY: _history,
         Method.QUOTA_LIST: _quota_list,
         Method.QUOTA_SET: _quota_set,
+        Method.LEDGER_BACKUP: _ledger_care,
+        Method.LEDGER_CHECK: _ledger_care,
+        Method.LEDGER_VACUUM: _ledger_care,
     }
 
     # -- answers ---------------------------------------------------------------

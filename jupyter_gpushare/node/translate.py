@@ -256,6 +256,9 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.LEASE_REVOKE,
         msg.Method.GPU_DRAIN,
         msg.Method.GPU_RESUME,
+        msg.Method.LEDGER_BACKUP,
+        msg.Method.LEDGER_CHECK,
+        msg.Method.LEDGER_VACUUM,
     }
 )
 

@@ -38,7 +38,7 @@ from ..protocol.messages import Call, CallId, Method, Notice
 from .admission import Admission, Places, Refusal
 from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal
-from .logs import RefusalLog, call_tag
+from .logs import LogLines, RefusalLog, call_tag
 from .osusers import SubordinateIds
 from .processes import container_of
 from .troubles import Trouble
@@ -309,7 +309,8 @@ class Connection(asyncio.BufferedProtocol):
             )
         # What was not read before counts: one long message is not the client's fault.
         if self._unread() > self._limits.hard_buffer:
-            self._home.log.warning("Connection %d does not read and is closed", self.id)
+            if self._home.lines.tells(self._environment or ("uid", self._uid)):
+                self._home.log.warning("Connection %d does not read and is closed", self.id)
             self._wire.abort()
         else:
             self._wire.write(line)
@@ -341,9 +342,19 @@ class Connection(asyncio.BufferedProtocol):
         self._send(messages.error_answer(call_id, reason, message, code=code))
 
     def _count(self, call_id: CallId | None, reason: Reason) -> None:
-        whose = None if self.principal is None else self.principal.environment
-        tag = call_tag(self.id, call_id)
-        self._refusals_told += self._home.note_refusal(tag, reason, whose, self._refusals_told)
+        self._home.refusals[reason] += 1
+        tag, told = call_tag(self.id, call_id), self._refusals_told
+        self._refusals_told += self._home.refusal_log.refused(
+            tag, reason, self._environment, self._uid, told
+        )
+
+    @property
+    def _environment(self) -> str | None:
+        return None if self.principal is None else self.principal.environment
+
+    @property
+    def _uid(self) -> int:
+        return -1 if self.peer is None else self.peer.uid
 
     async def _hello(self, call: Call) -> None:
         assert self.peer is not None
@@ -461,6 +472,7 @@ class Transport:
         inherited: socket.socket | None = None,
         subordinates: SubordinateIds | None = None,
         log: logging.Logger | None = None,
+        lines: LogLines | None = None,
     ) -> None:
         self.path = Path(path)
         self.subordinates = subordinates or SubordinateIds()
@@ -472,7 +484,8 @@ class Transport:
         self.looks_trouble = Trouble(self.log, self.now, "Connections are looked at again")
         #: Calls and connections that were answered with an error.
         self.refusals = Counter({reason: 0 for reason in Reason})
-        self._refusal_log = RefusalLog(self.log)
+        self.lines = lines or LogLines(self.now)
+        self.refusal_log = RefusalLog(self.log, self.lines)
         self._shared = shared
         self._inherited = inherited
         self._server: asyncio.Server | None = None
@@ -494,11 +507,6 @@ class Transport:
     def open_connections(self) -> int:
         """Clients that are connected."""
         return len(self._connections)
-
-    def note_refusal(self, call: str, reason: Reason, environment: str | None, before: int) -> bool:
-        """Count and tell a call that is answered with an error; see :class:`RefusalLog`."""
-        self.refusals[reason] += 1
-        return self._refusal_log.refused(call, reason, environment, before)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -2,8 +2,9 @@
 
 The lease that is running has one row in ``usage_open``; each time its GPUs or
 its activity change, the time since the last change becomes a *span*. Spans
-are exact; two days later they are rolled up into hours, and beyond the
-history into days, so that a year of them stays small and quick to add up.
+are exact; two days later, or sooner where one environment makes very many,
+they are rolled up into hours, and beyond the history into days, so that a
+year of them stays small and quick to add up.
 
 How long something lasted is counted by boot time, which no clock setting can
 change; *when* it was is wall time. Nothing here opens a transaction: the
@@ -15,11 +16,13 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-#: Spans stay exact for this long (seconds).
+#: Spans stay exact for this long (seconds), or until an environment has so many newer ones.
 EXACT = 2 * 86400.0
+MOST_SPANS = 20_000
 HOUR = 3600.0
 DAY = 86400.0
 
@@ -368,9 +371,7 @@ def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: 
         " WHERE end_wall < ? ORDER BY end_wall, seq LIMIT ?",
         (wall - EXACT, limit),
     ).fetchall()
-    for end, seq, environment, gpus, busy, start, last in spans:
-        _spread(connection, environment, gpus, bool(busy), start, end, bool(last))
-        connection.execute("DELETE FROM usage_spans WHERE end_wall = ? AND seq = ?", (end, seq))
+    _into_hours(connection, spans)
     oldest_hour = math.floor((wall - history) / DAY) * DAY
     hours = connection.execute(
         "SELECT start_wall, environment, held, busy, leases FROM usage_buckets"
@@ -385,6 +386,39 @@ def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: 
             (start, HOUR, environment),
         )
     return len(spans) == limit or len(hours) == limit
+
+
+def _into_hours(connection: sqlite3.Connection, spans: Sequence[tuple[Any, ...]]) -> None:
+    for end, seq, environment, gpus, busy, start, last in spans:
+        _spread(connection, environment, gpus, bool(busy), start, end, bool(last))
+        connection.execute("DELETE FROM usage_spans WHERE end_wall = ? AND seq = ?", (end, seq))
+
+
+def beyond(connection: sqlite3.Connection) -> list[str]:
+    """Environments with more than :data:`MOST_SPANS` spans."""
+    found = connection.execute(
+        "SELECT environment FROM usage_spans GROUP BY environment HAVING COUNT(*) > ?",
+        (MOST_SPANS,),
+    )
+    return [row[0] for row in found]
+
+
+def fold(connection: sqlite3.Connection, environment: str, limit: int) -> bool:
+    """Merge the oldest of an environment's spans into hours, those beyond :data:`MOST_SPANS`.
+
+    At most ``limit`` of them; whether there are more.
+    """
+    (count,) = connection.execute(
+        "SELECT COUNT(*) FROM usage_spans WHERE environment = ?", (environment,)
+    ).fetchone()
+    most = min(limit, max(0, count - MOST_SPANS))
+    spans = connection.execute(
+        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last FROM usage_spans"
+        " WHERE environment = ? ORDER BY end_wall, seq LIMIT ?",
+        (environment, most),
+    ).fetchall()
+    _into_hours(connection, spans)
+    return bool(count - most > MOST_SPANS)
 
 
 def _spread(

@@ -72,6 +72,9 @@ class Method(Enum):
     LEASE_REVOKE = "lease.revoke"
     GPU_DRAIN = "gpu.drain"
     GPU_RESUME = "gpu.resume"
+    LEDGER_BACKUP = "ledger.backup"
+    LEDGER_CHECK = "ledger.check"
+    LEDGER_VACUUM = "ledger.vacuum"
 
 
 class Notice(Enum):
@@ -363,6 +366,13 @@ class DrainParams:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class BackupParams:
+    """From which byte on a copy of the ledger is wanted; 0 makes a new copy."""
+
+    offset: int
+
+
 Params = (
     NoParams
     | Hello
@@ -391,6 +401,7 @@ Params = (
     | RevokeParams
     | GpuParams
     | DrainParams
+    | BackupParams
 )
 CallId = int | str
 
@@ -717,6 +728,10 @@ def _drain(read: _Reader) -> DrainParams:
     return DrainParams(read.text("gpu", IDENTIFIER), read.line("reason", NAME))
 
 
+def _backup(read: _Reader) -> BackupParams:
+    return BackupParams(read.whole_or_none("offset", 0) or 0)
+
+
 #: Parameters of which null is not the same as leaving them out.
 NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "per", "idle_timeout", "burst_memory"})
@@ -753,6 +768,9 @@ _PARSERS: Final[dict[Method, Callable[[_Reader], Params]]] = {
     Method.LEASE_REVOKE: _revoke,
     Method.GPU_DRAIN: _drain,
     Method.GPU_RESUME: _gpu,
+    Method.LEDGER_BACKUP: _backup,
+    Method.LEDGER_CHECK: _none,
+    Method.LEDGER_VACUUM: _none,
 }
 _METHODS: Final = {method.value: method for method in Method}
 _NOTICES: Final = {notice.value: notice for notice in Notice}

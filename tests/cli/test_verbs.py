@@ -20,8 +20,9 @@ from jupyter_gpushare.cli.table import clean, duration, table
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    *("gpu", "systemd"),
+    *("gpu", "systemd", "ledger"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
+    *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
 ]
 
 
@@ -97,6 +98,9 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("quota set alice --gpus 1 --idle-timeout soon", "or default"),
         ("quota set alice --gpus 1 --burst-memory 1.5", "no part of a GPU"),
         ("quota set alice --gpus 1 --burst-memory much", "no memory size"),
+        ("ledger backup", "ledger backup FILE"),
+        ("ledger restore", "which backup"),
+        ("ledger bakup x", "did you mean backup?"),
         ("usage --since yesterday", "30m, 12h, 7d or 2w"),
         ("usage --since -1d", "since"),
         ("run", "run what?"),

@@ -99,6 +99,9 @@ TABLE = [
     Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, Gets.FORBIDDEN, Gets.ENDS),
     Row(Method.GPU_DRAIN, {"gpu": "GPU", "reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.GPU_RESUME, {"gpu": "GPU"}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.LEDGER_BACKUP, {"offset": 0}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.LEDGER_CHECK, {}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.LEDGER_VACUUM, {}, Gets.FORBIDDEN, Gets.DONE),
 ]
 
 

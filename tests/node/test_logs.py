@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.clock import FakeClock
 from support.node import NodeClient, RemoteError, RunningNode, until
 
+from jupyter_gpushare.node import logs
 from jupyter_gpushare.node.logs import (
     EventLog,
     JsonFormatter,
+    LogLines,
     LogStyle,
     PlainFormatter,
     call_tag,
@@ -155,6 +158,56 @@ def test_who_is_turned_away_often_is_told_a_few_times_only(tmp_path: Path) -> No
         assert {(line["level"], line["reason"]) for line in told} == {("WARNING", "not_allowed")}
 
 
+def test_who_fills_the_log_is_counted_and_hides_nobody_else(tmp_path: Path) -> None:
+    """The node manager of a person who asks and gives back as fast as can be, on many lines."""
+    with node(tmp_path) as running, running.client(ALICE) as alice, running.client(BOB) as bob:
+        for _ in range(200):
+            alice.call(Method.RELEASE, lease=alice.request()["lease"])
+        for _ in range(60):
+            with running.client(ALICE) as again, pytest.raises(RemoteError):
+                again.call(Method.QUOTA_LIST)
+        granted = bob.request()
+        alice.request()
+        bob.call(Method.QUOTA_SET, environment="alice", gpus=1)
+        find(running, "quota.set", environment="alice")  # bob's doing, not hers
+        assert find(running, "lease.granted", environment="bob")["lease"] == granted["lease"]
+        told = [line for line in lines(running) if line.get("environment") == "alice"]
+        assert logs.LINES_AT_ONCE <= len(told) < logs.LINES_AT_ONCE + 60
+
+
+def test_how_many_lines_were_left_out_is_told_in_one_line() -> None:
+    clock = FakeClock()
+    sieve = LogLines(clock.boot)
+    assert sum(sieve.tells("mallory") for _ in range(1000)) == logs.LINES_AT_ONCE
+    assert not sieve.tells("mallory")
+    assert sieve.tells("alice")
+    assert sieve.left_out() == []
+    clock.advance(logs.LEFT_OUT_AFTER / 2)
+    assert sum(sieve.tells("mallory") for _ in range(1000)) == 15
+    clock.advance(logs.LEFT_OUT_AFTER / 2)
+    assert sieve.left_out() == [("mallory", 901 + 985)]
+    assert sieve.left_out() == []
+    assert sieve.tells("mallory")
+
+
+def test_what_was_left_out_is_told_when_nothing_else_happens() -> None:
+    clock, stream = FakeClock(), io.StringIO()
+    log = logging.Logger("test", logging.INFO)
+    log.addHandler(logging.StreamHandler(stream))
+    log.handlers[0].setFormatter(PlainFormatter())
+    sieve = LogLines(clock.boot)
+    told = EventLog(log, sieve)
+    for owner in ("mallory", ("uid", 54002)):
+        for _ in range(logs.LINES_AT_ONCE + 7):
+            sieve.tells(owner)
+    clock.advance(logs.LEFT_OUT_AFTER)
+    for _ in range(2):
+        told.heard(Outcome(Tick(0.0, 0.0), core.Done(), (), ()), State())
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("WARNING log.left_out environment=mallory lines=7")
+    assert second.endswith("WARNING log.left_out uid=54002 lines=7")
+
+
 def written(formatter: logging.Formatter, event: str, **fields: object) -> str:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -220,7 +273,7 @@ def test_no_event_can_trouble_the_manager_by_being_told(kind: type[Event], data:
     log.addHandler(logging.StreamHandler(stream))
     log.handlers[0].setFormatter(JsonFormatter())
     outcome = Outcome(Tick(0.0, 0.0), core.Done(), (event,), ())
-    EventLog(log).heard(outcome, State())
+    EventLog(log, LogLines(lambda: 0.0)).heard(outcome, State())
     for line in stream.getvalue().splitlines():
         told = json.loads(line)
         assert told["level"] in ("DEBUG", "INFO", "WARNING", "ERROR")

@@ -27,6 +27,7 @@ from jupyter_gpushare.protocol.messages import (
     ActivityParams,
     Answer,
     AttachParams,
+    BackupParams,
     Call,
     DailyUsageParams,
     DrainParams,
@@ -167,6 +168,9 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
     Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
+    Method.LEDGER_BACKUP: ({"offset": 7}, BackupParams(7)),
+    Method.LEDGER_CHECK: ({}, NoParams()),
+    Method.LEDGER_VACUUM: ({}, NoParams()),
     Method.GPU_DRAIN: ({"gpu": "GPU-1", "reason": "a fan"}, DrainParams("GPU-1", "a fan")),
     Method.GPU_RESUME: ({"gpu": "GPU-1"}, GpuParams("GPU-1")),
 }

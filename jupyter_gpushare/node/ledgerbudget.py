@@ -1,0 +1,60 @@
+"""How much of the ledger's detail each owner may keep. Pure.
+
+All detail has one budget, and each environment a part of it at most. Where all have more than the
+budget, those with most of it lose their oldest first: who keeps little keeps all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+#: Of an owner that lost some, this share of what it may keep is left: the next time is not at once.
+_LEFT: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerBudget:
+    """Bytes that the ledger's file may have. The parts are for what is in use of it."""
+
+    file: int
+
+    @property
+    def used(self) -> int:
+        """In use after a tidying. The rest: free pages, and what comes until the next one."""
+        return self.file * 3 // 4
+
+    @property
+    def each(self) -> int:
+        """Records of one environment."""
+        return self.file // 16
+
+    @property
+    def grown(self) -> int:
+        """Growth after which it is worth to look again who has how much."""
+        return self.file // 64
+
+
+def excess(sizes: Mapping[str | None, int], each: int, most: int) -> dict[str | None, int]:
+    """Bytes that each owner has to lose.
+
+    ``None`` owns what no environment is named for: no ``each`` for that.
+    """
+    capped = {name: size if name is None else min(size, each) for name, size in sizes.items()}
+    level = fair_level(list(capped.values()), most)
+    kept = {name: size if size <= level else int(level) for name, size in capped.items()}
+    return {
+        name: size - int(kept[name] * _LEFT) for name, size in sizes.items() if size > kept[name]
+    }
+
+
+def fair_level(sizes: Sequence[int], most: int) -> float:
+    """To which level the larger ones must be cut so that all fit into ``most`` together."""
+    left = max(0, most)
+    for index, size in enumerate(sorted(sizes)):
+        level = left / (len(sizes) - index)
+        if size > level:
+            return level
+        left -= size
+    return float("inf")

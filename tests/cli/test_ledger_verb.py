@@ -1,0 +1,208 @@
+"""Backups of a ledger: made while it is used, looked at, put back; and never spoiled by root."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.livenode import CLI
+from support.node import RemoteError, RunningNode, needs_root, open_directory
+from support.systemd import UnprivilegedNode
+
+from jupyter_gpushare.protocol.messages import Method
+
+SERVICE = 54219
+
+
+def verb(node: RunningNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """One that finds the node manager as any other does, if it runs."""
+    environ = {**os.environ, "JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
+    return subprocess.run(
+        [*CLI, "ledger", *arguments],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def told(node: RunningNode, *arguments: str) -> dict[str, Any]:
+    done = verb(node, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def quotas(node: RunningNode) -> set[str]:
+    with node.client() as client:
+        answer = client.call(Method.QUOTA_LIST)["quotas"]
+    return {row["environment"] for row in answer if row["source"] == "override"}
+
+
+def set_quota(node: RunningNode, name: str) -> None:
+    with node.client() as client:
+        client.call(Method.QUOTA_SET, environment=name, gpus=1)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    config = "c.NodeManagerApp.ledger_bytes = 8 * 2**20\n"
+    with RunningNode(tmp_path_factory.mktemp("node"), config=config) as node:
+        yield node
+        assert "Traceback" not in node.story()
+
+
+def test_a_backup_is_made_while_grants_go_on(node: RunningNode, tmp_path: Path) -> None:
+    stop, failed = threading.Event(), []
+
+    def work() -> None:
+        with node.client() as client:
+            while not stop.is_set():
+                try:
+                    client.call(Method.RELEASE, lease=client.request()["lease"])
+                except (RemoteError, OSError, AssertionError) as error:
+                    failed.append(error)
+                    return
+
+    set_quota(node, "ada")
+    busy = threading.Thread(target=work)
+    busy.start()
+    try:
+        backup = tmp_path / "copy.sqlite"
+        backup.write_text("an older one")
+        answer = told(node, "backup", str(backup))
+    finally:
+        stop.set()
+        busy.join()
+    assert failed == []
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    assert backup.stat().st_size == answer["bytes"]
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.sqlite"]
+    assert not list(node.ledger.parent.glob("*.backup*"))
+    looked = told(node, "check", str(backup))
+    assert (looked["records"], looked["problems"]) == (answer["records"], [])
+    with sqlite3.connect(backup) as copy:
+        found = copy.execute("SELECT environment FROM records WHERE kind = 'QuotaOverridden'")
+        assert ("ada",) in found.fetchall()
+    copy.close()
+
+
+def test_the_ledger_in_use_is_looked_at_and_made_smaller(node: RunningNode) -> None:
+    looked = told(node, "check")
+    assert (looked["path"], looked["problems"]) == (str(node.ledger), [])
+    assert looked["records"] > 0
+    assert "whole" in verb(node, "check").stdout
+    sizes = told(node, "vacuum")
+    assert sizes["after"] <= sizes["before"]
+    assert told(node, "check")["free"] == 0
+
+
+def test_what_a_backup_may_not_be(node: RunningNode, tmp_path: Path) -> None:
+    done = verb(node, "backup", str(node.ledger))
+    assert (done.returncode, "is the ledger itself" in done.stderr) == (1, True)
+    done = verb(node, "backup", str(tmp_path / "no such folder" / "copy"))
+    assert (done.returncode, "No such file" in done.stderr) == (1, True)
+    done = verb(node, "check", str(node.ledger))
+    assert (done.returncode, "is no backup" in done.stderr) == (1, True)
+    done = verb(node, "restore", str(node.ledger))
+    assert done.returncode == 1
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as shell:
+        shell.execute("CREATE TABLE mine (x)")
+    shell.close()
+    done = verb(node, "restore", f"--ledger={tmp_path / 'ledger.sqlite'}", str(other))
+    assert (done.returncode, "of something else" in done.stderr) == (1, True)
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_ledger_in_use_is_not_replaced(node: RunningNode, tmp_path: Path) -> None:
+    backup = tmp_path / "copy.sqlite"
+    told(node, "backup", str(backup))
+    done = verb(node, "restore", f"--ledger={node.ledger}", str(backup))
+    assert (done.returncode, "in use" in done.stderr) == (1, True)
+    set_quota(node, "still-there")
+
+
+def test_damage_is_found(node: RunningNode, tmp_path: Path) -> None:
+    backup = tmp_path / "copy.sqlite"
+    told(node, "backup", str(backup))
+    with backup.open("r+b") as file:
+        file.seek(4096 * 3)
+        file.write(b"\xff" * 8192)
+    done = verb(node, "check", str(backup))
+    assert (done.returncode, "has problems" in done.stdout) == (1, True)
+    done = verb(node, "restore", f"--ledger={tmp_path / 'new.sqlite'}", str(backup))
+    assert (done.returncode, "not whole" in done.stderr) == (1, True)
+    assert not (tmp_path / "new.sqlite").exists()
+
+
+@needs_root
+def test_root_spoils_nothing_of_the_service_users(tmp_path: Path) -> None:
+    """All of it by root, on the ledger of a node manager that another user runs and has stopped."""
+    with open_directory() as place:
+        backup = tmp_path / "copy.sqlite"
+        node = UnprivilegedNode(place, SERVICE)
+        named = f"--ledger={node.ledger}"
+        with node:
+            set_quota(node, "ada")
+            told(node, "backup", str(backup))
+            assert backup.stat().st_uid == 0
+            set_quota(node, "eve")
+            with node.client() as client:
+                client.request()
+            node.kill9()  # its log is still beside it
+            late = tmp_path / "late.sqlite"
+            assert told(node, "backup", named, str(late))["records"] > 0
+            assert told(node, "check", named)["problems"] == []
+            told(node, "vacuum", named)
+            assert {file.stat().st_uid for file in place.glob("ledger*")} == {SERVICE}
+            node.start()
+            assert quotas(node) == {"ada", "eve"}
+            assert len(node.status()["leases"]) == 1
+            node.terminate()
+            done = told(node, "restore", named, str(backup))
+            assert Path(done["before"]).name.startswith("ledger.sqlite.before-")
+            assert {file.stat().st_uid for file in place.glob("ledger*")} == {SERVICE}
+            node.start()
+            assert quotas(node) == {"ada"}
+            assert node.status()["leases"] == []  # it was given after the backup
+            node.terminate()
+            # What an sqlite3 shell of root's leaves behind is named, with its remedy.
+            log = node.ledger.with_name("ledger.sqlite-wal")
+            log.touch()
+            looked = verb(node, "check", named)
+            assert (looked.returncode, "chown" in looked.stdout) == (1, True)
+            log.unlink()
+            node.start()
+
+
+@needs_root
+def test_another_user_is_told_who_may(tmp_path: Path) -> None:
+    place = tmp_path / "ledger"
+    place.mkdir()
+    os.chown(place, SERVICE, SERVICE)
+    script = (
+        "import os, sys, jupyter_gpushare.cli.ledger as ledger; from pathlib import Path;"
+        "os.setegid(1); os.seteuid(1)\n"
+        "try:\n    with ledger._as_owner_of(Path(sys.argv[1])): pass\n"
+        "except ledger.Refused as error: print(error)"
+    )
+    tmp_path.chmod(0o755)
+    for above in tmp_path.parents[:3]:
+        above.chmod(above.stat().st_mode | 0o011)
+    done = subprocess.run(
+        [CLI[0], "-c", script, str(place / "ledger.sqlite")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"is user {SERVICE}'s" in done.stdout

@@ -1,0 +1,259 @@
+"""The ledger stays small: coalesced, within its budget, and the file gives room back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.classyear import DAY, GIB, Classroom, classroom
+
+from jupyter_gpushare.node import usage
+from jupyter_gpushare.node.codec import from_record
+from jupyter_gpushare.node.ledger import JSON, Ledger, Record, UsageRow
+from jupyter_gpushare.node.ledgerbudget import LedgerBudget, excess
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.model import Activity, Bytes, EnvironmentName, Quota
+from jupyter_gpushare.policy.state import State
+
+MIB = 2**20
+BOOT = 1_700_000_000.0
+
+
+def record(kind: str, at: float, lease: str, who: str = "alice", **data: JSON) -> Record:
+    return Record(kind, at, BOOT + at, who, lease, data)
+
+
+def granted(at: float, lease: str, who: str = "alice") -> Record:
+    gpus = [{"gpu": "GPU-0", "memory": GIB}]
+    return record("LeaseGranted", at, lease, who, gpus=gpus, activity="busy")
+
+
+def toggles(count: int, start: float, lease: str = "L", who: str = "alice") -> list[Record]:
+    """One a second, from busy."""
+    return [
+        record("ActivityChanged", start + n, lease, who, activity=("idle", "busy")[n % 2])
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+def open_ledger(path: Path, history: float = 90 * DAY) -> Ledger:
+    return Ledger.open(path, history=history, wall=BOOT)
+
+
+# -- toggling ----------------------------------------------------------------------------------
+
+
+def test_a_lease_that_toggles_leaves_two_records_a_minute(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L")])
+    for start in range(0, 600, 20):
+        ledger.append(toggles(20, 1.0 + start))
+    kinds = [row.kind for row in ledger.history(None, 1000)]
+    assert 20 <= kinds.count("ActivityChanged") <= 22
+    newest = ledger.history(None, 1)[0]
+    assert (newest.at, newest.data["activity"]) == (600.0, "busy")
+    # Usage counts each of them, as exactly as before.
+    assert ledger.usage(BOOT, BOOT + 601, None) == [UsageRow("alice", 601.0, 301.0, 1)]
+    ledger.close()
+
+
+def test_what_happened_in_between_keeps_both(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L"), *toggles(3, 1.0)])
+    ledger.append([record("LeaseParked", 4.0, "L"), granted(5.0, "L"), *toggles(1, 6.0)])
+    ledger.append([*toggles(2, 7.0, "other", "bob"), *toggles(3, 7.0)])
+    told = [(row.kind, row.at) for row in reversed(ledger.history("alice", 100))]
+    assert told == [
+        ("LeaseGranted", 0.0),
+        ("ActivityChanged", 1.0),
+        ("ActivityChanged", 3.0),
+        ("LeaseParked", 4.0),
+        ("LeaseGranted", 5.0),
+        ("ActivityChanged", 6.0),
+        ("ActivityChanged", 9.0),
+    ]
+    ledger.close()
+
+
+def test_a_batch_that_fails_drops_nothing(path: Path) -> None:
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L"), *toggles(2, 1.0)])
+    before = ledger.history(None, 100)
+    with pytest.raises(ValueError, match=r"."):
+        ledger.append([*toggles(1, 3.0), record("Bad", float("nan"), "L")])
+    assert ledger.history(None, 100) == before
+    ledger.append(toggles(1, 3.0))
+    assert [row.at for row in ledger.history(None, 100)] == [3.0, 1.0, 0.0]
+    ledger.close()
+
+
+def replayed(ledger: Ledger) -> State:
+    state = State()
+    for part in ledger.load():
+        for row in part:
+            state = core.evolve(state, from_record(row))
+    return state
+
+
+def test_after_a_restart_everybody_is_as_they_were(path: Path) -> None:
+    async def story() -> None:
+        async with classroom(path) as room:
+            held = [room.ask(f"student-{n}") for n in range(4)]
+            await room.settle()
+            for second in range(150):
+                for n, lease in enumerate(held):
+                    if second % (n + 1) == 0:
+                        busy = room.manager.state.leases[lease].activity is Activity.BUSY
+                        room.turn(lease, Activity.IDLE if busy else Activity.BUSY)
+                await room.settle()
+                room.clock.advance(1.0)
+            found = await room.manager.in_ledger(lambda: replayed(room.manager.ledger))
+            core.check(found)
+            for lease in held:
+                was, now = room.manager.state.leases[lease], found.leases[lease]
+                assert (was.activity, was.changed_at) == (now.activity, now.changed_at)
+
+    asyncio.run(story())
+
+
+# -- the budget --------------------------------------------------------------------------------
+
+SIZES = st.dictionaries(st.none() | st.text(max_size=3), st.integers(0, 10_000), max_size=12)
+
+
+@given(sizes=SIZES, each=st.integers(0, 8000), most=st.integers(-50, 60_000))
+def test_who_keeps_little_keeps_all_and_all_fit(
+    sizes: dict[str | None, int], each: int, most: int
+) -> None:
+    over = excess(sizes, each, most)
+    left = {name: size - over.get(name, 0) for name, size in sizes.items()}
+    assert sum(left.values()) <= max(0, most)
+    assert all(size <= each for name, size in left.items() if name is not None)
+    if over and not any(size > each for size in sizes.values()):
+        # Nobody loses who has less than somebody who loses nothing.
+        spared = [size for name, size in sizes.items() if name not in over]
+        assert max(spared, default=0) <= min(sizes[name] for name in over)
+    assert all(0 < lost <= sizes[name] for name, lost in over.items())
+
+
+async def fill(room: Classroom, who: str, leases: int) -> None:
+    """Lease after lease, under the longest name."""
+    path = "/" + "x" * 2000
+    for number in range(leases):
+        room.give_back(room.ask(who, path))
+        if number % 25 == 24:
+            await room.settle()
+            room.clock.advance(30.0)
+        if number % 250 == 249:
+            await room.manager.tidy()
+
+
+def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -> None:
+    budget = LedgerBudget(4 * MIB)
+
+    async def story() -> None:
+        async with classroom(path, ledger_bytes=budget.file, snapshot_every=100) as room:
+            ledger = room.manager.ledger
+            mallory, root = EnvironmentName("mallory"), EnvironmentName("root")
+            await room.day(students=5, lessons=1, cells=10)
+            honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+            at, quota = room.clock.boot(), Quota(1, Bytes(8 * GIB))
+            await room.manager.submit(cmd.SetQuota(at, mallory, quota, root))
+            await fill(room, mallory, 1500)
+            await room.manager.tidy()
+            size, used = await room.manager.in_ledger(ledger.size)
+            assert used <= budget.used
+            assert size <= budget.file
+            shares, _ = await room.manager.in_ledger(ledger.shares)
+            assert 0 < shares["mallory"] <= budget.each + budget.grown
+            # Nobody else lost anything, nor is forgotten what was done to him, or his GPU-hours.
+            told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+            assert told == honest
+            his = await room.manager.in_ledger(lambda: ledger.history("mallory", 100_000))
+            assert his[-1].kind == "QuotaOverridden"
+            until = room.clock.wall()
+            rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
+            assert {row.environment: row.leases for row in rows}["mallory"] == 1500
+
+    asyncio.run(story())
+
+
+def test_a_class_fits_for_a_year(path: Path) -> None:
+    """Three days of a quarter of a class; `make bench-ledger` lives through the whole year."""
+
+    async def story() -> None:
+        async with classroom(path) as room:
+            used = []
+            for _ in range(3):
+                await room.day(students=10, lessons=1, cells=40)
+                used.append((await room.manager.in_ledger(room.manager.ledger.size))[1])
+            a_cell = (used[2] - used[1]) / (10 * 40)
+            # Forty students, 200 cells a day on five days a week; history is of 90 days.
+            assert a_cell * 40 * 200 * 90 * 5 / 7 < GIB / 2
+
+    asyncio.run(story())
+
+
+def test_exact_usage_of_who_makes_too_much_of_it_is_added_up_early(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "MOST_SPANS", 50)
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L"), granted(0.0, "B", "bob"), *toggles(30, 1.0, "B", "bob")])
+    ledger.append(toggles(1000, 1.0))
+    before = ledger.usage(BOOT - DAY, BOOT + DAY, None)
+    assert ledger.shares()[1] == ["alice"]
+    while ledger.fold("alice"):
+        pass
+    assert ledger.shares()[1] == []
+    after = ledger.usage(BOOT - DAY, BOOT + DAY, None)
+    assert [(row.environment, row.leases) for row in after] == [("alice", 1), ("bob", 1)]
+    for one, other in zip(before, after, strict=True):
+        assert one.gpu_seconds_held == pytest.approx(other.gpu_seconds_held)
+        assert one.gpu_seconds_busy == pytest.approx(other.gpu_seconds_busy)
+    ledger.close()
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+def test_the_file_gives_back_what_is_forgotten(path: Path) -> None:
+    ledger = open_ledger(path, history=0.0)
+    for start in range(0, 5000, 1000):
+        ledger.append([record("Noted", float(start + n), "L", text="x" * 900) for n in range(1000)])
+    large, _ = ledger.size()
+    ledger.write_snapshot([])
+    while ledger.prune(BOOT + DAY):
+        pass
+    while ledger.shrink():
+        ledger.append([record("Noted", 5000.0, "L")])  # grants go on in between
+    size, used = ledger.size()
+    assert used <= size < large / 10
+    ledger.close()
+    assert path.stat().st_size < large / 10
+
+
+def test_a_file_of_an_earlier_release_can_shrink_too(path: Path) -> None:
+    open_ledger(path).close()
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("PRAGMA journal_mode = DELETE")
+    shell.execute("PRAGMA auto_vacuum = NONE")
+    shell.execute("VACUUM")
+    assert shell.execute("PRAGMA auto_vacuum").fetchone() == (0,)
+    shell.close()
+    ledger = open_ledger(path)
+    ledger.append([granted(0.0, "L")])
+    ledger.close()
+    shell = sqlite3.connect(path)
+    assert shell.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    shell.close()
