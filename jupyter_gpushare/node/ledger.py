@@ -437,6 +437,8 @@ class Ledger(Reads):
         self._inode = 0
         self._copy: Path | None = None
         self._toggles: dict[str, _Toggle] = {}
+        #: Opened when the disk could not be written: such a connection reads for ever.
+        self._only_reads = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, history: float, wall: float) -> Self:
@@ -635,6 +637,7 @@ class Ledger(Reads):
 
     def close(self) -> None:
         """Close the file and let another node manager have it. May be called again."""
+        self._only_reads = False
         self._drop_connection()
         if self._lock is not None:
             os.close(self._lock)
@@ -644,6 +647,7 @@ class Ledger(Reads):
 
     def _start(self, wall: float) -> None:
         """Connect, check, migrate. Raises :class:`_Corrupt` for a file to set aside."""
+        self._only_reads = True
         if _unwritable(self.path):
             self._start_reading_a_copy()
             return
@@ -661,6 +665,7 @@ class Ledger(Reads):
             _check_content(self._connection)
             _make_shrinkable(self._connection, self.path)
         self._inode = self.path.stat().st_ino
+        self._only_reads = False
 
     def _start_reading_a_copy(self) -> None:
         """A disk gone read-only: SQLite cannot even lock the file there, so read a copy."""
@@ -718,20 +723,27 @@ class Ledger(Reads):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        if self._copy is not None:
-            self._leave_copy()
-        with self._reading() as connection:
-            self._check_place()
-            with _transaction(connection):
-                yield connection
+        if self._only_reads:
+            self._open_to_write()
+        try:
+            with self._reading() as connection:
+                self._check_place()
+                with _transaction(connection):
+                    yield connection
+        except LedgerReadOnly:
+            self._only_reads = True
+            raise
 
-    def _leave_copy(self) -> None:
-        """Go back to the real file if the disk can be written again."""
+    def _open_to_write(self) -> None:
+        """Open the file anew if the disk can be written again."""
         if _unwritable(self.path):
             raise LedgerReadOnly(
                 f"The ledger {self.path} is on a read-only disk: nothing can be recorded, so no"
                 " new leases are given. Running leases are kept. Make the disk writable again."
             )
+        cause = _probe(self.path)
+        if cause is not None:
+            raise _from_os_error(cause, self.path)
         self._drop_connection()
         if self._lock is None:
             self._lock = _lock(self.path)

@@ -587,6 +587,30 @@ def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
         again.close()
 
 
+def test_a_disk_that_was_read_only_for_the_instant_of_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite then opens the file for reading, and such a connection never writes."""
+    path = tmp_path / "ledger"
+    filled(path)
+    connect = sqlite3.connect
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            sqlite3, "connect", lambda file, **how: connect(f"file:{file}?mode=ro", uri=True, **how)
+        )
+        ledger = open_ledger(path)
+        for _ in range(2):
+            with pytest.raises(LedgerReadOnly):
+                ledger.append([record("Noted", 1e6)])
+        before = ledger.load()
+    more = record("Noted", 1e6)
+    ledger.append([more])
+    assert ledger.load() == (before[0], [*before[1], more])
+    ledger.close()
+    with pytest.raises(LedgerFailed, match="closed"):
+        ledger.append([more])
+
+
 def test_no_ledger_yet_on_a_read_only_disk(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", 1 << 20) as disk:
         remount(disk, "ro")

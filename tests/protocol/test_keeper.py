@@ -51,6 +51,12 @@ class Kept:
         file = self.folder / "pids"
         return [int(pid) for pid in file.read_text().split(" ")[:-1]] if file.exists() else []
 
+    def end(self, status: int) -> None:
+        """The service ends so, each time."""
+        draft = self.folder / "end.new"
+        draft.write_text(str(status))
+        draft.replace(self.folder / "end")  # who reads it finds all of it
+
     def next(self, after: int) -> psutil.Process:
         pids = wait_for(lambda: self.pids()[after:], what="the service")
         return psutil.Process(pids[0])
@@ -61,7 +67,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     running = Kept(tmp_path)
     left = [running.keeper]
     yield running
-    (tmp_path / "end").write_text("0")
+    running.end(0)
     running.hub.kill()
     running.hub.communicate()
     psutil.wait_procs([*left, *(psutil.Process(p) for p in running.pids() if psutil.pid_exists(p))])
@@ -75,14 +81,14 @@ def test_it_is_started_again_each_time_it_is_killed(kept: Kept) -> None:
 
 
 def test_what_ends_well_ends(kept: Kept) -> None:
-    (kept.folder / "end").write_text("0")
+    kept.end(0)
     kept.hub.wait(20)
     assert len(kept.pids()) == 1
 
 
 def test_what_fails_is_started_less_and_less_often(kept: Kept) -> None:
     begun = time.monotonic()
-    (kept.folder / "end").write_text("3")
+    kept.end(3)
     wait_for(lambda: len(kept.pids()) >= 4, what="the fourth start")
     assert time.monotonic() - begun >= sum(BACK_OFF[1:4])
     kept.keeper.terminate()
