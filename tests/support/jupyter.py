@@ -104,7 +104,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -149,7 +149,10 @@ class Kernel:
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             socket.settimeout(max(0.1, deadline - time.monotonic()))
-            message = json.loads(socket.recv())
+            try:
+                message = json.loads(socket.recv())
+            except websocket.WebSocketTimeoutException:
+                break
             if message["parent_header"].get("msg_id") != msg_id:
                 continue
             content = message["content"]
