@@ -42,7 +42,6 @@ def a_hub() -> TinyHub:
 def asking(
     work: Callable[[TinyHub, HubIdentity, Time], Awaitable[Any]],
     trust: HubTrust | None = None,
-    timeout: float = 5.0,
 ) -> Any:
     """Run ``work`` with a Hub that is served and an identity that asks it."""
 
@@ -50,7 +49,7 @@ def asking(
         time = Time()
         async with a_hub().served() as hub:
             identity = HubIdentity(
-                HubApi(hub.url, timeout), OWN, trust or HubTrust(), now=time, owner_uid=9999
+                HubApi(hub.url), OWN, trust or HubTrust(), now=time, owner_uid=9999
             )
             try:
                 return await work(hub, identity, time)
