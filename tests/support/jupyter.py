@@ -25,7 +25,7 @@ T = TypeVar("T")
 TOKEN = "a-token-for-tests"
 
 
-def wait_for(predicate: Callable[[], T], within: float = 20.0, what: str = "") -> T:
+def wait_for(predicate: Callable[[], T], within: float = 60.0, what: str = "") -> T:
     """Return the first true answer of ``predicate``; fail when it takes too long."""
     deadline = time.monotonic() + within
     while True:
