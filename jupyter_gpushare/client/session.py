@@ -207,7 +207,8 @@ class Session:
     def open(self, patience: float = 0.0) -> None:
         """Connect and start the thread.
 
-        A node manager that is being restarted is waited for: ``patience`` seconds.
+        A node manager that is being restarted is waited for: ``patience`` seconds. One that is
+        there is heard out.
         Raises :class:`NodeUnavailable`.
         """
         self._take(self._greet(time.monotonic() + patience))
@@ -225,16 +226,16 @@ class Session:
         self._thread = thread
 
     def _greet(self, until: float) -> Greeting:
-        pause = _FIRST_PAUSE
+        pause, left = _FIRST_PAUSE, self._timeout
         while True:
             try:
-                left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
                 return Greeting(self.path, self._token(), left)
             except NobodyThere:
                 if time.monotonic() + pause >= until:
                     raise
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+            left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
 
     def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
         """Call and wait for the answer, at most the time-out.

@@ -94,7 +94,9 @@ class Stage:
 def main() -> None:
     """Serve until the input ends."""
     # Simulated work would fill the pages with other numbers at each run.
-    with RunningHub.make(pages=True, external=True, more=CLASS) as hub:
+    # Who only asks here gives no signs of life.
+    alive = ["--Policy.heartbeat_timeout=600"]
+    with RunningHub.make(pages=True, external=True, more=CLASS, node_arguments=alive) as hub:
         stage = Stage(hub)
         print(json.dumps({"url": hub.url}), flush=True)
         for line in sys.stdin:

@@ -152,7 +152,7 @@ def test_a_gpu_of_another_kind_is_refused_and_nothing_is_lost(
 def test_gpu_work_may_end_within_the_locks_timeout(program: CudaProgram, drive: Drive) -> None:
     driver = drive(program)
     driver.state()  # the helper is there, and does not use the time up
-    program.work(300)
+    program.work(2000)  # it has not ended before the lock is asked for
     assert well(driver.park(10, 5)).seconds["lock"] > 0.1
 
 

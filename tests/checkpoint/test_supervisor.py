@@ -211,7 +211,7 @@ def test_a_python_without_the_package_is_said(
 
 
 def test_it_ends_by_itself(program: CudaProgram, drive: Drive, place: Path) -> None:
-    driver = drive(program, idle_s=0.3)
+    driver = drive(program, idle_s=3.0)  # it is looked at before it ends
     driver.state()
     helper = helper_pid(place)
     assert helper is not None

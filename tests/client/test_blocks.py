@@ -40,7 +40,7 @@ def broker(shared_node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(acquire._process, "_broker", made)
     yield made
     made.close()
-    until(lambda: not held(shared_node), "all is given back")
+    until(lambda: not shared_node.status()["leases"], "all is given back, and nothing drains")
 
 
 def held(node: RunningNode) -> list[dict[str, Any]]:

@@ -266,6 +266,7 @@ def test_two_subshells_are_busy_until_both_are_done(
         return "begun" in one.stream() and "begun" in two.stream()
 
     until(both_run, "both cells run at once")
+    until(lambda: activity(client, kernel) == "busy", "the node manager knows")
     first.touch()
     kernel.finish(one)
     running = kernel.start(

@@ -52,6 +52,7 @@ def one_kernel(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def kernel(node: RunningNode, one_kernel: Kernel) -> Iterator[Kernel]:
     """The module's kernel, holding nothing before and after each test."""
+    until(lambda: all_is_free(node), "nothing drains")
     yield one_kernel
     # What is asked stays asked for a kernel's life; each test begins without.
     one_kernel.ok(
@@ -85,6 +86,11 @@ def leases(node: RunningNode, environment: str = "alice") -> list[dict[str, Any]
         for one in status(node)["leases"]
         if one["phase"] != "ended" and one["environment"] == environment
     ]
+
+
+def all_is_free(node: RunningNode) -> bool:
+    """Nothing drains any more, which the next lease would share, or wait for."""
+    return all(gpu["free"] == gpu["memory"] for gpu in status(node)["gpus"])
 
 
 def only_lease(node: RunningNode) -> dict[str, Any]:
@@ -183,6 +189,7 @@ def test_request_keeps_what_is_held_and_says_so(node: RunningNode, kernel: Kerne
     assert only_lease(node)["id"] == before
 
     kernel.ok("%gpushare request --gpus 1 --class batch")
+    until(lambda: before not in [one["id"] for one in leases(node)], "the first one has ended")
     assert only_lease(node)["id"] != before
     assert only_lease(node)["priority_class"] == "batch"
 
@@ -473,6 +480,7 @@ def in_shell(code: str, home: Path, node: RunningNode, config: dict[str, Any]) -
 
 
 def test_in_a_terminal_it_is_plain_text(tmp_path: Path, node: RunningNode) -> None:
+    until(lambda: all_is_free(node), "nothing drains")
     out, err = in_shell(
         "run('%gpushare request --memory 6GiB')\nrun('%gpushare status')\nrun('%gpushare release')",
         tmp_path,

@@ -11,7 +11,7 @@ from support.kernel import Kernel
 from support.livenode import LiveNode
 
 GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', '')[:4])"
-ANSWER = 1.0  # seconds in which it must answer; the outages here are longer
+ANSWER = 3.0  # seconds in which it must answer; the outages here are longer
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def test_it_can_be_interrupted_and_the_parked_lease_stays(node: LiveNode) -> Non
 def test_the_wait_ends_at_the_stated_time(node: LiveNode) -> None:
     with kernel(node, 1.5) as running:
         running.ok("%gpushare request\n%gpushare park")
-        node.kill()
         begun = time.monotonic()
+        node.kill()
         cell = running.run(GPUS)
-        assert 1.0 < time.monotonic() - begun < 20
+        assert 1.5 <= time.monotonic() - begun < 20
         assert "GPU-" not in cell.stream()
         assert "has been away for 1.5 s (outage_timeout)" in cell.stream("stderr")

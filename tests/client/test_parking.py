@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(240)
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
     "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.0\nc.Policy.idle_timeout = 1.0\n"
+    "c.Policy.heartbeat_timeout = 600.0\n"  # bob, where a plain client, gives no sign of life
 )
 VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
 

@@ -66,7 +66,12 @@ def full(tmp_path: Path) -> Iterator[Full]:
     tokens.write_text(json.dumps({"tokens": people}))
     tokens.chmod(0o600)
     with (
-        RunningNode(tmp_path, arguments=[f"--token-file={tokens}"]) as node,
+        # The other one is a plain client, which gives no sign of life.
+        RunningNode(
+            tmp_path,
+            config="c.Policy.heartbeat_timeout = 600.0\n",
+            arguments=[f"--token-file={tokens}"],
+        ) as node,
         node.client("theirs") as other,
     ):
         grant = other.request(gpus=2)
@@ -228,6 +233,7 @@ def test_an_index_gives_way_to_the_lease_and_is_mentioned(node: RunningNode) -> 
 
 def test_the_api_and_what_it_loads(node: RunningNode) -> None:
     code = """
+import time
 before = set(sys.modules)
 from jupyter_gpushare.client import QuotaExceeded, history, lease as hold, quota, release
 from jupyter_gpushare.client import request, status, usage
@@ -240,6 +246,8 @@ try:
     request(gpus=9)
 except QuotaExceeded as error:
     refused = str(error)
+while quota()["used_gpus"]:
+    time.sleep(0.01)  # what was given back drains
 grant = request(gpus="1", memory="2GiB")
 facts = dict(
     visible=visible() == grant.visible_devices, memory=grant.gpus[0].memory, quota=quota(),

@@ -7,13 +7,14 @@ reaches it brings the memory back first, or is not run. The stage is that of
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
 from support.cuda import GIB, Call, Cuda
 from support.cuda_fixtures import cuda_stubs, cuda_world
-from support.kernel import Kernel, Shown
+from support.kernel import Kernel, Shown, shows
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
@@ -87,12 +88,13 @@ def test_a_widgets_code_has_its_memory_back_first(stage: Stage) -> None:
         assert alice.ok("print(seen)").stream().strip() == "[b'alice was here']"
 
 
-def test_a_widgets_code_is_not_parked_while_it_runs(stage: Stage) -> None:
+def test_a_widgets_code_is_not_parked_while_it_runs(stage: Stage, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
         alice.ok(
             "import time\nseen = []\ndef work(_message):\n"
-            "    time.sleep(4)\n    seen.append(read())\n"
+            f"    time.sleep(4)\n    seen.append(read())\n    open({str(ran)!r}, 'w').close()\n"
             "def opened(comm, _message):\n    comm.on_msg(work)\n"
             "get_ipython().kernel.comm_manager.register_target('w', opened)"
         )
@@ -100,16 +102,17 @@ def test_a_widgets_code_is_not_parked_while_it_runs(stage: Stage) -> None:
         comm(alice, "comm_msg")
         states: list[int] = []
         wants = bob.start("%gpushare request")
-        later = alice.start("print(seen)")
 
         def looked() -> bool:
-            states.append(stage.world.state_of(alice.pid))
-            alice.pump()
-            return bool(later.of("execute_input"))
+            state = stage.world.state_of(alice.pid)
+            if ran.exists():
+                return True  # afterwards she may be parked
+            states.append(state)
+            return False
 
         until(looked, "the widget's code has run")
         assert set(states) == {0}, "it ran undisturbed"
-        assert alice.finish(later).stream().strip() == "[b'alice was here']"
+        assert alice.ok("print(seen)").stream().strip() == "[b'alice was here']"
         bob.finish(wants)
 
 
@@ -118,7 +121,7 @@ def test_a_cell_in_a_subshell_waits_as_the_first_one_does(stage: Stage) -> None:
         subshell = alice.new_subshell()
         park(stage, alice)
         bob.ok("%gpushare request")
-        busy = bob.start("import time; time.sleep(60)")
+        busy = bob.start("import time; time.sleep(600)")
         stage.until_state("bob", "active")
         first = alice.start(READ)
         until(lambda: stage.root.call(Method.STATUS)["queue"], "the first one waits")
@@ -141,15 +144,11 @@ def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
 ) -> None:
     with stage.kernel("alice") as alice:
         park(stage, alice)
-        stage.world.slow(Call.RESTORE, 2000)
+        stage.world.hang(Call.RESTORE)
         cell = alice.start("ran = True")
-
-        def restoring() -> bool:
-            alice.pump()
-            return "Restoring" in cell.stream("stderr")
-
-        until(restoring, "it comes back")
+        shows(alice, cell, "Restoring")
         alice.interrupt()
+        stage.world.heal()
         alice.finish(cell)
         assert "was not run" in cell.error()["evalue"]
         assert "in host memory" not in cell.error()["evalue"], "it is on the GPU again"
@@ -172,17 +171,13 @@ def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
         until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
-        stage.world.slow(Call.CHECKPOINT, 4000)
+        stage.world.hang(Call.CHECKPOINT)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")
         cell = alice.start(READ)
-
-        def told() -> bool:
-            alice.pump()
-            return "Parking GPU memory" in cell.stream("stderr")
-
-        until(told, "she is told")
+        shows(alice, cell, "Parking GPU memory")
         assert stage.lease("alice")["state"] == "parking", "while it goes on"
+        stage.world.heal()
         bob.finish(wants)
         bob.ok("%gpushare release")
         assert alice.finish(cell).stream().strip() == SAID
@@ -199,6 +194,7 @@ def gone(stage: Stage, who: str) -> bool:
 def test_a_kernel_that_is_shut_down_while_it_parks_leaves_nothing(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
+        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
         stage.world.slow(Call.CHECKPOINT, 3000)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")
@@ -213,7 +209,7 @@ def test_a_kernel_that_is_restarted_while_it_waits_to_resume_starts_anew(stage: 
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         park(stage, alice)
         bob.ok("%gpushare request")
-        busy = bob.start("import time; time.sleep(60)")
+        busy = bob.start("import time; time.sleep(600)")
         stage.until_state("bob", "active")
         alice.start(READ)
         until(lambda: stage.root.call(Method.STATUS)["queue"], "she waits")

@@ -29,9 +29,16 @@ def storm(directory: Path, plan: Plan, stub: Path, shim: Path) -> Report:
 
 
 def test_nothing_is_lost_in_a_storm(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
-    plan = Plan(SEED, seconds=9.0, rate=6.0, clients=8, kernels=1)
-    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     # A storm in which nothing happened proves nothing.
+    plan = Plan(
+        SEED,
+        seconds=9.0,
+        rate=6.0,
+        clients=8,
+        kernels=1,
+        enough=lambda faults, leases: faults.total() > 20 and leases > 3,
+    )
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults.total() > 20
     assert report.verdict.looked_at["grants"] > 3
     assert report.verdict.looked_at["probes"] == 1
@@ -49,7 +56,14 @@ def test_nothing_is_lost_of_what_is_parked(
 def test_nothing_is_lost_when_servers_race_to_host(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
-    plan = Plan(SEED + 1, seconds=7.0, rate=4.0, clients=6, hosts=3)
+    plan = Plan(
+        SEED + 1,
+        seconds=7.0,
+        rate=4.0,
+        clients=6,
+        hosts=3,
+        enough=lambda faults, leases: faults["server killed"] > 0,
+    )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["server killed"] > 0
     assert report.verdict.looked_at["probes"] == 1
@@ -59,7 +73,14 @@ def test_a_gpu_out_of_service_is_granted_to_nobody(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
     only = ("GPU out of service", "node manager killed", "GPU lost", "client killed")
-    plan = Plan(SEED + 3, seconds=8.0, rate=4.0, clients=8, only=only)
+    plan = Plan(
+        SEED + 3,
+        seconds=8.0,
+        rate=4.0,
+        clients=8,
+        only=only,
+        enough=lambda faults, leases: all(faults[name] > 0 for name in only[:2]),
+    )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["GPU out of service"] > 0
     assert report.faults["node manager killed"] > 0

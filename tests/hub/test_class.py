@@ -5,14 +5,16 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import httpx
 import pytest
 from support.hub import CLASS, RunningHub, Spawning, why_not
+from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
+from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 pytestmark = [
@@ -47,6 +49,10 @@ def root(hub: RunningHub) -> Iterator[NodeClient]:
 @pytest.fixture(autouse=True)
 def as_configured(root: NodeClient) -> Iterator[None]:
     yield
+    for lease in root.call(Method.STATUS)["leases"]:
+        with suppress(RemoteError):  # it ended by itself
+            root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="the test is over")
+    wait_for(lambda: not root.call(Method.STATUS)["leases"], what="all GPUs to be free")
     quotas = root.call(Method.QUOTA_LIST)
     for row in quotas["quotas"]:
         if row["source"] == "override":

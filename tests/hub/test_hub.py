@@ -23,7 +23,8 @@ from jupyter_gpushare.protocol.messages import Method
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 GIB = 2**30
-QUICK = ["--Hub.believed=1", "--Hub.refresh=1"]
+#: Light clients of these tests give no signs of life.
+QUICK = ["--Hub.believed=1", "--Hub.refresh=1", "--Policy.heartbeat_timeout=600"]
 
 
 @pytest.fixture(scope="module", params=[Spawning.OS_USERS, Spawning.NAMESPACES])

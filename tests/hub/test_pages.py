@@ -668,7 +668,7 @@ def test_live_is_bounded(hub: RunningHub, tokens: dict[str, str]) -> None:
     finally:
         for socket in sockets:
             socket.close()
-    wait_for(lambda: _opens(hub, header), 10, "a free place")
+    wait_for(lambda: _opens(hub, header), what="a free place")
 
 
 def _opens(hub: RunningHub, header: dict[str, str]) -> bool:
@@ -692,7 +692,7 @@ def test_live_ends_with_the_login(hub: RunningHub) -> None:
         assert int.from_bytes(data[:2], "big") == 1008
     finally:
         socket.shutdown()  # close() does nothing once the other side has closed
-    wait_for(lambda: get(hub, "api/status", person.token).status_code == 403, 10, "403")
+    wait_for(lambda: get(hub, "api/status", person.token).status_code == 403, what="403")
 
 
 def test_logging_out_ends_the_pages(hub: RunningHub) -> None:
@@ -700,7 +700,7 @@ def test_logging_out_ends_the_pages(hub: RunningHub) -> None:
         assert browser.get(PREFIX).status_code == 200
         browser.follow_redirects = False
         browser.get("/hub/logout")
-        wait_for(lambda: browser.get(PREFIX).status_code == 302, 10, "a redirect to the login")
+        wait_for(lambda: browser.get(PREFIX).status_code == 302, what="a redirect to the login")
 
 
 # -- when something is away ------------------------------------------------------------------------
@@ -742,7 +742,7 @@ def test_a_hub_that_does_not_answer_is_explained(hub: RunningHub, tokens: dict[s
             assert "127.0.0.1" not in answer.text
     finally:
         hub.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: get(hub, "api/status", tokens["carol"]).status_code == 200, 20, "the Hub")
+    wait_for(lambda: get(hub, "api/status", tokens["carol"]).status_code == 200, what="the Hub")
 
 
 def _away(hub: RunningHub, path: str, token: str) -> httpx.Response | None:

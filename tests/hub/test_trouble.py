@@ -43,9 +43,6 @@ def people(hub: RunningHub) -> dict[str, Person]:
     return {name: hub.person(name) for name in OS_USERS}
 
 
-BACK_WITHIN = 8.0  # seconds; alone on a machine it is one
-
-
 def held(hub: RunningHub, carol: Person) -> dict[str, str | None]:
     """Environments by the leases that they hold, as an administrator sees them."""
     with NodeClient(hub.socket, carol.token) as client:
@@ -186,12 +183,14 @@ def test_the_hubs_own_node_manager_comes_back_and_loses_no_lease(managed: Runnin
     with Puppet() as puppet:
         client = puppet.client(hub.socket, alice.token)
         lease = client.request()["lease"]
+        keeper = hub.node_process().parent()
         for _ in range(3):
             old = hub.node_process()
             old.kill()
-            # The Hub itself would look after up to 30 s.
-            wait_for(lambda: let_in(hub, alice.token), BACK_WITHIN, f"it is back:\n{hub.tail()}")
+            wait_for(lambda: let_in(hub, alice.token), 60, f"it is back:\n{hub.tail()}")
             assert hub.node_process().pid != old.pid
+            # Not the Hub has started it, which looks every 30 s only.
+            assert hub.node_process().parent() == keeper
             assert held(hub, carol) == {lease: "alice"}
     wait_for(lambda: not held(hub, carol), what="the lease to end")
 
@@ -206,10 +205,10 @@ def test_a_parked_kernels_next_cell_gets_its_gpu_though_the_node_manager_is_kill
     kernel = alice.start_kernel()
     kernel.run("%gpushare request\n%gpushare park")
     before = held(hub, carol)
+    keeper = hub.node_process().parent()
     hub.node_process().kill()
-    begun = time.monotonic()
     assert "GPU-" in kernel.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert time.monotonic() - begun < BACK_WITHIN
+    assert hub.node_process().parent() == keeper, "the Hub, which is slow, was not needed"
     assert held(hub, carol) == before
     alice.stop_server()
 
@@ -413,10 +412,9 @@ def test_requests_of_one_do_not_use_up_what_others_may_ask(
             stack.enter_context(Puppet()).client(hub.socket, person.token).request(gpus=2)
         his = stack.enter_context(NodeClient(hub.socket, bob.token))
         ids = [his.ask(request_id=f"r{number}") for number in range(200)]
-        answers = [call for call in ids if his.answered(call)]
         hers = stack.enter_context(NodeClient(hub.socket, alice.token))
         waiting = hers.ask(request_id="hers")
-        his.pump(1.0)
+        wait_for(lambda: sum(map(his.answered, ids)) >= 200 - 64, what="what is refused him")
         assert not hers.answered(waiting)
         refused = 0
         for call in ids:
@@ -424,7 +422,7 @@ def test_requests_of_one_do_not_use_up_what_others_may_ask(
                 with pytest.raises(RemoteError, match="waiting"):
                     his.wait(call)
                 refused += 1
-        assert refused + len(answers) >= 200 - 64
+        assert refused >= 200 - 64
         # Those that wait are this process's, which lives on.
         take_back_all(hub, carol)
     wait_for(lambda: not held(hub, carol), what="all to be gone")

@@ -139,7 +139,7 @@ def test_no_answer_is_a_timeout_and_the_link_lives() -> None:
             await until(link, lambda: link.state.connected)
             with pytest.raises(NodeTimedOut):
                 await link.call(Method.HISTORY)
-            assert await link.call(Method.STATUS) == {"x": 1}
+            assert await link.call(Method.STATUS, timeout=30) == {"x": 1}
 
     asyncio.run(scenario())
 

@@ -21,7 +21,8 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 SECONDS = 1 / 3600.0  # of a GPU, in GPU-hours
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.Policy.max_tasks_per_gpu = 1\n"
-    "c.Policy.budget_interval = 0.1\n"
+    # Between the warning and the end of a budget lies more than one look, on slow machines too.
+    "c.Policy.budget_interval = 0.1\nc.Policy.budget_warning = 0.1\n"
 )
 
 

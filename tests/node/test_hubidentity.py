@@ -42,7 +42,6 @@ def a_hub() -> TinyHub:
 def asking(
     work: Callable[[TinyHub, HubIdentity, Time], Awaitable[Any]],
     trust: HubTrust | None = None,
-    timeout: float = 5.0,
 ) -> Any:
     """Run ``work`` with a Hub that is served and an identity that asks it."""
 
@@ -50,7 +49,7 @@ def asking(
         time = Time()
         async with a_hub().served() as hub:
             identity = HubIdentity(
-                HubApi(hub.url, timeout), OWN, trust or HubTrust(), now=time, owner_uid=9999
+                HubApi(hub.url), OWN, trust or HubTrust(), now=time, owner_uid=9999
             )
             try:
                 return await work(hub, identity, time)
@@ -226,6 +225,7 @@ def test_a_refused_token_gets_no_grace() -> None:
 def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
         await identity.identify(PEER, "a")
+        identity._api._timeout = 0.3  # from now on: this answer may take longer
         hub.held = asyncio.Event()
         waiting = asyncio.create_task(refused(identity, "c"))
         await asyncio.sleep(0)
@@ -234,7 +234,7 @@ def test_a_hub_that_hangs_costs_the_one_who_asks_and_no_other() -> None:
         assert "cannot be asked" in await waiting
         hub.held.set()
 
-    asking(work, timeout=0.3)
+    asking(work)
 
 
 def test_many_who_show_one_token_are_one_question() -> None:

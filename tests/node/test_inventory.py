@@ -603,7 +603,7 @@ def test_close_neither_waits_for_a_slow_call_nor_pulls_the_library_from_under_it
     before = time.monotonic()
     inventory.close()
     inventory.close()
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 30.0, "half of what a call takes"
     assert world.load().nvml_stub_initialised() == 1
     world.set_slow(0)
     thread.join(DEADLINE)

@@ -56,7 +56,7 @@ def test_a_full_disk_that_only_refused_requests_met_is_forgotten_when_it_is_well
         assert Reason.UNAVAILABLE in reasons
         assert node.status()["node"]["problem"]
         filler.unlink()
-        until(lambda: node.status()["node"]["problem"] is None, "it grants again", within=10)
+        until(lambda: node.status()["node"]["problem"] is None, "it grants again")
         assert client.request()["state"] == "held"
 
 
@@ -75,7 +75,7 @@ def test_a_driver_that_hangs_for_ever_does_not_keep_it_from_ending(
         until(lambda: node.status()["node"]["time"] > before + 0.5, "some measurements were due")
         assert node.process is not None
         node.process.send_signal(sign)
-        assert node.wait_dead(within=10) == 0
+        assert node.wait_dead() == 0
         assert not node.socket.exists()
         nvml_world.set_slow(0)
         node.start()
@@ -102,7 +102,7 @@ def test_a_crash_of_ours_ends_the_process_instead_of_leaving_everybody_hanging(
     node = WithABug(tmp_path)
     node.bug = "from jupyter_gpushare.policy import core; core.step = lambda *_: 1 / 0"
     node.launch()
-    assert node.wait_dead(within=10) == 1
+    assert node.wait_dead() == 1
     assert "crashed" in node.story()
     assert "ZeroDivisionError" in node.story()
     node.close()
@@ -223,7 +223,7 @@ def test_it_can_be_ended_while_the_driver_keeps_it_from_starting(
     # It listens to signals before it asks the driver for anything.
     until(lambda: _catches(process.pid, signal.SIGTERM), "it listens to SIGTERM")
     process.terminate()
-    assert node.wait_dead(within=10) == 0
+    assert node.wait_dead() == 0
     node.close()
 
 
@@ -361,7 +361,7 @@ signal.pause()
 def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path: Path) -> None:
     """The real client in a real process, stopped by the real signal."""
     config = "c.Policy.max_tasks_per_gpu = 1\nc.Policy.heartbeat_interval = 0.1\n"
-    config += "c.Policy.heartbeat_timeout = 1.0\nc.NodeManagerApp.measure_interval = 0.1\n"
+    config += "c.Policy.heartbeat_timeout = 2.0\nc.NodeManagerApp.measure_interval = 0.1\n"
     arguments = [tokens_for(tmp_path)]
     with RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node:
         holder = subprocess.Popen(
@@ -394,8 +394,8 @@ def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path:
                 assert not wait(3.0), "a process that gives signs of life lost its lease"
                 holder.send_signal(signal.SIGSTOP)
                 stopped = time.monotonic()
-                assert wait(20.0), "a stopped process without GPU memory kept its GPU"
-                assert time.monotonic() - stopped > 0.5, "it was not given its time"
+                assert wait(30.0), "a stopped process without GPU memory kept its GPU"
+                assert time.monotonic() - stopped > 1.0, "it was not given its time"
                 assert node_leases(admin) == [queued]
                 events = admin.call(Method.HISTORY, limit=50)["events"]
                 assert [e["lease"] for e in events if e["kind"] == "LeaseEnded"] == [lease]

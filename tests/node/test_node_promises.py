@@ -38,6 +38,7 @@ FAST = CONFIG + (
     "c.Policy.heartbeat_interval = 0.2\nc.Policy.heartbeat_timeout = 1.0\n"
     "c.Policy.restart_grace = 1.0\nc.NodeManagerApp.measure_interval = 0.2\n"
 )
+MEASURED = CONFIG + "c.NodeManagerApp.measure_interval = 0.2\n"  # nobody has to hurry
 PEOPLE = ("alice", "bob", "carol")
 
 
@@ -136,7 +137,7 @@ def test_a_killed_holder_makes_room(tmp_path):
         call = bob.ask()
         bob.wait_notice(Notice.QUEUED)
         a.kill9()
-        assert bob.wait(call, within=10)["gpus"]
+        assert bob.wait(call)["gpus"]
 
 
 def test_a_stopped_holder_without_memory_loses_its_lease(tmp_path):
@@ -185,7 +186,7 @@ def test_a_stalled_holder_keeps_its_memory_until_it_dies(tmp_path, nvml_world):
         (shown,) = [x for x in status_of(node)["leases"] if x["id"] == lease]
         assert shown["gpus"][0]["measured"] == 20 * GIB
         a.kill9()
-        assert bob.wait(call, within=10)["lease"] == queued
+        assert bob.wait(call)["lease"] == queued
 
 
 @pytest.mark.parametrize(
@@ -199,8 +200,8 @@ def test_a_stalled_holder_is_interrupted_or_killed_where_so_configured(
     with driver_node(nvml_world, tmp_path, config) as node, Puppet() as a:
         a.client(node.socket, "alice").request()
         nvml_world.add_process(gpu, a.pid, 20 * GIB)
-        assert a.process.wait(20) == -number
-        until(lambda: not held_by(node), "the GPU is back", within=10)
+        assert a.process.wait(30) == -number
+        until(lambda: not held_by(node), "the GPU is back")
 
 
 def test_a_released_lease_drains_until_the_memory_is_gone(tmp_path, nvml_world):
@@ -217,15 +218,12 @@ def test_a_released_lease_drains_until_the_memory_is_gone(tmp_path, nvml_world):
         assert shown["state"] == "draining"
         assert not bob.answered(call)
         nvml_world.remove_process(gpu, a.pid)
-        assert bob.wait(call, within=20)["gpus"]
+        assert bob.wait(call)["gpus"]
 
 
 def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    config = FAST + (
-        'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 1.0\n'
-        'c.Quotas.default = {"gpus": 1, "memory": "16GiB"}\n'
-    )
+    config = MEASURED + 'c.Quotas.default = {"gpus": 1, "memory": "16GiB"}\n'
     with driver_node(nvml_world, tmp_path, config) as node, Puppet() as thief, Puppet() as b:
         nvml_world.add_process(gpu, thief.pid, 12 * GIB)
 
@@ -233,17 +231,20 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
             (seen,) = status_of(node)["gpus"]
             return seen if seen["squatters"] else None
 
-        seen = until(shown, "the squatter is shown", within=10)
+        seen = until(shown, "the squatter is shown")
         assert seen["squatters"] == [{"pid": thief.pid, "memory": 12 * GIB, "kind": "squatter"}]
         assert seen["unleased"] == 12 * GIB
         assert seen["free"] == 12 * GIB
         bob = b.client(node.socket, "bob")
-        call = bob.ask()
+        bob.ask(request_id="his")
         queued = bob.wait_notice(Notice.QUEUED)
-        while not bob.answered(call):
-            bob.call(Method.HEARTBEAT, lease=queued["lease"])
-            bob.pump(0.1)
-        assert thief.process.wait(10) == -signal.SIGKILL
+        # Nothing is done to it before all that was seen.
+        node.terminate()
+        node.config.write_text(config + 'c.Policy.audit_action = "kill"\n')
+        node.start()
+        bob = b.client(node.socket, "bob")
+        assert bob.wait(bob.ask(request_id="his"))["lease"] == queued["lease"]
+        assert thief.process.wait(30) == -signal.SIGKILL
         with node.client("root") as admin:
             kinds = [e["kind"] for e in admin.call(Method.HISTORY, limit=100)["events"]]
         assert {"ProcessFlagged", "FlagActed", "FlagCleared"} <= set(kinds)
@@ -251,18 +252,17 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
 
 def test_more_than_the_lease_allows_is_found_and_counted(tmp_path, nvml_world):
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    config = FAST + 'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
+    config = MEASURED + 'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
     with driver_node(nvml_world, tmp_path, config) as node, Puppet() as a:
         alice = a.client(node.socket, "alice")
-        lease = alice.request()["lease"]
+        alice.request()
         nvml_world.add_process(gpu, a.pid, 12 * GIB)
 
         def over() -> bool:
-            alice.call(Method.HEARTBEAT, lease=lease)
             (shown,) = status_of(node)["leases"]
             return bool(shown["state"] == "over_limit")
 
-        until(over, "alice is over her limit", within=10)
+        until(over, "alice is over her limit")
         (seen,) = status_of(node)["gpus"]
         assert (seen["reserved"], seen["unleased"], seen["free"]) == (8 * GIB, 4 * GIB, 12 * GIB)
 
@@ -270,18 +270,15 @@ def test_more_than_the_lease_allows_is_found_and_counted(tmp_path, nvml_world):
 def test_a_lost_gpu_takes_nobody_until_it_is_back(tmp_path, nvml_world):
     bad = nvml_world.add_gpu(memory=24 * GIB)
     good = nvml_world.add_gpu(memory=16 * GIB)
-    with driver_node(nvml_world, tmp_path, FAST) as node, Puppet() as a, Puppet() as b:
+    with driver_node(nvml_world, tmp_path, MEASURED) as node, Puppet() as a, Puppet() as b:
         nvml_world.lose(bad)
         until(lambda: status_of(node)["gpus"][0]["health"] == "lost", "it is shown as lost")
         assert status_of(node)["gpus"][0]["problem"]
         assert a.client(node.socket, "alice").request()["gpus"][0]["uuid"] == good
         bob = b.client(node.socket, "bob")
         call = bob.ask()
-        queued = bob.wait_notice(Notice.QUEUED)
+        bob.wait_notice(Notice.QUEUED)
         nvml_world.restore(bad)
-        while not bob.answered(call):
-            bob.call(Method.HEARTBEAT, lease=queued["lease"])
-            bob.pump(0.1)
         assert bob.wait(call)["gpus"][0]["uuid"] == bad
 
 
@@ -468,7 +465,7 @@ def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):
     record = tmp_path / "record.jsonl"
     with (
         node_for_people(
-            tmp_path, FAST, simulate="2x24GiB", arguments=[f"--record={record}"]
+            tmp_path, MEASURED, simulate="2x24GiB", arguments=[f"--record={record}"]
         ) as node,
         contextlib.ExitStack() as stack,
     ):
@@ -487,7 +484,7 @@ def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):
         puppets[1].kill9()
         until(lambda: len(held_by(node)) <= 2, "some came and went")
         node.terminate()
-    config = PolicyConfig(max_tasks_per_gpu=1, heartbeat_timeout=1.0, restart_grace=1.0)
+    config = PolicyConfig(max_tasks_per_gpu=1)
     state, steps, kinds = State(), 0, set()
     for line in record.read_text().splitlines():
         entry = json.loads(line)

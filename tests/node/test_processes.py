@@ -295,7 +295,7 @@ def test_the_end_is_told_at_once_and_once(start: Start) -> None:
         killed = time.monotonic()
         running.kill()
         await watching.until_gone()
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < 10.0, "its end was told, not its silence noticed"
         assert watching.gone == [process]
         assert process not in watching.watch
         assert stays in watching.watch

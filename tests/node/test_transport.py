@@ -342,7 +342,7 @@ def test_who_said_hello_in_time_is_left_alone(place: Path) -> None:
         assert (await other.error()).error.reason is Reason.TIMED_OUT
         await wire.call(Method.STATUS)
 
-    play(story, place / "s", limits=Limits(hello_timeout=0.2))
+    play(story, place / "s", limits=Limits(hello_timeout=1.0))
 
 
 @pytest.mark.parametrize(
@@ -783,7 +783,7 @@ def test_a_client_that_never_reads_is_closed_at_the_hard_bound(place: Path) -> N
 
 def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None:
     async def scene() -> None:
-        house = make(place / "s", limits=Limits(hello_timeout=0.2, soft_buffer=10_000_000))
+        house = make(place / "s", limits=Limits(hello_timeout=1.0, soft_buffer=10_000_000))
         await house.transport.start()
         rude = await house.guest()
         rude.writer.transport.pause_reading()  # type: ignore[attr-defined]

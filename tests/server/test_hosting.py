@@ -16,7 +16,7 @@ from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.embed import HostLock
 
-TAKE_OVER_WITHIN = 15.0  # seconds; "a few" on a quiet machine, this one has two slow cores
+TAKE_OVER_WITHIN = 30.0  # seconds; "a few" on a quiet machine, this one has two slow, busy cores
 
 
 def only_node_manager(home: Home) -> psutil.Process:
@@ -52,7 +52,7 @@ def test_two_servers_one_host_and_take_over(home: Home) -> None:
         assert lease_ids(host) == lease_ids(other) == [granted["lease"]]
         began = time.monotonic()
         host.kill()
-        wait_for(lambda: not old.is_running(), 5, "the node manager dies with its server")
+        wait_for(lambda: not old.is_running(), 30, "the node manager dies with its server")
 
         def connected() -> bool:
             answer = other.api.get("gpushare/api/status")
@@ -141,7 +141,7 @@ def test_a_hanging_node_manager_hangs_nobody(home: Home) -> None:
         assert "jupyter_gpushare_up" in server.api.get("metrics").text
     finally:
         node.resume()
-    server.wait_connected(5)
+    server.wait_connected()
     assert only_node_manager(home) == node
 
 
@@ -156,8 +156,8 @@ def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
     server.stop()
     assert server.process.returncode == 0
     assert not door.parent.exists()
-    wait_for(lambda: not node.is_running(), 5, "the node manager ends with its server")
-    assert wait_for(lambda: not home.processes() or None, 10, "everything ends")
+    wait_for(lambda: not node.is_running(), 30, "the node manager ends with its server")
+    assert wait_for(lambda: not home.processes() or None, 30, "everything ends")
 
 
 def test_an_orderly_stop_hands_over(home: Home) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import websocket
 from hypothesis import given
 from hypothesis import strategies as st
 from support.jupyter import Home, Kernel, Server, wait_for
@@ -120,7 +121,7 @@ def alive(pid: int) -> bool:
 def answers(kernel: Kernel) -> bool:
     try:
         return kernel.run("print(1)", within=5) == "1\n"
-    except (AssertionError, OSError, TimeoutError):
+    except (AssertionError, OSError, websocket.WebSocketException):
         return False
 
 

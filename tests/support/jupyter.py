@@ -27,7 +27,7 @@ T = TypeVar("T")
 TOKEN = "a-token-for-tests"
 
 
-def wait_for(predicate: Callable[[], T], within: float = 20.0, what: str = "") -> T:
+def wait_for(predicate: Callable[[], T], within: float = 60.0, what: str = "") -> T:
     """Return the first true answer of ``predicate``; fail when it takes too long."""
     deadline = time.monotonic() + within
     while True:
@@ -106,7 +106,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -151,7 +151,10 @@ class Kernel:
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             socket.settimeout(max(0.1, deadline - time.monotonic()))
-            message = json.loads(socket.recv())
+            try:
+                message = json.loads(socket.recv())
+            except websocket.WebSocketTimeoutException:
+                break
             if message["parent_header"].get("msg_id") != msg_id:
                 continue
             content = message["content"]

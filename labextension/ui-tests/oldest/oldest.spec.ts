@@ -52,10 +52,10 @@ test('the panel, the toolbar and the commands work in JupyterLab 4.2', async ({
   const row = panel.lease('old.ipynb');
   await expect(row).toContainText(/Idle for .* · GPU 0/);
   await row.getByRole('button', { name: 'Park the GPU of old.ipynb' }).click();
-  await expect(toolbarItem(page)).toHaveText('Parked');
   await expect(
     page.locator('.Toastify__toast').filter({ hasText: 'variables are kept' })
   ).toBeVisible();
+  await expect(toolbarItem(page)).toHaveText('Parked');
   await shoot(page, 'oldest-lab');
   await expectAccessible(page, '.jp-gpushare-panel');
   await row.getByRole('button', { name: /^Resume/ }).click();

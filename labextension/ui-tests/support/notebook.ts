@@ -39,8 +39,14 @@ export async function writeNotebook(
 export class OpenNotebook {
   constructor(
     readonly page: Page,
-    readonly panel: Locator
+    readonly panel: Locator,
+    private readonly file: string
   ) {}
+
+  /** Wait until its kernel waits for work, as after a restart. */
+  ready(): Promise<void> {
+    return kernelReady(this.page, this.file);
+  }
 
   cell(index: number): Locator {
     return this.panel.locator(
@@ -116,7 +122,7 @@ export async function openInLab(
   const id = await page
     .locator('.jp-NotebookPanel:not(.lm-mod-hidden)')
     .getAttribute('id');
-  return new OpenNotebook(page, page.locator(`[id="${id}"]`));
+  return new OpenNotebook(page, page.locator(`[id="${id}"]`), name);
 }
 
 /** Go to a notebook in Jupyter Notebook, and wait for its kernel. */
@@ -127,5 +133,5 @@ export async function openInNotebook(
 ): Promise<OpenNotebook> {
   await page.goto(`${server.url}notebooks/${name}`);
   await kernelReady(page, name);
-  return new OpenNotebook(page, page.locator('.jp-NotebookPanel'));
+  return new OpenNotebook(page, page.locator('.jp-NotebookPanel'), name);
 }

@@ -79,6 +79,13 @@ export class Server implements IPlace {
     return answer.json();
   }
 
+  /** So many are left: one that was released is there until a measurement finds its GPU empty. */
+  async expectLeases(count: number): Promise<void> {
+    await expect
+      .poll(async () => (await this.status()).leases)
+      .toHaveLength(count);
+  }
+
   /** End all kernels, as the person would. */
   async endKernels(): Promise<void> {
     for (const kind of ['sessions', 'kernels']) {

@@ -151,7 +151,7 @@ test('a program in a terminal has a row until it ends; the palette has the actio
   await expect(panel.lease('alone.py')).toContainText('GPU 0');
   await notebook.result(1);
   await expect(panel.leases).toHaveCount(0);
-  expect((await gpushare.alice.status()).leases).toEqual([]);
+  await gpushare.alice.expectLeases(0);
 
   await notebook.result(0);
   await expect(panel.lease('alone.py')).toContainText('GPU 0');
@@ -186,5 +186,5 @@ test('a program in a terminal has a row until it ends; the palette has the actio
   await asked;
   await expect(panel.lease('alone.py')).toHaveCount(0);
   await expect(panel.lease('beside.ipynb')).toHaveCount(1);
-  expect((await gpushare.alice.status()).leases).toHaveLength(1);
+  await gpushare.alice.expectLeases(1);
 });

@@ -66,6 +66,7 @@ test('an administrator takes a GPU out of service, and who waits reads why', asy
   await admins.expand('GPUs of this node');
   const gpus = admins.section('gpus');
   const takeOut = gpus.getByRole('button', { name: /out of service/ });
+  await expect(takeOut.first()).toBeVisible();
   const count = await takeOut.count();
   for (let left = count; left > 0; left--) {
     await takeOut.first().click();

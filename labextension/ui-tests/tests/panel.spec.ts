@@ -59,7 +59,7 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   await expect(panel.leases).toHaveCount(0);
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await panel.expectGpus('0 of 2');
-  expect((await gpushare.alice.status()).leases).toEqual([]);
+  await gpushare.alice.expectLeases(0);
   // The kernel and its variables are as before.
   expect(await notebook.result(1)).toContain('42');
 
@@ -76,7 +76,7 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   await row.getByRole('button', { name: /^Release/ }).click();
   await dialog.getByRole('button', { name: 'Release' }).click();
   await expect(panel.leases).toHaveCount(0);
-  expect((await gpushare.alice.status()).leases).toEqual([]);
+  await gpushare.alice.expectLeases(0);
 });
 
 test('restarting the kernel by our command asks first, and frees its GPU; so does shutting it down', async ({
@@ -96,6 +96,7 @@ test('restarting the kernel by our command asks first, and frees its GPU; so doe
   await expect(
     page.getByText('Python 3 (ipykernel) | Idle').first()
   ).toBeVisible();
+  await notebook.ready();
   expect(await notebook.result(1)).toContain('NameError');
 
   await notebook.result(0);
