@@ -310,10 +310,10 @@ def _takers(
             used = parts.by_lease.get(name)
             known = state.measured.get(key)
             grain = config.measure_granularity
-            if key not in state.measured or used is None or known is None:
-                changed = key not in state.measured or used is not known
-            else:
+            if used is not None and known is not None:
                 changed = abs(used - known) >= grain
+            else:
+                changed = key not in state.measured or used is not known
             if changed:
                 yield ev.ClaimMeasured(at, name, part.gpu, None if used is None else Bytes(used))
             share = state.shares.get(key)

@@ -136,7 +136,7 @@ def test_a_slow_one_that_is_there_is_heard_out(recorder: Recorder) -> None:
     """Though nobody would wait for one that is not."""
 
     def slow(visitor: Visitor) -> None:
-        time.sleep(0.3)
+        time.sleep(0.3)  # longer than is waited for one that is not there
         visitor.welcome()
         visitor.live()
 

@@ -16,7 +16,7 @@ from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.embed import HostLock
 
-TAKE_OVER_WITHIN = 30.0  # seconds; "a few" on a quiet machine, this one has two slow, busy cores
+TAKE_OVER_WITHIN = 15.0  # seconds; "a few" on a quiet machine, this one has two slow cores
 
 
 def only_node_manager(home: Home) -> psutil.Process:

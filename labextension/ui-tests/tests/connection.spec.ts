@@ -11,6 +11,8 @@ test('what is shown is marked as old while the node manager is away', async ({
   const notebook = await open('outlive.ipynb', ['import torch']);
   await notebook.result(0);
   await expect(panel.leases).toHaveCount(1);
+  // The end of the cell is told a moment after its result; the node manager has to hear it.
+  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
 
   await gpushare.killNode();
   await expect(panel.banner).toContainText('Not up to date');
