@@ -219,7 +219,8 @@ class LedgerRestoreApp(LedgerVerb):
     arguments = "BACKUP"
     description = """Put a backup in the ledger's place (administrators), while the node manager is
     stopped. The backup is looked at first; the ledger that is there is renamed, not removed. What
-    was recorded after the backup is not known any more."""
+    was recorded after the backup is not known any more; running kernels present their leases again
+    after the start, and nothing is granted before they had time for it."""
     examples = """
     systemctl stop jupyter-gpushare.socket jupyter-gpushare.service
     jupyter gpushare ledger restore /var/backups/gpushare.sqlite

@@ -1015,7 +1015,7 @@ async def _how_it_is(manager: Manager) -> str:
     if state.problem is not None:
         return f"Grants nothing now: {state.problem}"
     if state.rebuild is not None:
-        return "Grants nothing now: the ledger is new, and leases of before may be presented"
+        return "Grants nothing now: leases that the ledger does not know may be presented"
     if manager.readings.problem is not None:
         return f"Cannot measure the GPUs: {manager.readings.problem}"
     waiting = sum(lease.phase is LeasePhase.QUEUED for lease in state.leases.values())

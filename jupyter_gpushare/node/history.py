@@ -150,7 +150,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "LeaseGranted": _granted,
     "MemberJoined": lambda d: f"process {d['process']['pid']} joined",
     "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
-    "RebuildBegun": lambda d: "the ledger is new: leases of before may be presented again",
+    "RebuildBegun": lambda d: "the ledger is new, or was restored: leases may be presented again",
     "LeaseRebuilt": lambda d: "presented a lease of before, and has it again",
     "RebuildEnded": lambda d: f"leases presented again: {d['leases']}",
     "ActivityChanged": lambda d: f"is {d['activity']}",

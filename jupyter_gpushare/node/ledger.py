@@ -77,6 +77,8 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS = "kind, at, wall, environment, lease, data"
 #: The oldest release that can read all that :meth:`Ledger.load` gives, and its version of records.
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
+#: Set in a ledger that a backup became, until whoever holds leases was asked to present them.
+_RESTORED = "restored"
 _SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 
 _Row = tuple[str, float, float, str | None, str | None, str]
@@ -624,6 +626,15 @@ class Ledger(Reads):
         with self._writing() as connection:
             connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether a backup was put here since :meth:`was_made_good`: newer leases are not known."""
+        return self.recollect(_RESTORED) is True
+
+    def was_made_good(self) -> None:
+        """What was lost by a restore is being presented again. Raises as :meth:`append` does."""
+        self.remember(_RESTORED, False)
+
     def size(self) -> tuple[int, int]:
         """Bytes that the file has, or will have when the log is in it, and of these the used."""
         with self._reading() as connection:
@@ -1005,6 +1016,8 @@ class StoppedLedger(Reads):
             health = check_backup(draft)
             if health.problems:
                 raise LedgerFailed(f"The backup is not whole: {health.problems[0]}")
+            with _opened(draft, "mode=rw") as connection:
+                connection.execute(_SET_META, (_RESTORED, "true"))
             old = _set_aside(self.path, wall, "before") if self.path.exists() else None
             os.rename(draft, self.path)
             _sync_directory(self.path.parent)

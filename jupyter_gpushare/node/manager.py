@@ -220,8 +220,11 @@ class Manager:
         self._processes = self._make_processes(loop, self._process_gone)
         self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
-        forgot = not (snapshot or after or self._is_first)
+        restored = await loop.run_in_executor(self._ledger_thread, lambda: self.ledger.is_restored)
+        forgot = restored or not (snapshot or after or self._is_first)
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot))
+        if restored:
+            await loop.run_in_executor(self._ledger_thread, self.ledger.was_made_good)
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()

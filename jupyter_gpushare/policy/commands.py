@@ -37,7 +37,7 @@ class Start(Command):
 
     boot_id: str
     gpus: tuple[Gpu, ...]
-    #: The ledger is new, and leases may be held that it does not know.
+    #: The ledger is new, or was restored: leases may be held that it does not know.
     forgot: bool = False
 
 

@@ -214,7 +214,7 @@ class MemberLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class RebuildBegun(Event):
-    """The ledger is new, and may lack leases that are held: they may be presented ``until`` then.
+    """The ledger may lack leases that are held: they may be presented ``until`` then.
 
     Meanwhile nothing is granted, and the audit acts against nobody.
     """

@@ -406,8 +406,9 @@ NOT_IN_NODE = "this GPU is no longer in the node"
 def rebuilding_text() -> str:
     """Why nothing is granted while leases are presented again."""
     return (
-        "The ledger is new, and who holds which GPU is not known: whoever held a lease presents it "
-        "again now, and until they had time for that nothing is granted. It goes on by itself."
+        "The ledger is new, or was restored, and who holds which GPU is not known: whoever held a "
+        "lease presents it again now, and until they had time for that nothing is granted. It goes "
+        "on by itself."
     )
 
 

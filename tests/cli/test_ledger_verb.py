@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from support.livenode import CLI
-from support.node import RemoteError, RunningNode, needs_root, open_directory
+from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, open_directory, until
 from support.systemd import UnprivilegedNode
 
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 SERVICE = 54219
 
@@ -130,6 +130,36 @@ def test_a_ledger_in_use_is_not_replaced(node: RunningNode, tmp_path: Path) -> N
     done = verb(node, "restore", f"--ledger={node.ledger}", str(backup))
     assert (done.returncode, "in use" in done.stderr) == (1, True)
     set_quota(node, "still-there")
+
+
+def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
+    """A ledger that was restored says so once; nobody gets a GPU that another may hold."""
+    directory = tmp_path / "node"
+    directory.mkdir()
+    backup = tmp_path / "copy.sqlite"
+    named = f"--ledger={directory / 'ledger.sqlite'}"
+    presenting = "c.Policy.restart_grace = {0}\nc.Policy.heartbeat_timeout = {0}\n"
+    config = presenting.format(60.0)
+    with RunningNode(directory, simulate="1x24GiB", config=config) as node, Puppet() as puppet:
+        told(node, "backup", str(backup))
+        granted = puppet.client(node.socket).request(memory=16 * GIB)
+        node.terminate()
+        told(node, "restore", named, str(backup))
+        node.start()
+        with node.client() as another:
+            assert another.call(Method.STATUS)["leases"] == []
+            another.ask(memory=16 * GIB)
+            assert "presents it" in another.wait_notice(Notice.QUEUED)["message"]
+        shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
+        again = puppet.client(node.socket).call(Method.ATTACH, **shown)
+        assert again["gpus"] == granted["gpus"]
+        # The time begins anew with each start until it has passed; then it is over for good.
+        node.terminate()
+        node.config.write_text(presenting.format(3.0) + "c.Policy.heartbeat_interval = 0.2\n")
+        node.start()
+        until(lambda: node.status()["node"]["problem"] is None, "leases had time")
+        node.restart()
+        assert node.status()["node"]["problem"] is None
 
 
 def test_damage_is_found(node: RunningNode, tmp_path: Path) -> None:
