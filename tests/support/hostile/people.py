@@ -170,6 +170,24 @@ def refusals(number: int) -> Iterator[bytes]:
         yield line(count + 1, "request", request_id=f"r{number}-{count}", task=task, gpus=4000)
 
 
+def hoard(number: int) -> Iterator[bytes]:
+    """As many leases as it gets, with names as long as may be, and no end."""
+    count = 0
+    task = {"name": "n" * 200, "kind": "process", "path": "\u0001" * 4000}
+    while True:
+        count += 1
+        yield line(count + 1, "request", request_id=f"o{number}-{count}", task=task, wait=False)
+
+
+def watched_leases(number: int) -> Iterator[bytes]:
+    """One that takes leases and gives them back, in front of many who watch."""
+    if number == 0:
+        yield from leases(number)
+    yield line(2, "watch")
+    while True:
+        yield b""
+
+
 def reads_of(*methods: tuple[str, dict[str, Any]]) -> Callable[[int], Iterator[bytes]]:
     def says(number: int) -> Iterator[bytes]:
         count = 1
@@ -205,6 +223,8 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "single bytes": lambda path, s: pour(path, s, 200, over_and_over(b" ", b"")),
     "leases": lambda path, s: pour(path, s, 40, leases),
     "refused requests": lambda path, s: pour(path, s, 10, refusals),
+    "leases kept": lambda path, s: pour(path, s, 4, hoard),
+    "watchers": lambda path, s: pour(path, s, 200, watched_leases),
     "status": lambda path, s: pour(path, s, 20, reads_of(("status", {}))),
     "reads of the ledger": lambda path, s: pour(path, s, 20, reads_of(*LEDGER)),
     "answers not read": lambda path, s: pour(path, s, 200, reads_of(*WATCH), reads=False),

@@ -11,6 +11,8 @@ from typing import Any
 
 from support.node import RunningNode
 
+from jupyter_gpushare.protocol.messages import Method
+
 from . import people
 
 ALICE, MALLORY = 54001, 54002
@@ -60,11 +62,10 @@ def memory_of(pid: int) -> int:
 
 
 def ledger_of(node: RunningNode) -> int:
-    return sum(
-        path.stat().st_size
-        for suffix in ("", "-wal")
-        if (path := node.ledger.with_name(node.ledger.name + suffix)).exists()
-    )
+    """Bytes of the ledger that are used; what its log holds is counted as it will be there."""
+    with node.client() as admin:
+        health = admin.call(Method.LEDGER_CHECK)
+    return int(health["bytes"]) - int(health["free"])
 
 
 def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
