@@ -1,6 +1,6 @@
 """One user attacks: what does another one notice? Prints a table; exit 1 past the bar.
 
-Needs root, to be two users. ``--seconds`` is for each attack. What the ledger grows by in an hour is
+Needs root, to be two users. ``--seconds`` is for each attack. The ledger's growth in an hour is
 without what may be written at once, before the hour's allowance counts.
 """
 

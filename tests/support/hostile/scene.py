@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.node import RunningNode
-
 from jupyter_gpushare.protocol.messages import Method
+from support.node import RunningNode
 
 from . import people
 
