@@ -150,9 +150,11 @@ test('the panel is there again after a reload, and moves to the side of the sett
   const left = page.locator('#jp-left-stack .jp-gpushare-panel');
   await page.goto(`${lab}?reset`);
   // A click before this would be undone by the layout that is restored.
-  await page.evaluate(async () => {
+  await page.waitForFunction(async () => {
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
-    await (window as any).jupyterapp.restored;
+    const app = (window as any).jupyterapp;
+    await app?.restored;
+    return app !== undefined;
   });
   const savedWith = (text: string): Promise<unknown> =>
     page.waitForResponse(
