@@ -648,7 +648,7 @@ class Ledger(Reads):
 
     def close(self) -> None:
         """Close the file and let another node manager have it. May be called again."""
-        self._only_reads = False
+        self._only_reads = False  # a later write opens nothing
         self._drop_connection()
         if self._lock is not None:
             os.close(self._lock)

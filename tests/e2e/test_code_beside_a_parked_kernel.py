@@ -29,7 +29,7 @@ SAID = "read: b'alice was here'"
 def park(stage: Stage, kernel: Kernel) -> None:
     """Everything of the kernel's is with the driver afterwards."""
     fill(kernel)
-    until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+    stage.until_measured("alice", 4 * GIB)
     kernel.ok("%gpushare park")
     stage.until_state("alice", "parked")
     assert stage.world.state_of(kernel.pid) == 2, "checkpointed"
@@ -160,7 +160,7 @@ def test_an_interrupt_while_memory_comes_back_stops_the_cell_and_nothing_else(
 def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         stage.world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
         assert error(alice.run("%gpushare park")).startswith("CannotGive")
         assert alice.ok(READ).stream().strip() == SAID
@@ -170,7 +170,7 @@ def test_a_failed_parking_leaves_the_cells_alone(stage: Stage) -> None:
 def test_a_cell_that_waits_for_a_parking_says_so(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         stage.world.hang(Call.CHECKPOINT)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")
@@ -194,7 +194,7 @@ def gone(stage: Stage, who: str) -> bool:
 def test_a_kernel_that_is_shut_down_while_it_parks_leaves_nothing(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         stage.world.slow(Call.CHECKPOINT, 3000)
         wants = bob.start("%gpushare request")
         stage.until_state("alice", "parking")

@@ -19,7 +19,7 @@ SHOWN = "class Shown:\n    def __repr__(self):\n        return f'has {read()}'\n
 
 
 def parked(stage: Stage, kernel: Kernel) -> None:
-    until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+    stage.until_measured("alice", 4 * GIB)
     kernel.ok("%gpushare park")
     assert stage.until_state("alice", "parked")["rung"] == "driver"
 
@@ -99,7 +99,7 @@ def test_a_task_in_the_kernels_loop_keeps_the_gpu(stage: Stage) -> None:
             "        await asyncio.sleep(0.05)\n"
             "task = asyncio.get_running_loop().create_task(beat())"
         )
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         refused = alice.run("%gpushare park")
         assert "task `beat` has not ended" in refused.error()["evalue"]
         assert alice.ok(READ).stream().strip() == WHOLE

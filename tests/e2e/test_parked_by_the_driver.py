@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 
 def bob_wants(stage: Stage, kernel: Kernel) -> Shown:
     """Only what is measured of alice's is known to be there when she is asked for it."""
-    until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+    stage.until_measured("alice", 4 * GIB)
     return kernel.start("%gpushare request")
 
 
@@ -46,7 +46,7 @@ def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage:
         alice.finish(cell)
         assert cell.stream().strip() == "read: b'alice was here'"
         until(lambda: stage.lease("alice")["rung"] is None, "the node manager knows")
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured again")
+        stage.until_measured("alice", 4 * GIB)
         other = bob.start(READ)
         assert bob.finish(other).stream().strip() == "read: b'alice was here'"
 
@@ -81,7 +81,7 @@ def test_a_kernel_keeps_its_gpu_where_its_container_has_no_room_for_the_copy(sta
 def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
         assert "Given back" in alice.ok("%gpushare park").plain()
         stage.until_state("alice", "parked")
@@ -238,7 +238,7 @@ def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
     stage.world.set_version(13000)
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         first = stage.lease("alice")["gpus"][0]["uuid"]
         alice.ok("%gpushare park")
         stage.until_state("alice", "parked")
@@ -257,7 +257,7 @@ def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
 def test_the_node_manager_may_be_killed_while_it_is_parked(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
-        until(lambda: (stage.used("alice") or 0) >= 4 * GIB, "her memory is measured")
+        stage.until_measured("alice", 4 * GIB)
         alice.ok("%gpushare park")
         before = stage.until_state("alice", "parked")
         stage.node.kill9()

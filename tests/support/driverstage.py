@@ -86,6 +86,10 @@ class Stage:
         gpus = self.lease(who)["gpus"]
         return gpus[0]["measured"] if gpus else None
 
+    def until_measured(self, who: str, least: int) -> None:
+        """Wait until ``least`` bytes of a person's are known to be there."""
+        until(lambda: (self.used(who) or 0) >= least, f"{who}'s memory is measured")
+
     def until_state(self, who: str, *states: str) -> dict[str, Any]:
         until(lambda: self.lease(who)["state"] in states, f"{who} is {' or '.join(states)}")
         return self.lease(who)

@@ -146,6 +146,13 @@ class Kernel:
         finally:
             socket.close()
 
+    def answers(self) -> bool:
+        """Whether it runs code within some seconds; not while it is restarted."""
+        try:
+            return self.run("print(1)", within=5) == "1\n"
+        except (AssertionError, OSError, websocket.WebSocketException):
+            return False
+
     def _printed(self, socket: Any, msg_id: str, within: float) -> str:
         printed = ""
         deadline = time.monotonic() + within
