@@ -174,11 +174,13 @@ class Broker:
         adapter = self._frameworks.adapter(module)
         if adapter is None:
             return
-        self._frameworks.add(module, adapter, loaded)
         if self._late(adapter):
+            self._frameworks.add(module, adapter, loaded)
             adapter.first_use(loaded, partial(self.again.at_first_use, module), self.expected)
         else:
-            adapter.after(loaded, self._grant_for(adapter))
+            self._frameworks.arrive(module, adapter, loaded, self._grant_for)
+            if is_live(adapter):
+                self._limits.can_change()
             if self.standing is Standing.HELD:
                 self._frameworks.gate_steps(self.turns)
 

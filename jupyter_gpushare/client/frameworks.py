@@ -45,6 +45,18 @@ class Frameworks:
         """A framework is known from now on, and loaded where that is given."""
         self._known[module] = (adapter, loaded)
 
+    def arrive(
+        self,
+        module: str,
+        adapter: registry.Adapter,
+        loaded: ModuleType,
+        grant_for: Callable[[registry.Adapter], Grant | None],
+    ) -> None:
+        """A known framework's module has run, and is told what it may use."""
+        with self._telling:
+            self.add(module, adapter, loaded)
+            adapter.after(loaded, grant_for(adapter))
+
     def adapter(self, module: str) -> registry.Adapter | None:
         """The adapter of a known framework."""
         known = self._known.get(module)

@@ -56,6 +56,7 @@ class Limits:
         self._limits: dict[str, int] = {}
         self._news: dict[str, int] = {}
         self._runs = False
+        self._refused = False
 
     def of(self, grant: Grant | None) -> Grant | None:
         """The grant with the limits in force."""
@@ -68,7 +69,7 @@ class Limits:
         """The node manager told new limits; answered when they are in force. Never waits."""
         with self._lock:
             if grant != self._grant:
-                self._grant, self._limits, self._news = grant, {}, {}
+                self._grant, self._limits, self._news, self._refused = grant, {}, {}, False
             self._limits.update(limits)
             self._news.update(limits)
             starts, self._runs = not self._runs, True
@@ -79,7 +80,14 @@ class Limits:
     def forget(self) -> None:
         """A lease begins, or begins anew, with what it was granted."""
         with self._lock:
-            self._grant, self._limits, self._news = None, {}, {}
+            self._grant, self._limits, self._news, self._refused = None, {}, {}, False
+
+    def can_change(self) -> None:
+        """A framework whose limit can change was imported; told where it was said that none can."""
+        with self._lock:
+            grant, refused, self._refused = self._grant, self._refused, False
+        if grant is not None and refused:
+            self._answer(grant.lease, {}, True)
 
     def _run(self) -> None:
         while True:
@@ -88,9 +96,34 @@ class Limits:
                 if grant is None or not news:
                     self._runs = False
                     return
-            live = self._carry_out(partial(self._still, grant))
-            if self._still(grant) is not None:
-                self._answer(grant.lease, news if live else {}, live)
+            still = partial(self._still, grant)
+            if self._carry_out(still):
+                if still() is not None:
+                    self._answer(grant.lease, news, True)
+            else:
+                self._refuse(grant, news, still)
+
+    def _refuse(
+        self, grant: Grant, news: Mapping[str, int], still: Callable[[], Grant | None]
+    ) -> None:
+        """Nobody's limit can change: then nobody may have a higher one, who is imported later."""
+        with self._lock:
+            if grant != self._grant:
+                return
+            if self._news:
+                self._news = {**news, **self._news}
+                return
+            self._limits = {}
+        # One that was imported just now may have been told the higher limit.
+        live = self._carry_out(still)
+        if still() is None:
+            return
+        self._answer(grant.lease, {}, live)
+        if not live:
+            with self._lock:
+                self._refused = grant == self._grant
+            if self._carry_out(still):
+                self.can_change()
 
     def _still(self, grant: Grant) -> Grant | None:
         """The limits in force; ``None`` once another grant is."""

@@ -366,7 +366,7 @@ def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
     """Whether what a task says of its limits was not known."""
-    if lease.live_limits is None or (lease.live_limits and not live):
+    if lease.live_limits is not live:
         return True
     for part in gpus:
         lift = state.lifts.get((lease.id, part.gpu))
@@ -413,7 +413,7 @@ def told(state: State, event: ev.LimitTold) -> State:
 def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     """The state after a task said which limits it has now, and whether they can change at all."""
     lease = state.leases[event.lease]
-    lease = replace(lease, live_limits=event.live and lease.live_limits is not False)
+    lease = replace(lease, live_limits=event.live)
     state = replace(state, leases=state.leases.set(event.lease, lease))
     for part in event.gpus:
         key = (event.lease, part.gpu)

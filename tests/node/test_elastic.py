@@ -105,6 +105,10 @@ def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(
         until(lambda: gpu_row(alice)["reserved"] == 20 * GIB, "it was never used")
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is False
+        # It imported a framework that can, and is lifted again after a while.
+        alice.call(Method.LIMITED, lease=granted["lease"], limits=[], live=True)
+        (shown,) = alice.call(Method.STATUS)["leases"]
+        assert shown["live_limits"] is True
 
 
 def test_a_quota_forbids_it_and_an_administrator_allows_it(
