@@ -113,17 +113,21 @@ class Limits:
             if self._news:
                 self._news = {**news, **self._news}
                 return
-            self._limits = {}
-        # One that was imported just now may have been told the higher limit.
-        live = self._carry_out(still)
+            before, self._limits = self._limits, {}
+        if self._carry_out(still):
+            # Imported just now, perhaps with the higher limit: so it is told again, and answered.
+            with self._lock:
+                if grant == self._grant:
+                    self._limits = {**before, **self._limits}
+                    self._news = {**news, **self._news}
+            return
         if still() is None:
             return
-        self._answer(grant.lease, {}, live)
-        if not live:
-            with self._lock:
-                self._refused = grant == self._grant
-            if self._carry_out(still):
-                self.can_change()
+        self._answer(grant.lease, {}, False)
+        with self._lock:
+            self._refused = grant == self._grant
+        if self._carry_out(still):
+            self.can_change()
 
     def _still(self, grant: Grant) -> Grant | None:
         """The limits in force; ``None`` once another grant is."""

@@ -132,6 +132,23 @@ def test_a_framework_that_comes_after_the_lift_can_be_lifted_later() -> None:
     assert answers.empty()
 
 
+def test_a_framework_that_comes_during_the_lift_has_it() -> None:
+    """Not when it was looked for, but before it was said that there is none."""
+    grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
+    answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
+    told: list[int | None] = []
+
+    def carry_out(now: Callable[[], Grant | None]) -> bool:
+        current = now()
+        told.append(None if current is None else current.gpus[0].memory)
+        return len(told) > 1
+
+    limits = Limits(carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
+    limits.changed(grant, {"GPU-1": 20 * GIB})
+    assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
+    assert told == [20 * GIB, 8 * GIB, 20 * GIB]
+
+
 def test_limits_of_another_grant_are_not_carried_out() -> None:
     """The lease was given back, and granted anew, before the thread came to it."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))

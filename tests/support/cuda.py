@@ -14,7 +14,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -164,22 +164,28 @@ class CudaWorld(NvmlWorld):
 
     def state_of(self, pid: int) -> int | None:
         """The driver's state of a process as a number; ``None``: it does not use CUDA."""
-        for file in self._processes.glob(f"{pid}.*"):
-            if file.suffix != ".new":
-                return int(file.read_text().split("state ")[1].split()[0])
+        for text in self._told(pid):
+            return int(text.split("state ")[1].split()[0])
         return None
 
     def held_by(self, pid: int) -> dict[str, int]:
         """Bytes by GPU that a process uses or would use again, contexts included."""
         held: dict[str, int] = {}
-        for file in self._processes.glob(f"{pid}.*"):
-            for line in file.read_text().splitlines():
+        for text in self._told(pid):
+            for line in text.splitlines():
                 if line.startswith("mem "):
                     _, gpu, context, memory = line.split()
                     held[gpu] = int(context) + int(memory)
         return held
 
     # Inside
+
+    def _told(self, pid: int) -> Iterator[str]:
+        """What the driver's doubles of a process say; not what is being written just now."""
+        for file in self._processes.glob(f"{pid}.*"):
+            if file.suffix != ".new":
+                with contextlib.suppress(FileNotFoundError):
+                    yield file.read_text()
 
     def _set_cuda(self, kind: str, function: str, value: str | None) -> None:
         if value is None:
