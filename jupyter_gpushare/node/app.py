@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
@@ -71,6 +71,8 @@ from .quotas_in_force import QuotasInForce
 from .service import Service
 from .transport import Limits, SocketInUse, Transport
 
+#: Seconds for which one thread may compute while others wait.
+_SWITCH: Final = 0.0005
 _ACTIONS = dict.fromkeys(("wait", "report", "keep"), HolderAction.WAIT)
 _ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
 
@@ -496,7 +498,7 @@ class Connections(Configurable):
         help="""Calls a second of one environment, over all its connections; a call that keeps
         the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
     ).tag(config=True)
-    burst = Integer(1_000, min=1, help="Calls of one environment at once.").tag(config=True)
+    burst = Integer(250, min=1, help="Calls of one environment at once.").tag(config=True)
     recorded_per_second = Finite(
         8192.0,
         min=1.0,
@@ -704,6 +706,8 @@ class NodeManagerApp(JupyterApp):
         if self.forget_hub:
             self._forget_hub()
         try:
+            # The loop is not to wait 5 ms for a thread that reads the ledger, each time it looks.
+            sys.setswitchinterval(_SWITCH)
             asyncio.run(self._serve())
         except NodeManagerCrashed as error:
             self.log.critical("The node manager crashed", exc_info=error.__cause__)
@@ -882,6 +886,7 @@ class NodeManagerApp(JupyterApp):
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             manager.wrote = transport.turnstile.wrote
+            manager.reads.took = transport.turnstile.took
             service.start()
             if self.metrics_port:
                 from . import metricsport

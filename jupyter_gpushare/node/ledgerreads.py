@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Asked:
+    owner: Hashable
     work: Callable[[Reads], Any]
     answer: asyncio.Future[Any]
     key: Hashable
@@ -39,6 +40,8 @@ class LedgerReads:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
         self._known: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        #: Is told for whom was read, and for how many seconds.
+        self.took: Callable[[Hashable, float], None] = lambda owner, seconds: None
         self._is_reading = False
 
     async def ask(
@@ -54,7 +57,7 @@ class LedgerReads:
             until, known = self._known.get(named, (0.0, None))
             if known is not None and (not known.done() or loop.time() < until):
                 return cast(T, await asyncio.shield(known))
-        asked = _Asked(work, loop.create_future(), named)
+        asked = _Asked(owner, work, loop.create_future(), named)
         if named is not None:
             if len(self._known) >= _REMEMBERED:
                 self._known = {k: v for k, v in self._known.items() if not v[1].done()}
@@ -74,14 +77,19 @@ class LedgerReads:
         if self._is_reading or not self._waiting:
             return
         self._is_reading = True
-        asked = self._waiting.pop()
+        asked, begun = self._waiting.pop(), loop.time()
         reading = loop.run_in_executor(self._thread, asked.work, self._reader)
-        reading.add_done_callback(lambda done: self._read(loop, asked, done))
+        reading.add_done_callback(lambda done: self._read(loop, asked, begun, done))
 
     def _read(
-        self, loop: asyncio.AbstractEventLoop, asked: _Asked, done: asyncio.Future[Any]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        asked: _Asked,
+        begun: float,
+        done: asyncio.Future[Any],
     ) -> None:
         self._is_reading = False
+        self.took(asked.owner, loop.time() - begun)
         if asked.key is not None:
             self._known[asked.key] = (loop.time() + FRESH, asked.answer)
         if done.cancelled():

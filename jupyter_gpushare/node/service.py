@@ -426,21 +426,19 @@ class Service:
         since = until - params.since
         mine = self._visible(guest, params.environment)
 
-        def work(ledger: Reads) -> dict[str, Any]:
-            rows = ledger.usage(since, until, mine)
-            return {
-                "since": since,
-                "until": until,
-                "rows": [
+        def work(ledger: Reads) -> Encoded:
+            rows = [
+                encoded(
                     {
                         "environment": row.environment,
                         "gpu_seconds_held": row.gpu_seconds_held,
                         "gpu_seconds_busy": row.gpu_seconds_busy,
                         "leases": row.leases,
                     }
-                    for row in rows
-                ],
-            }
+                )
+                for row in ledger.usage(since, until, mine)
+            ]
+            return encoded({"since": since, "until": until}, rows=rows)
 
         self._spawn(self._from_ledger(guest, call, work, mine))
 
@@ -458,13 +456,14 @@ class Service:
                 "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
             }
 
-        def work(ledger: Reads) -> dict[str, Any]:
+        def work(ledger: Reads) -> Encoded:
             own = of(ledger, whose)
             if viewer is None or not viewer.all_servers:
-                return own
+                return encoded(own)
             used = ledger.usage(own["days"][0]["start"], now, None)
             servers = (row.environment for row in used if viewer.is_mine(row.environment))
-            return {**own, "servers": [of(ledger, name) for name in servers if name != whose]}
+            others = [encoded(of(ledger, name)) for name in servers if name != whose]
+            return encoded(own, servers=others)
 
         self._spawn(self._from_ledger(guest, call, work, whose))
 
@@ -479,9 +478,10 @@ class Service:
         params: HistoryParams = call.params
         mine = self._visible(guest, params.environment)
 
-        def work(ledger: Reads) -> dict[str, Any]:
+        def work(ledger: Reads) -> Encoded:
             records = ledger.history(mine, params.limit)
-            return {"events": [history.entry(record) for record in records]}
+            # A row at a time: a thousand at once would hold up the loop's thread.
+            return encoded({}, events=[encoded(history.entry(record)) for record in records])
 
         self._spawn(self._from_ledger(guest, call, work, mine))
 
@@ -496,7 +496,7 @@ class Service:
         self,
         guest: _Guest,
         call: Call,
-        work: Callable[[Reads], dict[str, Any]],
+        work: Callable[[Reads], Encoded],
         whose: str | None,
     ) -> None:
         who = guest.who.environment

@@ -76,7 +76,7 @@ class Limits:
     strangers: int = 2_000
     calls_in_flight: int = 256
     calls_per_second: float = 500.0
-    burst: int = 1_000
+    burst: int = 250
     recorded_per_second: float = 8192.0
     recorded_at_once: int = 4 * 1024 * 1024
     hello_timeout: float = 10.0
@@ -149,15 +149,27 @@ class Connection(asyncio.BufferedProtocol):
         return self._home.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._home.turnstile.came(self.owner)
+        begun, turnstile = self._home.now(), self._home.turnstile
         self._protocol.push(self._home.buffer[:nbytes])
-        if self._has_line() and self._home.turnstile.enter(self) and self.serve():
-            self._home.turnstile.again(self)
+        has_line = self._has_line()
+        turnstile.came(self.owner, self._home.now() - begun)
+        if has_line:
+            if turnstile.enter(self) and self.serve():
+                turnstile.again(self)
+        elif self._wire is not None and self._protocol.phase is not Phase.CLOSED:
+            # A first line in many pieces is no hello of ours: its user pays for the next piece.
+            self._is_of_its_user()
+            if not turnstile.reads_on(self):
+                self._wire.pause_reading()
 
     def serve(self) -> bool:
         """Handle the line that waits. Whether there is another; if not, more is read."""
         line, self._waiting = self._waiting, None
-        if line is None or self._protocol.phase is Phase.CLOSED:
+        if line is None:
+            # It waited to be read further. That costs as much as a line: not all read on at once.
+            self._home.turnstile.charge(self.owner, 0.0)
+            return self._has_line()
+        if self._protocol.phase is Phase.CLOSED:
             return False
         begun, owner = self._home.now(), self.owner
         try:
@@ -167,9 +179,13 @@ class Connection(asyncio.BufferedProtocol):
             self._home.log.exception("Connection %d: a call could not be handled", self.id)
             self.close()
         self._home.turnstile.charge(owner, self._home.now() - begun)
-        if self.owner == owner == ("new", self.id) and self.peer is not None:
-            self._belongs_to(self._home.owner_of(self.peer))
+        self._is_of_its_user()
         return self._has_line()
+
+    def _is_of_its_user(self) -> None:
+        """From its first line on it spends its OS user's allowance, if it has none of its own."""
+        if self.owner == ("new", self.id) and self.peer is not None:
+            self._belongs_to(self._home.owner_of(self.peer))
 
     def _belongs_to(self, owner: Hashable) -> None:
         """Spend another's allowance from now on."""
@@ -231,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight.discard(call_id)
         self._send(messages.answer(call_id, result))
         # A long answer takes long to encode: whoever asks for many pays for them.
-        self._home.turnstile.charge(self.owner, self._home.now() - begun, calls=0)
+        self._home.turnstile.took(self.owner, self._home.now() - begun)
 
     def error(
         self,

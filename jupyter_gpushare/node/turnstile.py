@@ -18,7 +18,7 @@ SLICE: Final = 0.002
 #: What reading costs of the allowance, in calls: a byte at a time is not free.
 READ_COSTS: Final = 0.1
 #: Seconds of handling that cost as much as one call more.
-CALL_TAKES: Final = 0.001
+CALL_TAKES: Final = 0.0005
 
 
 class Guest(Protocol):
@@ -29,7 +29,7 @@ class Guest(Protocol):
         """Whose it is."""
 
     def serve(self) -> bool:
-        """Handle one line. Whether there is another."""
+        """Handle one line, if there is one; else read on. Whether there is another line."""
 
 
 class Turnstile:
@@ -46,10 +46,17 @@ class Turnstile:
         self._is_due = False
         self._passed: set[Hashable] = set()  # in this round of the loop
 
-    def came(self, owner: Hashable) -> None:
-        """Something was read of ``owner``."""
-        now = self._loop.time()
-        self._calls.of(owner, now).spend(READ_COSTS, now)
+    def came(self, owner: Hashable, seconds: float) -> None:
+        """Something was read of ``owner``, which took so long."""
+        self.charge(owner, seconds, READ_COSTS)
+
+    def reads_on(self, guest: Guest) -> bool:
+        """``guest`` sent no whole line yet. Whether it may be read further; else it waits here."""
+        owner = guest.owner
+        if owner not in self._broke and self._must_wait(owner, self._loop.time()) <= 0.0:
+            return True
+        self._wait(owner, guest)
+        return False
 
     def enter(self, guest: Guest) -> bool:
         """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
@@ -70,10 +77,14 @@ class Turnstile:
         """Another line of one that was just served."""
         self._wait(guest.owner, guest)
 
-    def charge(self, owner: Hashable, seconds: float, calls: int = 1) -> None:
+    def charge(self, owner: Hashable, seconds: float, calls: float = 1) -> None:
         """So many lines of ``owner`` were handled, or one was answered, which took so long."""
         now = self._loop.time()
         self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
+
+    def took(self, owner: Hashable, seconds: float) -> None:
+        """Something else was done for ``owner``, for so long."""
+        self.charge(owner, seconds, 0)
 
     def wrote(self, owner: Hashable, size: int) -> None:
         """So many bytes were recorded of what ``owner`` asked for."""

@@ -29,7 +29,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 @needs_root
 @pytest.mark.parametrize(
-    "attack", ["nonsense", "leases", "refused requests", "reads of the ledger", "answers not read"]
+    "attack",
+    [
+        "nonsense",
+        "leases",
+        "leases kept",
+        "refused requests",
+        "reads of the ledger",
+        "answers not read",
+    ],
 )
 def test_another_users_worst_is_no_more_than_the_allowance(node: RunningNode, attack: str) -> None:
     seen = scene.play(node, attack, SECONDS)

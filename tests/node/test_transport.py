@@ -528,6 +528,29 @@ def test_a_flood_of_nonsense_is_slowed_down_too(place: Path) -> None:
     play(story, place / "s", limits=Limits(burst=10, calls_per_second=1.0), identity=ByToken())
 
 
+@pytest.mark.parametrize("said", [b" ", b"\n"])
+@pytest.mark.parametrize("is_guest", [True, False])
+def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
+    place: Path, said: bytes, is_guest: bool
+) -> None:
+    async def story(house: House) -> None:
+        wire = await (house.guest("mallory") if is_guest else house.connect())
+        await house.guest("alice")
+        conn = house.host.opened[0]
+        wire.writer.write(said * 2**23)
+        async with asyncio.timeout(20):
+            while conn._wire is not None and conn._wire.is_reading():
+                await asyncio.sleep(0.01)
+        left = wire.writer.transport.get_write_buffer_size()
+        assert left > 2**21
+        # It goes on when there is some allowance again.
+        async with asyncio.timeout(20):
+            while wire.writer.transport.get_write_buffer_size() == left:
+                await asyncio.sleep(0.01)
+
+    play(story, place / "s", limits=Limits(burst=5, calls_per_second=30.0), identity=ByToken())
+
+
 def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
     async def story(house: House) -> None:
         wire = await house.guest("mallory")

@@ -92,12 +92,15 @@ def pour(
     connections: int,
     says: Callable[[int], Iterator[bytes]],
     *,
+    first: bytes | None = None,
     reads: bool = True,
 ) -> dict[str, Any]:
-    """Say on many connections what each of ``says`` gives, as fast as it is taken.
+    """Say on many connections ``first`` (hello), then what each of ``says`` gives, as fast as it is
+    taken.
 
     An empty piece sends at once what came before it. ``answers`` has when how many came.
     """
+    hello = line(1, "hello", **HELLO) if first is None else first
     chooser = selectors.DefaultSelector()
     counted = {"sent": 0, "read": 0, "closed": 0}
     answers: list[tuple[float, int]] = []
@@ -110,7 +113,7 @@ def pour(
             return
         wire.setblocking(False)
         events = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
-        chooser.register(wire, events, (number, says(number), bytearray(line(1, "hello", **HELLO))))
+        chooser.register(wire, events, (number, says(number), bytearray(hello)))
 
     for number in range(connections):
         start(number)
@@ -221,6 +224,7 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "nonsense": lambda path, s: pour(path, s, 20, over_and_over(b"{}\n" * 1000)),
     "blank lines": lambda path, s: pour(path, s, 20, over_and_over(b"\n" * 60000)),
     "single bytes": lambda path, s: pour(path, s, 200, over_and_over(b" ", b"")),
+    "no hello": lambda path, s: pour(path, s, 200, over_and_over(b"x", b""), first=b""),
     "leases": lambda path, s: pour(path, s, 40, leases),
     "refused requests": lambda path, s: pour(path, s, 10, refusals),
     "leases kept": lambda path, s: pour(path, s, 4, hoard),
