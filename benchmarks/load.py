@@ -3,6 +3,8 @@
 ``python benchmarks/load.py echo SOCKET DATABASE`` serves: each line is written
 to SQLite (WAL, synchronous=FULL) in its own thread and sent back. It does the
 unavoidable part of a grant: one round trip and one durable write.
+``python benchmarks/load.py watch SOCKET TOKEN …`` watches with a connection for each token, says
+"ready", and when its standard input ends how many news the one that got fewest has got.
 """
 
 from __future__ import annotations
@@ -126,5 +128,49 @@ async def echo(path: str, database_path: str) -> None:
     await server.serve_forever()
 
 
+class Watcher(asyncio.Protocol):
+    """Watches, and only counts what it is told: reading it is not what is measured."""
+
+    def __init__(self, token: str) -> None:
+        self.token, self.lines = token, 0
+        self.is_there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.wire: Any = transport
+        self.say("hello", {**HELLO, "token": self.token})
+
+    def say(self, method: str, params: dict[str, Any]) -> None:
+        message = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+        self.wire.write(json.dumps(message).encode() + b"\n")
+
+    def data_received(self, data: bytes) -> None:
+        if self.lines == 0 and b"\n" in data:
+            self.say("watch", {})
+        self.lines += data.count(b"\n")
+        if self.lines >= 2 and not self.is_there.done():
+            self.is_there.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_there.done():
+            self.is_there.set_exception(ConnectionError("a watcher was turned away"))
+
+
+async def watch(path: str, tokens: list[str]) -> None:
+    """Watch until the standard input ends."""
+    loop, watchers = asyncio.get_running_loop(), []
+    for token in tokens:
+        watcher = Watcher(token)
+        await loop.create_unix_connection(lambda guest=watcher: guest, path)  # type: ignore[misc]
+        await watcher.is_there
+        watchers.append(watcher)
+    before = [watcher.lines for watcher in watchers]
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    print(min(one.lines - had for one, had in zip(watchers, before, strict=True)))
+
+
 if __name__ == "__main__":
-    asyncio.run(echo(sys.argv[2], sys.argv[3]))
+    if sys.argv[1] == "watch":
+        asyncio.run(watch(sys.argv[2], sys.argv[3:]))
+    else:
+        asyncio.run(echo(sys.argv[2], sys.argv[3]))

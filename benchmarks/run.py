@@ -241,6 +241,71 @@ def measure_heartbeats(figures: list[Figure], quick: bool) -> None:
         figures.append(Figure(label, share * 100, "% of a core", "10,000 leases under 25 %"))
 
 
+async def among_watchers(
+    path: str, leases: int, watchers: int, seconds: float, pid: int
+) -> tuple[float, list[float]]:
+    """Share of one core of the node manager, and seconds from request to grant once a second."""
+    for number in range(leases):
+        if number % 10 == 0:
+            holder = await Client.connect(path, token=f"t{number // 10}")
+        task = {"name": f"notebook-{number}.ipynb", "kind": "kernel", "kernel_id": str(number)}
+        wish = {"task": task, "gpus": 1, "memory": 2**26, "request_id": str(number)}
+        await holder.call("request", wish)
+    command = [PYTHON, str(HERE / "load.py"), "watch", path]
+    looks = await asyncio.create_subprocess_exec(
+        *command,
+        *(f"t{number}" for number in range(watchers)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert looks.stdout is not None
+    check(await looks.stdout.readline() == b"ready\n", "not all watch")
+    client = await Client.connect(path, token="toggler")
+    used, began, took = cpu_seconds(pid), time.perf_counter(), []
+    while time.perf_counter() - began < seconds:
+        started = time.perf_counter()
+        result = await client.call("request", {**ask(0), "memory": 2**26})
+        took.append(time.perf_counter() - started)
+        await asyncio.sleep(0.5)
+        await client.call("release", {"lease": result["lease"]})
+        await asyncio.sleep(0.5)
+    share = (cpu_seconds(pid) - used) / (time.perf_counter() - began)
+    news, _ = await looks.communicate(b"")
+    check(int(news) > 0, "somebody who watches was told nothing")
+    admin = await Client.connect(path, token="admin")
+    seen = await admin.call("status", {})
+    alive = len(seen["leases"]) + seen["more"]["leases"]
+    check(alive >= leases, f"only {alive} leases of {leases} live")
+    return share, took
+
+
+def measure_watchers(figures: list[Figure], quick: bool) -> None:
+    """What one pays for many who watch: each Jupyter server does."""
+    leases, watchers = (200, 40) if quick else (1000, 200)
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = Path(folder) / "tokens.json"
+        tokens.touch(0o600)
+        names = [*(f"t{number}" for number in range(max(watchers, leases // 10))), "toggler"]
+        entries = [{"token": name, "environment": name} for name in names]
+        entries += [{"token": "admin", "environment": "admin", "admin": True}]
+        tokens.write_text(json.dumps({"tokens": entries}))
+        command = node(
+            *(folder, "8x80GiB", "--token-file", str(tokens)),
+            *("--Policy.max_tasks_per_gpu=1000", "--Policy.heartbeat_timeout=3600"),
+        )
+        with serving(command) as process:
+            share, took = asyncio.run(
+                among_watchers(
+                    f"{folder}/node.sock", leases, watchers, 10 if quick else 60, process.pid
+                )
+            )
+    label = f"{leases} leases, {watchers} who watch"
+    figures.append(Figure(f"{label}, CPU", share * 100, "% of a core", "< 30 %"))
+    for part, name in ((0.5, "p50"), (0.99, "p99")):
+        value = percentile(took, part) * 1e3
+        figures.append(Figure(f"{label}, request to grant, {name}", value, "ms", "p99 < 10 ms"))
+
+
 _HOLDER = """
 import sys, time
 from jupyter_gpushare.client.session import Session
@@ -432,6 +497,7 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--only", nargs="*", help="heartbeats, watchers, …")
     parser.add_argument("--json", help="keep the figures in this file")
     parser.add_argument("--markdown", help="write the table into this file")
     arguments = parser.parse_args()
@@ -442,10 +508,13 @@ def main() -> None:
         measure_latency,
         measure_churn,
         measure_heartbeats,
+        measure_watchers,
         measure_reclaim,
         measure_start,
         measure_cells,
     ):
+        if arguments.only and part.__name__.removeprefix("measure_") not in arguments.only:
+            continue
         print(f"{part.__name__} …", file=sys.stderr)
         part(figures, arguments.quick)
     where = machine()

@@ -57,7 +57,7 @@ def test_a_kernel_keeps_its_gpu_where_its_container_has_no_room_for_the_copy(sta
         limit(group, 2 * GIB)
         (group / "cgroup.procs").write_text(str(alice.pid))
         fill(alice)
-        wants = bob_wants(bob)
+        wants = bob_wants(stage, bob)
         until(lambda: stage.lease("alice")["kept"], "she keeps it, and says why")
         kept = stage.lease("alice")["kept"]
         assert f"and the limit {group}/memory." in kept
