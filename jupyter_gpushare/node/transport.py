@@ -43,6 +43,7 @@ from .osusers import SubordinateIds
 from .processes import container_of
 from .troubles import Trouble
 from .turnstile import Turnstile
+from .unread import Unread
 
 #: Bytes that the kernel did not take at once; with more of them a client counts as one that does
 #: not read.
@@ -63,7 +64,8 @@ class Limits:
 
     Of what has not been read of all connections of one owner (an environment; before it is
     known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
-    ``hard_buffer`` the next message closes its connection. ``calls_per_second`` and ``burst``
+    ``hard_buffer``, or its part of the ``total_buffer`` of all owners, those of its connections
+    that have most unread are closed. ``calls_per_second`` and ``burst``
     bound calls of one owner, ``recorded_per_second`` and ``recorded_at_once`` the bytes that they
     leave in the ledger; more of them wait unread.
     ``connections`` and ``connections_per_user`` count those who said who they
@@ -82,6 +84,7 @@ class Limits:
     hello_timeout: float = 10.0
     soft_buffer: int = 4 * 1024 * 1024
     hard_buffer: int = 24 * 1024 * 1024
+    total_buffer: int = 256 * 1024 * 1024
 
 
 class Handler(Protocol):
@@ -117,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = cast(asyncio.Transport, transport)
-        # Above this, what is not read is counted against its owner: see `_unread`.
+        # Above this, what is not read is counted against its owner.
         self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
         peer = peer_of(self._wire.get_extra_info("socket"))
         self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
@@ -189,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _belongs_to(self, owner: Hashable) -> None:
         """Spend another's allowance from now on."""
-        self._reads_again()
+        self._home.unread.reads(self)
         self.owner = owner
         if self.buffered > SMALL_BUFFER:
             self.pause_writing()
@@ -212,17 +215,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._waiting is not None
 
     def pause_writing(self) -> None:
-        self._home.slow_readers.setdefault(self.owner, set()).add(self)
+        self._home.unread.stops(self)
 
     def resume_writing(self) -> None:
-        self._reads_again()
-
-    def _reads_again(self) -> None:
-        slow = self._home.slow_readers.get(self.owner)
-        if slow is not None:
-            slow.discard(self)
-            if not slow:
-                del self._home.slow_readers[self.owner]
+        self._home.unread.reads(self)
 
     def eof_received(self) -> bool:
         return False
@@ -232,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._protocol.move(Phase.CLOSED)
         if self._deadline is not None:
             self._deadline.cancel()
-        self._reads_again()
+        self._home.unread.reads(self)
         if self._admitted:
             self._home.forget(self)
             self._home.handler.on_close(self)
@@ -270,7 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         answer is False, and the caller tells it again later.
         """
         notice = Notice(method)
-        if notice is Notice.CHANGED and self._unread() > self._limits.soft_buffer:
+        most = min(self._limits.soft_buffer, self._home.unread.budget())
+        if notice is Notice.CHANGED and self._is_slow(most):
             return False
         self._send(messages.notification(notice, params))
         return True
@@ -285,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._protocol.phase is not Phase.CLOSED:
             self._protocol.move(Phase.CLOSED)
         if self._wire is not None and not self._wire.is_closing():
-            if self._unread() > self._limits.soft_buffer:
+            if self._is_slow(self._limits.soft_buffer):
                 self._wire.abort()
             else:
                 self._wire.close()
@@ -299,12 +296,19 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that were sent and not read."""
         return self._wire.get_write_buffer_size() if self._wire is not None else 0
 
-    def _unread(self) -> int:
-        """The same of all its owner's connections, if it does not read itself."""
-        mine = self.buffered
-        if mine <= SMALL_BUFFER:
-            return mine
-        return sum(slow.buffered for slow in self._home.slow_readers.get(self.owner, ()))
+    def _is_slow(self, most: int) -> bool:
+        """Whether it does not read, and its owner has more than ``most`` bytes unread."""
+        if self.buffered <= SMALL_BUFFER:
+            return self.buffered > most
+        return self._home.unread.of(self.owner) > most
+
+    def give_up(self) -> None:
+        """Close it at once, with what was not read."""
+        if self._home.lines.tells(self._environment or ("uid", self._uid)):
+            self._home.log.warning("Connection %d does not read and is closed", self.id)
+        self._home.unread.reads(self)
+        if self._wire is not None:
+            self._wire.abort()
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._wire is None or self._wire.is_closing():
@@ -324,11 +328,9 @@ class Connection(asyncio.BufferedProtocol):
                 )
             )
         # What was not read before counts: one long message is not the client's fault.
-        if self._unread() > self._limits.hard_buffer:
-            if self._home.lines.tells(self._environment or ("uid", self._uid)):
-                self._home.log.warning("Connection %d does not read and is closed", self.id)
-            self._wire.abort()
-        else:
+        while (slow := self._home.unread.beyond(self.owner)) is not None:
+            slow.give_up()
+        if not self._wire.is_closing():
             self._wire.write(line)
 
     def _line(self, line: bytes) -> None:
@@ -512,8 +514,7 @@ class Transport:
         self._connections: set[Connection] = set()
         #: One for all: what is read into it is copied before anything else is read.
         self.buffer = memoryview(bytearray(_READ))
-        #: By owner, the connections that have not read what they were sent.
-        self.slow_readers: dict[Hashable, set[Connection]] = {}
+        self.unread: Unread[Connection] = Unread(limits.hard_buffer, limits.total_buffer)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turnstile: Turnstile | None = None

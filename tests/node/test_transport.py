@@ -589,6 +589,42 @@ def test_all_connections_of_one_that_does_not_read_are_bounded_together(place: P
     play(story, place / "s", limits=limits, identity=ByToken())
 
 
+def test_one_long_answer_on_each_of_many_connections_counts_too(place: Path) -> None:
+    async def story(house: House) -> None:
+        good = await house.guest("mallory")
+        slow = [await house.guest("mallory") for _ in range(60)]
+        for wire in slow:
+            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        theirs = house.host.opened[1:]
+        for conn in theirs:
+            conn.notify("queued", {"message": "x" * 600_000})
+        assert sum(conn.buffered for conn in theirs) < 2_700_000
+        await house.host.until(lambda: len(house.host.closed) > 50)
+        await good.call(Method.STATUS)
+
+    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000)
+    play(story, place / "s", limits=limits, identity=ByToken())
+
+
+def test_all_that_do_not_read_are_bounded_together(place: Path) -> None:
+    async def story(house: House) -> None:
+        names = [f"mallory-{number}" for number in range(20)]
+        slow = [await house.guest(name) for name in names for _ in range(3)]
+        for wire in slow:
+            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        theirs = tuple(house.host.opened)
+        for conn in theirs:
+            conn.notify("queued", {"message": "x" * 400_000})
+        for _ in range(30):
+            for conn in theirs:
+                conn.notify("queued", {"message": "x" * 10_000})
+        assert sum(conn.buffered for conn in theirs) < 4_000_000 + 20 * 10_000
+        await (await house.guest("alice")).call(Method.STATUS)
+
+    limits = Limits(soft_buffer=1_000_000, hard_buffer=2_000_000, total_buffer=4_000_000)
+    play(story, place / "s", limits=limits, identity=ByToken())
+
+
 def test_the_same_id_twice_in_flight_is_refused_and_the_first_stays(place: Path) -> None:
     async def story(house: House) -> None:
         wire = await house.guest()

@@ -21,6 +21,13 @@ c.Policy.max_tasks_per_gpu = 100
 """
 
 
+#: Of one person: several processes at a time. The first is what the others are compared with.
+CROWDS = {
+    "burn, five times": ("burn",) * 5,
+    "all at once": ("leases", "status", "reads of the ledger", "no hello", "watchers"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the honest one and the host saw of one attack. Times in seconds, sizes in bytes."""
@@ -36,7 +43,6 @@ class Seen:
     ledger: int  # by which the ledger grew
     log: int  # by which the log grew
     seconds: float
-    attacker: dict[str, Any]
 
 
 def start(node: RunningNode, who: str, uid: int, seconds: float) -> subprocess.Popen[str]:
@@ -70,11 +76,13 @@ def ledger_of(node: RunningNode) -> int:
 def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
     """The honest one works for ``seconds``, beside ``attack``; ``None``: alone."""
     before = memory_of(node.pid), ledger_of(node), node.log.stat().st_size
-    other = None if attack is None else start(node, attack, MALLORY, seconds + 0.5)
+    attackers = () if attack is None else CROWDS.get(attack, (attack,))
+    others = [start(node, one, MALLORY, seconds + 0.5) for one in attackers]
     seen = result(start(node, "honest", ALICE, seconds), seconds * 3 + 60)
-    told = {} if other is None else result(other, seconds * 3 + 60)
+    answers = [
+        one for other in others for one in result(other, seconds * 3 + 60).get("answers", ())
+    ]
     waits = sorted(end - begun for begun, end in seen["calls"]) or [float("inf")]
-    answers = told.pop("answers", ())
     between = tuple(
         (end - begun, sum(count for at, count in answers if begun < at < end))
         for begun, end in seen["calls"]
@@ -90,5 +98,4 @@ def play(node: RunningNode, attack: str | None, seconds: float) -> Seen:
         ledger_of(node) - before[1],
         node.log.stat().st_size - before[2],
         seconds,
-        told,
     )
