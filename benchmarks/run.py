@@ -90,6 +90,16 @@ def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
     ]
 
 
+def token_file(folder: str, *names: str, admin: str = "administrator") -> list[str]:
+    """Options by which each of ``names``, as a token, is a person; and one an administrator."""
+    path = Path(folder) / "tokens.json"
+    path.touch(0o600)
+    entries: list[dict[str, Any]] = [{"token": name, "environment": name} for name in names]
+    entries += [{"token": admin, "environment": admin, "admin": True}]
+    path.write_text(json.dumps({"tokens": entries}))
+    return ["--token-file", str(path)]
+
+
 def cpu_seconds(pid: int) -> float:
     """Processor time a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -144,9 +154,9 @@ def measure_latency(figures: list[Figure], quick: bool) -> None:
             )
 
 
-async def churn(path: str, clients: int, seconds: float) -> float:
-    """Grants and releases a second with ``clients`` at it at once."""
-    connections = [await Client.connect(path) for _ in range(clients)]
+async def churn(path: str, tokens: list[str], seconds: float) -> float:
+    """Grants and releases a second with a client for each of ``tokens`` at it at once."""
+    connections = [await Client.connect(path, token=token) for token in tokens]
     stop = time.perf_counter() + seconds
     done = 0
 
@@ -164,9 +174,13 @@ async def churn(path: str, clients: int, seconds: float) -> float:
 
 def measure_churn(figures: list[Figure], quick: bool) -> None:
     """How much comes through."""
-    with tempfile.TemporaryDirectory() as folder, serving(node(folder)):
-        rate = asyncio.run(churn(f"{folder}/node.sock", 64, 2.0 if quick else 10.0))
-    figures.append(Figure("grants + releases, 64 clients", rate, "1/s"))
+    with tempfile.TemporaryDirectory() as folder:
+        people = [f"t{number}" for number in range(64)]
+        tokens = token_file(folder, *people)
+        with serving(node(folder, "8x80GiB", *tokens, "--Policy.max_tasks_per_gpu=100")):
+            for label, who in (("one person's 64 clients", ["t0"] * 64), ("64 people", people)):
+                rate = asyncio.run(churn(f"{folder}/node.sock", who, 2.0 if quick else 10.0))
+                figures.append(Figure(f"grants + releases, {label}", rate, "1/s"))
 
 
 async def beat(path: str, leases: int, seconds: float, pid: int) -> float:
@@ -283,14 +297,9 @@ def measure_watchers(figures: list[Figure], quick: bool) -> None:
     """What one pays for many who watch: each Jupyter server does."""
     leases, watchers = (200, 40) if quick else (1000, 200)
     with tempfile.TemporaryDirectory() as folder:
-        tokens = Path(folder) / "tokens.json"
-        tokens.touch(0o600)
-        names = [*(f"t{number}" for number in range(max(watchers, leases // 10))), "toggler"]
-        entries = [{"token": name, "environment": name} for name in names]
-        entries += [{"token": "admin", "environment": "admin", "admin": True}]
-        tokens.write_text(json.dumps({"tokens": entries}))
+        names = (f"t{number}" for number in range(max(watchers, leases // 10)))
         command = node(
-            *(folder, "8x80GiB", "--token-file", str(tokens)),
+            *(folder, "8x80GiB", *token_file(folder, *names, "toggler", admin="admin")),
             *("--Policy.max_tasks_per_gpu=1000", "--Policy.heartbeat_timeout=3600"),
         )
         with serving(command) as process:
@@ -347,13 +356,8 @@ def measure_reclaim(figures: list[Figure], quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = node(folder, "1x80GiB", "--Policy.max_tasks_per_gpu=1")
         # Both are one OS user, so the second would share the first's reservation.
-        tokens = Path(folder) / "tokens.json"
-        tokens.touch(0o600)
-        entries = [
-            {"token": f"{name}-token", "environment": name} for name in ("holders", "waiters")
-        ]
-        tokens.write_text(json.dumps({"tokens": entries}))
-        with serving([*command, "--token-file", str(tokens)]):
+        tokens = token_file(folder, "holders-token", "waiters-token")
+        with serving([*command, *tokens]):
             rounds = 20 if quick else 100
             took = asyncio.run(reclaim(f"{folder}/node.sock", rounds))
     for share, name in ((0.5, "p50"), (0.99, "p99")):

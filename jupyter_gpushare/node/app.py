@@ -498,7 +498,7 @@ class Connections(Configurable):
         help="""Calls a second of one environment, over all its connections; a call that keeps
         the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
     ).tag(config=True)
-    burst = Integer(250, min=1, help="Calls of one environment at once.").tag(config=True)
+    burst = Integer(100, min=1, help="Calls of one environment at once.").tag(config=True)
     recorded_per_second = Finite(
         8192.0,
         min=1.0,

@@ -78,7 +78,7 @@ class Limits:
     strangers: int = 2_000
     calls_in_flight: int = 256
     calls_per_second: float = 500.0
-    burst: int = 250
+    burst: int = 100
     recorded_per_second: float = 8192.0
     recorded_at_once: int = 4 * 1024 * 1024
     hello_timeout: float = 10.0

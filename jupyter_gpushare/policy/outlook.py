@@ -8,6 +8,7 @@ made of, and where nothing is known it says so.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -103,12 +104,15 @@ def outlooks(
 
 
 def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:
-    """How long those requests waited on that had waited ``so_far``: the middle half of it."""
-    rest = [seconds - so_far for seconds in sorted(waited) if seconds > so_far]
-    if len(rest) < FEWEST_WAITS:
+    """How long those requests waited on that had waited ``so_far``: the middle half of it.
+
+    ``waited`` is in order, the shortest first.
+    """
+    first = bisect_right(waited, so_far)
+    if len(waited) - first < FEWEST_WAITS:
         return None
-    quarter = len(rest) // 4
-    return Estimate(rest[quarter], rest[-1 - quarter], Basis.WAITS)
+    quarter = (len(waited) - first) // 4
+    return Estimate(waited[first + quarter] - so_far, waited[-1 - quarter] - so_far, Basis.WAITS)
 
 
 def _budget(state: State, lease: Lease, at: float) -> Estimate | None:
