@@ -13,7 +13,7 @@
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
-#   make hostile     one user does his worst: what does another one notice? (as root, 2 min)
+#   make hostile     one user does his worst: what does another one notice? (as root, 4 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
 #   make bench-ledger  a year of a class of 40 in the ledger: how large is it? (10 min or more)
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
