@@ -86,6 +86,7 @@ def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
         "--Connections.recorded_per_second=1e9",
         f"--Connections.recorded_at_once={2**31}",
         "--Policy.max_leases_per_process=100000",
+        "--Policy.max_leases_per_environment=100000",
         *extra,
     ]
 
