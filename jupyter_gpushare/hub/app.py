@@ -130,7 +130,7 @@ class GpuShareHub(JupyterApp):
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _OTHER_ENDS
-        while heldport.listener(self.url) is not None:
+        while heldport.listener(self.url) == os.geteuid():
             # The Hub ends when a service of its does not start.
             if loop.time() > until:
                 raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self.url}")

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 _ELSEWHERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS: Final = "0A"
+_IPV6: Final = 16  # bytes of an address
+_KNOCK: Final = 1.0  # seconds; on this host it takes none, unless too many knock
 
 
 def hold(url: str, uid: int | None = None) -> list[socket.socket]:
@@ -53,19 +55,29 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
 
 
 def listener(url: str) -> int | None:
-    """The user id of whoever listens at the host and port of ``url``; ``None``: nobody."""
+    """The user id of whoever listens at the host and port of ``url``; ``None``: nobody.
+
+    While we hold the address that is our user. Whoever listens at all of IPv6 alone has nothing of
+    what is sent to an IPv4 address, which the kernel's table does not tell: we knock there.
+    """
     wanted = {socket.inet_pton(family, str(at[0])) for family, at in _addresses(url)}
+    families = {len(at) for at in wanted}
+    # Where all addresses are meant, each of that family is.
+    wide = {len(at) for at in wanted if not any(at)}
     port = urlsplit(url).port
+    both = None
     for table in _TABLES:
         with contextlib.suppress(FileNotFoundError):  # no IPv6 here
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
                 host, _, number = fields[1].partition(":")
                 if fields[3] == _LISTENS and int(number, 16) == port:
-                    at = _packed(host)
-                    if not any(at) or at in wanted or not all(map(any, wanted)):
-                        return int(fields[7])
-    return None
+                    at, who = _packed(host), int(fields[7])
+                    if at in wanted or len(at) in (wide if any(at) else families):
+                        return who
+                    if not any(at) and len(at) == _IPV6:
+                        both = who
+    return both if both is not None and _answers(url) else None
 
 
 def roots_only(port: int) -> bool:
@@ -82,6 +94,20 @@ def _addresses(url: str) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
         found = socket.getaddrinfo(where.hostname, where.port, type=socket.SOCK_STREAM)
         return [(family, address) for family, _, _, _, address in found]
     return []
+
+
+def _answers(url: str) -> bool:
+    for family, address in _addresses(url):
+        with socket.socket(family, socket.SOCK_STREAM) as visitor:
+            visitor.settimeout(_KNOCK)
+            try:
+                visitor.connect(address)
+            except TimeoutError:
+                return True  # nobody would refuse
+            except OSError:
+                continue
+            return True
+    return False
 
 
 def _packed(text: str) -> bytes:

@@ -45,7 +45,7 @@ async def keep(command: Sequence[str], url: str = "") -> int:
     held = _hold(url) if url else []
     told = asyncio.Event()
     status = await _keep(command, told)
-    while held and not told.is_set() and heldport.listener(url) is None:
+    while held and not told.is_set() and heldport.listener(url) != os.geteuid():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(told.wait(), _LOOK_AGAIN)
     for address in held:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 from support.jupyter import wait_for
+from support.node import needs_root
 
 from jupyter_gpushare.protocol.keeper import BACK_OFF, STEADY_AFTER, next_failures
+
+OTHER = 65534  # another OS user
 
 # Says its pid, and ends with the status that it reads, or by a signal.
 SERVICE = """
@@ -34,13 +39,13 @@ STARTER = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
 class Kept:
     """The keeper as the Hub runs it, and the service that it keeps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str = "") -> None:
         self.folder = folder
         (folder / "service.py").write_text(SERVICE)
         keeper = [sys.executable, "-m", "jupyter_gpushare.protocol.keeper", "service", "x"]
         self.hub = subprocess.Popen(
             [sys.executable, "-c", STARTER, *keeper],
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            env={**os.environ, "PYTHONPATH": str(folder), "JUPYTERHUB_SERVICE_URL": url},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -110,6 +115,36 @@ def test_it_ends_with_whoever_started_it(kept: Kept) -> None:
     wait_for(lambda: not kept.service.is_running(), what="the service's end")
     wait_for(lambda: not kept.keeper.is_running(), what="the keeper's end")
     assert len(kept.pids()) == 1
+
+
+@needs_root
+def test_it_holds_the_address_until_one_of_our_user_listens_there(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        his = stack.enter_context(socket.socket(socket.AF_INET6))
+        os.fchown(his.fileno(), OTHER, -1)
+        his.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        his.bind(("::", 0))
+        his.listen()
+        port = his.getsockname()[1]
+        kept = Kept(tmp_path, f"http://127.0.0.1:{port}")
+        stack.callback(kept.hub.communicate)
+        stack.callback(kept.hub.kill)
+        stack.callback(lambda: kept.keeper.is_running() and kept.keeper.terminate())
+        kept.hub.kill()
+        wait_for(lambda: not kept.service.is_running(), what="the service's end")
+        # It looks once a second whether another one serves.
+        with pytest.raises(psutil.TimeoutExpired):
+            kept.keeper.wait(2.5)
+        thief = stack.enter_context(socket.socket())
+        os.fchown(thief.fileno(), OTHER, -1)
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            thief.bind(("127.0.0.1", port))
+        ours = stack.enter_context(socket.socket())
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        ours.bind(("127.0.0.1", port))
+        ours.listen()
+        wait_for(lambda: not kept.keeper.is_running(), what="the keeper's end")
 
 
 def test_after_a_while_of_service_the_next_start_is_quick_again() -> None:
