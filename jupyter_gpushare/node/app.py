@@ -46,7 +46,7 @@ from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..protocol.sizes import parse_size
-from . import ledgerplace, systemd
+from . import hubmemory, ledgerplace, systemd
 from .clock import Clock, SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
@@ -734,14 +734,17 @@ class NodeManagerApp(JupyterApp):
         return ledgerplace.choose(home, host_id(os.environ), ledgerplace.mounts())[0]
 
     def _forget_hub(self) -> None:
-        """Also a node manager that runs looks for the file before it believes what is in it."""
+        """Also a node manager that runs looks for the mark before it believes what it knows."""
         path = _hub_people(self._ledger_path())
         try:
-            path.unlink()
+            hubmemory.forget(path)
         except FileNotFoundError:
-            print(f"Nobody is remembered: there is no {path}.")
+            print(f"Nobody is remembered: there is no {path.parent}.")
         except OSError as error:
-            self.exit_with(f"{path} cannot be removed: {error.strerror}.")
+            self.exit_with(
+                f"Nobody is forgotten: {path.parent} cannot be written ({error.strerror}). Mend "
+                f"that, or stop the node manager and remove {path}."
+            )
         else:
             print(f"Forgotten: whom JupyterHub vouched for lately ({path}).")
         self.exit(0)

@@ -2,6 +2,9 @@
 
 While the Hub is away a node manager lets in those of whose tokens it said yes a short while ago,
 also one that was started meanwhile. Times are boot times: after a boot nobody is remembered.
+
+Who wants everybody forgotten changes the mark beside the file (`forget`). What was remembered under
+another mark does not count, be it in the file or in a node manager that runs and may yet write it.
 """
 
 from __future__ import annotations
@@ -10,16 +13,22 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import os
+import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from . import privatefile
+from .fairness import RoundRobin
 from .identity import Principal
 
-#: People in the file at most; those whose yes is oldest are forgotten first.
+#: Tokens in the file at most, in turn of those whose they are, and of one environment's; those
+#: whose yes is oldest are forgotten first.
 MOST: Final = 2_000
+MOST_OF_ONE: Final = 16
 #: OS users, at most, that may show one token: a server's, and the Hub's pages'.
 MOST_USERS: Final = 4
 #: Seconds between two writes of what is new; what is erased is written at once.
@@ -67,11 +76,17 @@ class HubMemory:
         self._told = ""
         self._is_there = False
         self._known: dict[str, Vouched] = {}
+        self._mark = ""
+        # How often something changed that has to be written, and how much of that is.
+        self._changes = self._written = 0
         self._writes = asyncio.Lock()
+        # A thread may still write when the loop no longer waits for it.
+        self._disk = threading.Lock()
         self._write_at = 0.0
         self._due: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         if path is not None:
+            self._mark = _mark_of(path)
             self._read(path)
 
     def name_of(self, token: str) -> str:
@@ -91,6 +106,7 @@ class HubMemory:
         if vouched == before:
             return
         if before is None or at - before.at >= NEWER * self._away or uids != before.uids:
+            self._changes += 1
             self._soon()
         self._known[name] = vouched
 
@@ -105,13 +121,17 @@ class HubMemory:
     async def erase(self, name: str) -> None:
         """The Hub said no: it is forgotten when this returns, over a restart as well."""
         if self._known.pop(name, None) is not None:
+            self._changes += 1
             await self._write()
 
     def close(self) -> None:
-        """Write what is not yet written."""
-        if self._due is not None and not self._writes.locked():
+        """Write what is not yet written; a no whose write was cut short too."""
+        if self._due is not None:
             self._due.cancel()
-            self._put(self._document())
+        with self._disk:
+            is_written = self._written == self._changes
+        if not is_written:
+            self._put(self._changes, self._document())
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -129,46 +149,59 @@ class HubMemory:
             self._due = None
             self._write_at = self._now() + WRITE_EACH
             # A copy: more may come while a slow disk writes.
-            await asyncio.to_thread(self._put, self._document())
+            await asyncio.to_thread(self._put, self._changes, self._document())
 
     def _document(self) -> dict[str, Any]:
         self._notice()
         since = self._now() - self._away
-        good = sorted(
-            ((name, known) for name, known in self._known.items() if known.at > since),
-            key=lambda entry: entry[1].at,
-        )
-        self._known = dict(good[-MOST:])
+        self._known = fair_part({n: known for n, known in self._known.items() if known.at > since})
         people = {name: asdict(known) for name, known in self._known.items()}
-        return {"version": _VERSION, "made_for": self._made_for, "people": people}
+        return {
+            "version": _VERSION,
+            "made_for": self._made_for,
+            "mark": self._mark,
+            "people": people,
+        }
 
-    def _put(self, document: dict[str, Any]) -> None:
+    def _put(self, changes: int, document: dict[str, Any]) -> None:
+        """Write a document of so many ``changes``; of two threads' the newer stays."""
         if self._path is None:
             return
-        try:
-            privatefile.write(self._path, document)
-            self._is_there = True
-            self._told = ""
-        except OSError as error:
-            # Rather nobody than somebody to whom the Hub says no.
-            self._is_there = False
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
-            self._tell(f"Whom JupyterHub vouched for could not be kept: {error}.")
+        with self._disk:
+            if changes < self._written:
+                return
+            try:
+                privatefile.write(self._path, document)
+                if document["mark"] != _mark_of(self._path):
+                    self._path.unlink(missing_ok=True)  # forgotten meanwhile: it counts no more
+                self._is_there = True
+                self._told = ""
+                self._written = changes
+            except OSError as error:
+                # Rather nobody than somebody to whom the Hub says no.
+                self._is_there = False
+                with contextlib.suppress(OSError):
+                    self._path.unlink(missing_ok=True)
+                self._tell(f"Whom JupyterHub vouched for could not be kept: {error}.")
 
     def _notice(self) -> None:
-        """Whoever removes the file wants everybody forgotten."""
-        if self._is_there and self._path is not None and not self._path.exists():
+        """Whoever changes the mark, or removes the file, wants everybody forgotten."""
+        if self._path is None:
+            return
+        mark = _mark_of(self._path)
+        if mark != self._mark or (self._is_there and not self._path.exists()):
+            self._mark = mark
             self._is_there = False
             self._known.clear()
-            self._log.warning("Whom JupyterHub vouched for is forgotten: %s is gone.", self._path)
+            self._changes += 1
+            self._log.warning("Whom JupyterHub vouched for is forgotten, as somebody asked.")
 
     def _read(self, path: Path) -> None:
         try:
             document, _ = privatefile.read(path)
             if not isinstance(document, dict) or document.get("version") != _VERSION:
                 raise ValueError("another release wrote it")
-            if document["made_for"] == self._made_for:
+            if document["made_for"] == self._made_for and document.get("mark", "") == self._mark:
                 self._known = {name: _vouched(it) for name, it in document["people"].items()}
                 self._is_there = True
         except FileNotFoundError:
@@ -180,6 +213,48 @@ class HubMemory:
         if sentence != self._told:
             self._told = sentence
             self._log.error("%s", sentence)
+
+
+def forget(path: Path) -> None:
+    """Have everybody forgotten who is in ``path``, by a node manager that runs too.
+
+    The mark stays: without it, one that writes just now would bring them back. It is empty, as a
+    full disk has room for that. Raises :class:`OSError`.
+    """
+    draft = _mark_file(path).with_suffix(f".{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    os.close(os.open(draft, flags, 0o600))
+    draft.replace(_mark_file(path))
+    path.unlink(missing_ok=True)
+    privatefile.settle(path.parent)
+
+
+def _mark_file(path: Path) -> Path:
+    return path.with_suffix(".forgotten")
+
+
+def _mark_of(path: Path) -> str:
+    """Which mark is there. Whoever made it, root say, need not let us read it."""
+    try:
+        there = os.lstat(_mark_file(path))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"not known: {error.strerror}"
+    return f"{there.st_ino} {there.st_mtime_ns}"
+
+
+def fair_part(known: dict[str, Vouched]) -> dict[str, Vouched]:
+    """The newest of each environment, as far as there is room, in turn of people. Pure."""
+    turns: RoundRobin[tuple[str, Vouched]] = RoundRobin()
+    count: Counter[str] = Counter()
+    for name, one in sorted(known.items(), key=lambda entry: entry[1].at, reverse=True):
+        count[one.environment] += 1
+        if count[one.environment] <= MOST_OF_ONE:
+            # A named server is its owner's, who may have any number.
+            turns.put(one.environment.partition("/")[0], (name, one))
+    return dict(turns.take(MOST, MOST))
 
 
 def _vouched(told: dict[str, Any]) -> Vouched:

@@ -39,11 +39,16 @@ def write(path: Path, document: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    settle(path.parent)
+
+
+def settle(folder: Path) -> None:
+    """Make durable which files are in ``folder``. Raises :class:`OSError`."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def _check(there: os.stat_result) -> None:

@@ -7,13 +7,14 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_gpushare.node import hubmemory
+from jupyter_gpushare.node import hubmemory, privatefile
 from jupyter_gpushare.node.hubmemory import HubMemory
 from jupyter_gpushare.node.identity import Principal
 
@@ -109,9 +110,6 @@ def test_a_no_that_cannot_be_written_takes_everybody_along(
 ) -> None:
     name = vouched(host)
 
-    def full(path: Path, document: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr("jupyter_gpushare.node.privatefile.write", full)
     running(lambda: host.memory().erase(name))
     assert not host.path.exists()
@@ -134,6 +132,113 @@ def test_who_removes_the_file_is_obeyed_by_a_node_manager_that_runs(host: Host) 
     running(work)
 
 
+def full(path: Path, document: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full took the file, and what the node manager knows is still there."""
+    name = vouched(host)
+
+    async def work() -> None:
+        memory = host.memory()
+        with monkeypatch.context() as patch:
+            patch.setattr("jupyter_gpushare.node.privatefile.write", full)
+            memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+            await memory.erase(memory.name_of("bobs"))
+        assert not host.path.exists()
+        assert memory.recall(name, 7) == ALICE
+        hubmemory.forget(host.path)
+        assert memory.recall(name, 7) is None
+        memory.close()
+        assert host.memory().recall(name, 7) is None
+
+    running(work)
+
+
+def test_what_is_just_being_written_is_forgotten_too(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = vouched(host)
+    real = privatefile.write
+
+    def forgotten_meanwhile(path: Path, document: Any) -> None:
+        hubmemory.forget(path)
+        real(path, document)
+
+    async def work() -> None:
+        memory = host.memory()
+        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+        with monkeypatch.context() as patch:
+            patch.setattr("jupyter_gpushare.node.privatefile.write", forgotten_meanwhile)
+            memory.keep(memory.name_of("carols"), 9, host.now, Principal("carol"))
+            await memory.erase(memory.name_of("carols"))
+        assert not host.path.exists()
+        # As after a kill -9 just now, and in the one that runs.
+        assert host.memory().recall(name, 7) is None
+        assert memory.recall(name, 7) is None
+        # Whom the Hub vouches for from then on is remembered.
+        memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
+        memory.close()
+        assert host.memory().recall(memory.name_of("bobs"), 8) == Principal("bob")
+
+    running(work)
+
+
+def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = vouched(host)
+    real, begun, go_on = privatefile.write, threading.Event(), threading.Event()
+
+    def slow(path: Path, document: Any) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        real(path, document)
+
+    async def work() -> None:
+        memory = host.memory()
+        other = memory.name_of("bobs")
+        memory.keep(other, 8, host.now, Principal("bob"))
+        monkeypatch.setattr("jupyter_gpushare.node.privatefile.write", slow)
+        first = asyncio.create_task(memory.erase(other))
+        assert await asyncio.to_thread(begun.wait, 10)
+        second = asyncio.create_task(memory.erase(name))
+        while name in memory:
+            await asyncio.sleep(0)
+        for task in (first, second):
+            task.cancel()
+        threading.Timer(0.05, go_on.set).start()
+        memory.close()
+        assert host.memory().recall(name, 7) is None
+
+    running(work)
+    assert host.memory().recall(name, 7) is None
+
+
+def test_ones_many_tokens_push_nobody_out(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = vouched(host)
+    monkeypatch.setattr(hubmemory, "MOST", 20)
+
+    async def work() -> None:
+        memory = host.memory()
+        host.now += 1
+        for number in range(100):
+            # Also by named servers, of which there may be any number.
+            for of in ("bob", f"bob/{number}"):
+                his = memory.name_of(f"{of} {number}")
+                memory.keep(his, 8, host.now, Principal(of))
+        memory.close()
+        assert memory.recall(name, 7) == host.memory().recall(name, 7) == ALICE
+        people = json.loads(host.path.read_text())["people"].values()
+        assert len(people) == 20
+        assert sum(known["environment"] == "bob" for known in people) <= hubmemory.MOST_OF_ONE
+
+    running(work)
+
+
 def test_what_is_new_is_written_soon_and_seldom(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +252,7 @@ def test_what_is_new_is_written_soon_and_seldom(
         for _ in range(5):
             host.now += 1
             for name in names:
-                memory.keep(name, 7, host.now, ALICE)
+                memory.keep(name, 7, host.now, Principal(name))
             await asyncio.sleep(0.01)
         assert host.path.stat().st_ino == first
         monkeypatch.setattr(hubmemory, "MOST", 200)
