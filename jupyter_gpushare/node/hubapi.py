@@ -2,12 +2,18 @@
 
 Tokens travel in a header and appear in no message of ours: an error says which
 question failed, never who asked.
+
+They wait here for their turn, in a line of each owner: a person with hundreds of them keeps nobody
+else waiting. Time in line says nothing of the Hub, which is not away because we ask it much.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Hashable
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,6 +23,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 LARGEST: Final = 16 * 2**20
 #: Questions that are open at once; more wait for their turn.
 AT_ONCE: Final = 16
+#: Of one owner.
+EACH: Final = 2
 
 
 class HubUnreachable(Exception):
@@ -35,19 +43,61 @@ class Answer:
     body: Any
 
 
+@dataclass(slots=True)
+class _Line:
+    """The questions of one owner; so many wait or are open."""
+
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
+    length: int = 0
+
+
 class HubApi:
-    """Asks the Hub's REST API at ``url`` (``http://…/hub/api``); ``timeout`` in seconds."""
+    """Asks the Hub's REST API at ``url`` (``http://…/hub/api``).
+
+    ``timeout``: seconds from when a question is asked; for its turn it waits twice as long at most.
+    """
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
         self.url = url.rstrip("/")
         self._timeout = timeout
         self._client: AsyncHTTPClient | None = None
+        self._lines: dict[Hashable, _Line] = {}
+        # First come, first served: each owner has few here.
+        self._open = asyncio.Semaphore(AT_ONCE)
+        # When it did not answer, and how; until it does.
+        self._away: tuple[float, str] | None = None
 
-    async def get(self, *path: str, token: str, offset: int = 0) -> Answer:
+    async def get(self, *path: str, token: str, offset: int = 0, owner: Hashable = None) -> Answer:
         """GET ``path``, its parts quoted; a long list from ``offset`` on.
 
-        Raises :class:`HubUnreachable`.
+        ``owner``: for whom; ``None``: for the node manager. Raises :class:`HubUnreachable`.
         """
+        came = asyncio.get_running_loop().time()
+        async with self._turn(owner):
+            if self._away is not None and self._away[0] > came:
+                # Another question has found that out meanwhile: not all wait that long.
+                raise HubAway(self._away[1])
+            return await self._ask(path, token, offset)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, owner: Hashable) -> AsyncIterator[None]:
+        line = self._lines.setdefault(owner, _Line())
+        line.length += 1
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(2 * self._timeout):
+                        for gate in (line.gate, self._open):
+                            await stack.enter_async_context(gate)
+                except TimeoutError:
+                    raise HubUnreachable("too many questions wait for it") from None
+                yield
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[owner]
+
+    async def _ask(self, path: tuple[str, ...], token: str, offset: int) -> Answer:
         if self._client is None:
             # Not in __init__: it belongs to the loop that runs now.
             self._client = AsyncHTTPClient(
@@ -64,9 +114,14 @@ class HubApi:
         try:
             response = await self._client.fetch(request, raise_error=False)
         except (OSError, HTTPClientError) as error:
-            raise HubAway(f"it did not answer ({type(error).__name__})") from None
+            self._away = (
+                asyncio.get_running_loop().time(),
+                f"it did not answer ({type(error).__name__})",
+            )
+            raise HubAway(self._away[1]) from None
         except ValueError as error:
             raise HubUnreachable(f"it cannot be asked ({type(error).__name__})") from None
+        self._away = None
         if response.code >= 500:
             raise HubAway(f"it answered with HTTP {response.code}")
         try:

@@ -14,7 +14,7 @@ import pwd
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +28,16 @@ from .troubles import Trouble
 #: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
 REMEMBERED: Final = 10_000
 #: Questions about tokens that were never good: so many at once, and so many a second. Who
-#: shows wrong tokens must not take the Hub's time from it; those that were good do not count.
+#: shows wrong tokens must not take the Hub's time from it; those that were good are not among them.
 NEW_AT_ONCE: Final = 500
 NEW_PER_SECOND: Final = 50.0
-#: The same of one OS user in one container; less than the above, so that others can ask too.
+#: The same of one OS user in one container; less than the above, so that others can ask too. And
+#: of one person whose tokens are asked about again.
 ONES_AT_ONCE: Final = 200
 ONES_PER_SECOND: Final = 10.0
+#: Seconds for which a person's question waits for that; a connection that is looked at again goes
+#: on meanwhile.
+PATIENCE: Final = 2.0
 #: The share of ``believed`` after which a live connection is looked at again.
 LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
@@ -49,7 +53,7 @@ NO_TOKEN: Final = (
     "JUPYTER_GPUSHARE_IDENTITY=hub is set; elsewhere put one into JUPYTER_GPUSHARE_TOKEN."
 )
 TOO_MANY: Final = (
-    "Too many new tokens were shown to this node manager at once. Try again in a few seconds."
+    "Too many tokens were shown to this node manager at once. Try again in a few seconds."
 )
 NOT_VALID: Final = (
     "JupyterHub does not know this token: it was revoked, has expired, or belongs to another Hub. "
@@ -200,10 +204,10 @@ class HubIdentity:
         """
         task = self._asking.get(digest)
         if task is None:
-            is_new = digest not in self._good and digest not in self._memory
-            if is_new and not self._spend(peer):
-                raise IdentityRefused(TOO_MANY)
-            task = asyncio.get_running_loop().create_task(self._ask(digest, token))
+            person = self._person(digest)
+            owner = (peer.charged, container_of(peer.pid)) if person is None else person
+            pause = self._spend(owner, is_new=person is None)
+            task = asyncio.get_running_loop().create_task(self._ask(digest, token, owner, pause))
             self._asking[digest] = task
             task.add_done_callback(lambda done: self._answered(digest, done))
         # Shielded: one who hangs up must not take the answer from the others.
@@ -224,19 +228,34 @@ class HubIdentity:
         while len(stays) > REMEMBERED:
             stays.popitem(last=False)
 
-    def _spend(self, peer: Peer) -> bool:
-        """One question about a new token, from what this peer's like and all together may ask."""
-        now = self._now()
-        ones = self._allowances.of((peer.charged, container_of(peer.pid)), now)
-        if min(ones.left(now), self._allowance.left(now)) < 1.0:
-            return False
-        for purse in (ones, self._allowance):
-            purse.spend(1.0, now)
-        return True
+    def _person(self, digest: str) -> str | None:
+        """Whose token it was when the Hub last said so; a named server's is its owner's."""
+        known = self._good.get(digest)
+        if known is not None and known.principal is not None:
+            environment: str | None = known.principal.environment
+        else:
+            environment = self._memory.environment(digest)
+        return None if environment is None else environment.partition("/")[0]
 
-    async def _ask(self, digest: str, token: str) -> _Known:
+    def _spend(self, owner: Hashable, is_new: bool) -> float:
+        """One question, from what its owner and all new ones may ask; how long it has to wait.
+
+        Raises :class:`IdentityRefused` where there is nothing left.
+        """
+        now = self._now()
+        ones = self._allowances.of(owner, now)
+        pause = ones.wait(1.0, now)
+        if pause > (0.0 if is_new else PATIENCE) or (is_new and self._allowance.left(now) < 1.0):
+            raise IdentityRefused(TOO_MANY)
+        ones.spend(1.0, now)
+        if is_new:
+            self._allowance.spend(1.0, now)
+        return pause
+
+    async def _ask(self, digest: str, token: str, owner: Hashable, pause: float) -> _Known:
+        await asyncio.sleep(pause)
         try:
-            known = await self._asked(token)
+            known = await self._asked(token, owner)
         except _HubSaysNo:
             await self._memory.erase(digest)
             raise
@@ -244,9 +263,9 @@ class HubIdentity:
             await self._memory.erase(digest)
         return known
 
-    async def _asked(self, token: str) -> _Known:
+    async def _asked(self, token: str, owner: Hashable) -> _Known:
         asked = self._now()
-        answer = await self._api.get("user", token=token)
+        answer = await self._api.get("user", token=token, owner=owner)
         if answer.status in NO:
             return _Known(asked, None)
         model = answer.body
@@ -268,7 +287,7 @@ class HubIdentity:
             return _Known(asked, None)
         if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
             return _Known(asked, None, narrow=True)
-        groups, is_hub_admin, servers = await self._look_up(name)
+        groups, is_hub_admin, servers = await self._look_up(name, owner)
         admin = self._trust.hub_admins and is_hub_admin
         admin = admin or not self._trust.admin_groups.isdisjoint(groups)
         environment = name
@@ -278,13 +297,15 @@ class HubIdentity:
         all_servers = self._trust.per_server and environment == name
         return _Known(asked, Principal(environment, groups, admin, all_servers))
 
-    async def _look_up(self, name: str) -> tuple[tuple[str, ...], bool, frozenset[str]]:
+    async def _look_up(
+        self, name: str, owner: Hashable
+    ) -> tuple[tuple[str, ...], bool, frozenset[str]]:
         """The user's groups, whether they administer the Hub, and their servers, by our own token.
 
         Not from the answer to the user's token: what that tells depends on
         scopes that users give their tokens themselves.
         """
-        answer = await self._api.get("users", name, token=self._own_token)
+        answer = await self._api.get("users", name, token=self._own_token, owner=owner)
         model = answer.body
         if answer.status != 200 or not isinstance(model, Mapping):
             self._scopes_trouble.came(

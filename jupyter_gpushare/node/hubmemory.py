@@ -93,8 +93,10 @@ class HubMemory:
         """What a token is called here; it cannot be had back from that."""
         return hmac.digest(self._key, token.encode("ascii"), "sha256").hex()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
+    def environment(self, name: str) -> str | None:
+        """Whose the token was, if that is known."""
+        known = self._known.get(name)
+        return None if known is None else known.environment
 
     def keep(self, name: str, uid: int, at: float, who: Principal) -> None:
         """The Hub said yes at ``at``; ``uid`` showed the token."""

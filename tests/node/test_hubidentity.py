@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node import hubidentity
+from jupyter_gpushare.node import hubapi, hubidentity
 from jupyter_gpushare.node.hubapi import HubApi
 from jupyter_gpushare.node.hubidentity import HubIdentity, HubTrust, environment_of
 from jupyter_gpushare.node.identity import IdentityRefused, Peer, Principal
@@ -279,7 +279,7 @@ def test_ten_thousand_wrong_tokens_cost_the_hub_little_and_others_nothing() -> N
         assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
         assert not identity._asking
         time.now += 0.01
-        assert "Too many new tokens" in await refused(identity, "c")
+        assert "Too many tokens" in await refused(identity, "c")
         # Another user is new meanwhile, and is let in.
         assert (await identity.identify(Peer(1, 4712, 4712), "c")).admin
         # Who was known is looked at again all the same.
@@ -298,6 +298,97 @@ def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
             wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(300)]
             await asyncio.gather(*wrong, return_exceptions=True)
         assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
+
+    asking(work)
+
+
+def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        stale = [f"carols-{number}" for number in range(150)]
+        hub.tokens |= dict.fromkeys(stale, "carol")
+        for token in stale:
+            await identity.identify(PEER, token)
+        await identity.identify(PEER, "a")
+        time.now += 60
+        # As long as hers wait nobody answers them.
+        hub.held, hub.holds = asyncio.Event(), {*stale, "c"}
+        hers = [asyncio.create_task(identity.identify(PEER, token)) for token in stale]
+        while not hub.waiting:
+            await asyncio.sleep(0.01)
+        bob = Peer(1, 4712, 4712)
+        hub.tokens["b"] = "bob"
+        hub.users["bob"] = []
+        assert (await identity.identify(bob, "b")).environment == "bob"
+        # Not known from before: what the Hub says now.
+        del hub.tokens["a"]
+        assert "does not know" in await refused(identity, "a")
+        assert hub.waiting == hubapi.EACH
+        hub.held.set()
+        await asyncio.gather(*hers)
+
+    asking(work)
+
+
+def test_who_waits_for_a_turn_only_does_not_find_the_hub_away() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        mine = [f"alices-{number}" for number in range(60)]
+        hub.tokens |= dict.fromkeys(mine, "alice")
+        for token in mine:
+            await identity.identify(PEER, token)
+        time.now += 60
+        for token in mine:
+            del hub.tokens[token]
+        # Each is answered in time, and all one after another are not.
+        identity._api._timeout, hub.slow = 1.0, 0.1
+        answers = await asyncio.gather(
+            *(identity.identify(PEER, token) for token in mine), return_exceptions=True
+        )
+        assert all(isinstance(answer, IdentityRefused) for answer in answers)
+        assert any("too many questions wait" in str(answer) for answer in answers)
+
+    asking(work)
+
+
+def test_a_hub_that_hangs_is_away_for_all_who_wait_at_once() -> None:
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        mine = [f"alices-{number}" for number in range(40)]
+        hub.tokens |= dict.fromkeys(mine, "alice")
+        for token in mine:
+            await identity.identify(PEER, token)
+        time.now += 60
+        identity._api._timeout, hub.held = 1.0, asyncio.Event()
+        answers = await asyncio.gather(*(identity.identify(PEER, token) for token in mine))
+        assert answers == [ALICE] * 40
+        assert hub.asked["user"] == 40 + hubapi.EACH
+        hub.held.set()
+
+    asking(work)
+
+
+def test_who_asks_again_and_again_spends_an_allowance_of_his_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubidentity, "ONES_AT_ONCE", 20)
+    monkeypatch.setattr(hubidentity, "PATIENCE", 0.2)
+
+    async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+        many = hubidentity.ONES_AT_ONCE + 10
+        mine = [f"alices-{number}" for number in range(many)]
+        hub.tokens |= dict.fromkeys(mine, "alice")
+        for token in mine:
+            time.now += 0.1
+            await identity.identify(PEER, token)
+        time.now += 60
+        before = hub.asked["user"]
+        answers = await asyncio.gather(
+            *(identity.identify(PEER, token) for token in mine), return_exceptions=True
+        )
+        refusals = [str(answer) for answer in answers if isinstance(answer, IdentityRefused)]
+        assert refusals
+        assert all("Too many tokens" in why for why in refusals)
+        assert hub.asked["user"] - before == many - len(refusals) >= hubidentity.ONES_AT_ONCE
+        # She is another person.
+        assert (await identity.identify(PEER, "c")).admin
 
     asking(work)
 

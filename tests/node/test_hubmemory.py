@@ -206,7 +206,7 @@ def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
         first = asyncio.create_task(memory.erase(other))
         assert await asyncio.to_thread(begun.wait, 10)
         second = asyncio.create_task(memory.erase(name))
-        while name in memory:
+        while memory.environment(name):
             await asyncio.sleep(0)
         for task in (first, second):
             task.cancel()

@@ -36,8 +36,13 @@ class TinyHub:
     properties: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: What every question is answered with instead; 0: as it should be.
     broken: int = 0
-    #: Answers wait for this.
+    #: Answers wait for this; those to some tokens, if any are named.
     held: asyncio.Event | None = None
+    holds: set[str] = field(default_factory=set)
+    #: So many wait for it.
+    waiting: int = 0
+    #: Seconds that an answer takes.
+    slow: float = 0.0
     asked: Counter[str] = field(default_factory=Counter)
     url: str = ""
     #: Groups in one answer at most.
@@ -102,9 +107,12 @@ class _Handler(RequestHandler):
     async def get(self, path: str) -> None:
         hub = self.hub
         hub.asked[path] += 1
-        if hub.held is not None:
-            await hub.held.wait()
         token = self.request.headers.get("Authorization", "").removeprefix("token ")
+        if hub.held is not None and (not hub.holds or token in hub.holds):
+            hub.waiting += 1
+            await hub.held.wait()
+        if hub.slow:
+            await asyncio.sleep(hub.slow)
         offset = int(self.get_query_argument("offset", "0"))
         status, body = (hub.broken, {}) if hub.broken else hub.answer(path, token, offset)
         self.set_status(status)
