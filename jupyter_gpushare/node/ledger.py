@@ -79,6 +79,8 @@ _COLUMNS = "kind, at, wall, environment, lease, data"
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
 #: Set in a ledger that a backup became, until whoever holds leases was asked to present them.
 _RESTORED = "restored"
+#: Ends of names of SQLite's files beside a ledger: an old one would be believed to be a new file's.
+_LOGS = ("-wal", "-shm", "-journal")
 _SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 
 _Row = tuple[str, float, float, str | None, str | None, str]
@@ -939,13 +941,13 @@ def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
     """Rename a ledger, with its log, to a name that says why and when. Never overwrites."""
     stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
     aside, number = path.with_name(f"{path.name}.{why}-{stamp}"), 1
-    while any(_beside(aside, suffix).exists() for suffix in ("", "-wal", "-shm")):
+    while any(_beside(aside, suffix).exists() for suffix in ("", *_LOGS)):
         number += 1
         aside = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
     try:
         # The log first: should we die in between, a corrupt file without it is
         # set aside at the next start; a new file with an old log would be believed.
-        for suffix in ("-wal", "-shm", ""):
+        for suffix in (*_LOGS, ""):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(_beside(path, suffix), _beside(aside, suffix))
         _sync_directory(path.parent)
@@ -1006,25 +1008,25 @@ class StoppedLedger(Reads):
         """
         draft = _beside(self.path, ".restore")
         try:
-            draft.unlink(missing_ok=True)
+            _remove(draft)  # of one that was broken off
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             with open(os.open(draft, flags, 0o600), "wb") as file:
                 with open(os.dup(source), "rb") as whole:
                     shutil.copyfileobj(whole, file, 2**20)
                 file.flush()
                 os.fsync(file.fileno())
-            health = check_backup(draft)
-            if health.problems:
-                raise LedgerFailed(f"The backup is not whole: {health.problems[0]}")
+            _check_whole(draft)
             with _opened(draft, "mode=rw") as connection:
                 connection.execute(_SET_META, (_RESTORED, "true"))
-            old = _set_aside(self.path, wall, "before") if self.path.exists() else None
+            _check_whole(draft)
+            there = any(_beside(self.path, suffix).exists() for suffix in ("", *_LOGS))
+            old = _set_aside(self.path, wall, "before") if there else None
             os.rename(draft, self.path)
             _sync_directory(self.path.parent)
         except OSError as error:
             raise _from_os_error(error, self.path) from error
         finally:
-            draft.unlink(missing_ok=True)
+            _remove(draft)
         return old
 
 
@@ -1047,6 +1049,18 @@ class _Backup(Reads):
 def check_backup(path: Path) -> Health:
     """Look at every page of a backup; makes no file beside it. Raises :class:`LedgerFailed`."""
     return _Backup(path).check()
+
+
+def _check_whole(path: Path) -> None:
+    problems = check_backup(path).problems
+    if problems:
+        raise LedgerFailed(f"The backup is not whole: {problems[0]}")
+
+
+def _remove(path: Path) -> None:
+    """A file of SQLite's with what belongs to it."""
+    for suffix in (*_LOGS, ""):
+        _beside(path, suffix).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
         with locked(old):
             new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The ledger itself last: should we die in between, we begin again.
-            for suffix in (".key", ".sqlite-wal", ".sqlite"):
+            for suffix in (".key", ".sqlite-wal", ".sqlite-journal", ".sqlite"):
                 if (part := old.with_suffix(suffix)).exists():
                     _move(part, new.with_suffix(suffix))
             old.with_suffix(".sqlite-shm").unlink(missing_ok=True)
