@@ -61,6 +61,10 @@ PRUNE_ROWS = 5000
 TRIM_ROWS = 1000
 #: Bytes of a record's row, beside its JSON, and of the index that finds it; about.
 ROW_BYTES = 150
+#: Who owns what names neither an environment nor a lease, as what the audit finds on GPUs.
+UNOWNED = ""
+#: What somebody did, who is named: it is never trimmed.
+_BY = """instr(data, '"by":"') <> 0"""
 #: Of a lease that turns busy and idle again and again, the first and the last record in so many
 #: seconds are kept; usage counts them all.
 ACTIVITY_DETAIL = 60.0
@@ -337,11 +341,16 @@ class Reads(ABC):
         return value
 
     def shares(self) -> tuple[dict[str | None, int], list[str]]:
-        """Bytes of records by environment, about (``None``: of none); who has too many spans."""
+        """Bytes of records by environment, about; who has too many spans.
+
+        ``None``: of leases, without an environment; :data:`UNOWNED`: of neither.
+        """
+        owned = "environment IS NOT NULL OR lease IS NOT NULL"
         with self._reading() as connection:
             sizes = connection.execute(
-                f"SELECT environment, SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
-                " WHERE environment IS NOT NULL OR lease IS NOT NULL GROUP BY environment"
+                f"SELECT CASE WHEN {owned} THEN environment ELSE '{UNOWNED}' END AS owner,"
+                f" SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
+                f" WHERE {owned} OR NOT {_BY} GROUP BY owner"
             )
             return {row[0]: int(row[1]) for row in sizes}, usage.beyond(connection)
 
@@ -575,15 +584,18 @@ class Ledger(Reads):
     def trim(self, environment: str | None, size: int) -> int:
         """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
 
-        ``None``: those that are about leases and name no environment. What the snapshot does not
-        cover stays, and what somebody did: quotas set, leases revoked. Returns the bytes of those
-        that are gone; 0: there are no more. Raises as :meth:`append` does.
+        ``None``: those that are about leases and name no environment; :data:`UNOWNED`: those that
+        name neither. What the snapshot does not cover stays, and what somebody did: quotas set,
+        leases revoked. Returns the bytes of those that are gone; 0: there are no more. Raises as
+        :meth:`append` does.
         """
+        whose = "environment IS ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
+        if environment == UNOWNED:
+            whose = "(environment IS ? OR environment IS NULL AND lease IS NULL)"
         with self._writing() as connection:
             rows = connection.execute(
-                "SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE environment IS ?"
-                " AND seq <= ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
-                """ AND instr(data, '"by":"') = 0 ORDER BY seq LIMIT ?""",
+                f"SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE {whose}"
+                f" AND seq <= ? AND NOT {_BY} ORDER BY seq LIMIT ?",
                 (environment, _meta_int(connection, "snapshot_seq"), TRIM_ROWS),
             )
             gone, removed = 0, []
