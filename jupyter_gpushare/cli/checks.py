@@ -565,13 +565,13 @@ def _set_aside(ledger: Path) -> Check | None:
 def ledger_place(ledger: Path) -> Check:
     """Whether a node manager of ours could write its ledger; none answers now."""
     folder = ledger.parent
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     fix = f"Make {folder} writable, or set another ledger path in jupyter_gpushare_config.py."
     disk = os.statvfs(folder)
     if disk.f_flag & os.ST_RDONLY:
         return problem("ledger", f"{folder} is on a read-only disk.", fix)
-    target = ledger if ledger.exists() else folder
+    target = ledger if os.path.exists(ledger) else folder  # False also where we may not look
     if not os.access(target, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
         return problem("ledger", f"{target} cannot be written by you.", fix)
     if disk.f_bavail * disk.f_frsize < 2**20:

@@ -102,12 +102,10 @@ class DoctorApp(Verb):
         configured = self.config.get("GpuShareExtension", {}).get("ledger")
         if configured:
             return Path(str(configured))
-        from ..node.ledgerplace import mounts, places
+        from ..node.ledgerplace import look, mounts
         from ..protocol.address import host_id
 
-        found = list(places(Path(self.data_dir), host_id(os.environ), mounts()))
-        there = (path for path in found if path.exists())
-        return next(there, found[0] if found else Path(self.data_dir, "gpushare"))
+        return look(Path(self.data_dir), host_id(os.environ), mounts())
 
 
 def as_text(check: Check) -> str:

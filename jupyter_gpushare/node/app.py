@@ -598,7 +598,7 @@ class NodeManagerApp(JupyterApp):
         False,
         help="""Let OS users in who have no entry in the host's user database, each with an
         environment (uid-NUMBER) and a quota of its own. Without JupyterHub only. Subordinate users
-        (/etc/subuid) are their owners in any case.""",
+        (/etc/subuid) are their owners in any case; root's are no person's.""",
     ).tag(config=True)
     subordinate_users = Unicode(
         str(SUBORDINATES), help="The file that says whose subordinate user ids are."

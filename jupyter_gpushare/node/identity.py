@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from .osusers import user_entry
+from .osusers import person, user_entry
 
 BELIEVED: Final = 30.0
 #: Users whose entries are remembered; one may have many ids.
@@ -30,7 +30,7 @@ class Peer:
     """The process at the other end of a socket, as the kernel says.
 
     ``pidfd`` belongs to the connection; ``None`` where the kernel has none. ``owner``: whose
-    subordinate user it is, if anybody's.
+    subordinate user it is, if any person's.
     """
 
     pid: int
@@ -87,7 +87,8 @@ class PeerIdentity:
     those named in ``admin_users`` or in a group of ``admin_groups``. What the
     user database says is believed for :data:`BELIEVED` seconds, and longer
     while it does not answer. A subordinate user (`osusers.SubordinateIds`) is
-    its owner, and no administrator; who has no entry is somebody only with ``nameless``.
+    its owner, and no administrator; who has no entry, and no owner who is a person, is somebody
+    only with ``nameless``.
     """
 
     recheck = None
@@ -148,16 +149,17 @@ class PeerIdentity:
             if peer.uid not in self._admin_uids:
                 raise
             user = None
-        is_owner = user is None and peer.owner is not None and peer.uid not in self._admin_uids
-        if is_owner:
-            user = _owner(str(peer.owner))
-            gid = user.pw_gid
+        is_owner = False
+        if user is None and peer.owner is not None and peer.uid not in self._admin_uids:
+            user = person(peer.owner)
+            if user is not None:
+                is_owner, gid = True, user.pw_gid
         if user is None:
             if peer.uid in self._admin_uids or self._nameless:
                 # A user of a container, say: the number is still a fact of the kernel's.
                 return Principal(f"uid-{peer.uid}", (), peer.uid in self._admin_uids)
             raise IdentityRefused(
-                f"User {peer.uid} has no entry in this host's user database and is nobody's "
+                f"User {peer.uid} has no entry in this host's user database and is no person's "
                 "subordinate user (/etc/subuid), so nobody's quota holds for it. The administrator "
                 "can make an entry, or let such users in: c.NodeManagerApp.nameless_users = True."
             )
@@ -170,20 +172,6 @@ class PeerIdentity:
         )
         # What a person's container does has the person's quota, and not the person's powers.
         return Principal(name, groups, admin and not is_owner)
-
-
-def _owner(name: str) -> pwd.struct_passwd:
-    """The user who has subordinate ones, by name or number. Raises :class:`IdentityRefused`."""
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        found = user_entry(int(name)) if name.isdecimal() else None
-    if found is None:
-        raise IdentityRefused(
-            f"This user is subordinate to {name} (/etc/subuid), whom the host's user database does "
-            "not know, at least now."
-        )
-    return found
 
 
 def _is_user(name: str) -> bool:

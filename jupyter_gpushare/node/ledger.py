@@ -61,6 +61,10 @@ PRUNE_ROWS = 5000
 TRIM_ROWS = 1000
 #: Bytes of a record's row, beside its JSON, and of the index that finds it; about.
 ROW_BYTES = 150
+#: Who owns what names neither an environment nor a lease, as what the audit finds on GPUs.
+UNOWNED = ""
+#: What somebody did, who is named: it is never trimmed.
+_BY = """instr(data, '"by":"') <> 0"""
 #: Of a lease that turns busy and idle again and again, the first and the last record in so many
 #: seconds are kept; usage counts them all.
 ACTIVITY_DETAIL = 60.0
@@ -79,6 +83,8 @@ _COLUMNS = "kind, at, wall, environment, lease, data"
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
 #: Set in a ledger that a backup became, until whoever holds leases was asked to present them.
 _RESTORED = "restored"
+#: Ends of names of SQLite's files beside a ledger: an old one would be believed to be a new file's.
+_LOGS = ("-wal", "-shm", "-journal")
 _SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 
 _Row = tuple[str, float, float, str | None, str | None, str]
@@ -335,11 +341,16 @@ class Reads(ABC):
         return value
 
     def shares(self) -> tuple[dict[str | None, int], list[str]]:
-        """Bytes of records by environment, about (``None``: of none); who has too many spans."""
+        """Bytes of records by environment, about; who has too many spans.
+
+        ``None``: of leases, without an environment; :data:`UNOWNED`: of neither.
+        """
+        owned = "environment IS NOT NULL OR lease IS NOT NULL"
         with self._reading() as connection:
             sizes = connection.execute(
-                f"SELECT environment, SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
-                " WHERE environment IS NOT NULL OR lease IS NOT NULL GROUP BY environment"
+                f"SELECT CASE WHEN {owned} THEN environment ELSE '{UNOWNED}' END AS owner,"
+                f" SUM({ROW_BYTES} + LENGTH(CAST(data AS BLOB))) FROM records"
+                f" WHERE {owned} OR NOT {_BY} GROUP BY owner"
             )
             return {row[0]: int(row[1]) for row in sizes}, usage.beyond(connection)
 
@@ -573,15 +584,18 @@ class Ledger(Reads):
     def trim(self, environment: str | None, size: int) -> int:
         """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
 
-        ``None``: those that are about leases and name no environment. What the snapshot does not
-        cover stays, and what somebody did: quotas set, leases revoked. Returns the bytes of those
-        that are gone; 0: there are no more. Raises as :meth:`append` does.
+        ``None``: those that are about leases and name no environment; :data:`UNOWNED`: those that
+        name neither. What the snapshot does not cover stays, and what somebody did: quotas set,
+        leases revoked. Returns the bytes of those that are gone; 0: there are no more. Raises as
+        :meth:`append` does.
         """
+        whose = "environment IS ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
+        if environment == UNOWNED:
+            whose = "(environment IS ? OR environment IS NULL AND lease IS NULL)"
         with self._writing() as connection:
             rows = connection.execute(
-                "SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE environment IS ?"
-                " AND seq <= ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
-                """ AND instr(data, '"by":"') = 0 ORDER BY seq LIMIT ?""",
+                f"SELECT seq, LENGTH(CAST(data AS BLOB)) FROM records WHERE {whose}"
+                f" AND seq <= ? AND NOT {_BY} ORDER BY seq LIMIT ?",
                 (environment, _meta_int(connection, "snapshot_seq"), TRIM_ROWS),
             )
             gone, removed = 0, []
@@ -939,13 +953,13 @@ def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
     """Rename a ledger, with its log, to a name that says why and when. Never overwrites."""
     stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
     aside, number = path.with_name(f"{path.name}.{why}-{stamp}"), 1
-    while any(_beside(aside, suffix).exists() for suffix in ("", "-wal", "-shm")):
+    while any(_beside(aside, suffix).exists() for suffix in ("", *_LOGS)):
         number += 1
         aside = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
     try:
         # The log first: should we die in between, a corrupt file without it is
         # set aside at the next start; a new file with an old log would be believed.
-        for suffix in ("-wal", "-shm", ""):
+        for suffix in (*_LOGS, ""):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(_beside(path, suffix), _beside(aside, suffix))
         _sync_directory(path.parent)
@@ -1006,25 +1020,25 @@ class StoppedLedger(Reads):
         """
         draft = _beside(self.path, ".restore")
         try:
-            draft.unlink(missing_ok=True)
+            _remove(draft)  # of one that was broken off
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             with open(os.open(draft, flags, 0o600), "wb") as file:
                 with open(os.dup(source), "rb") as whole:
                     shutil.copyfileobj(whole, file, 2**20)
                 file.flush()
                 os.fsync(file.fileno())
-            health = check_backup(draft)
-            if health.problems:
-                raise LedgerFailed(f"The backup is not whole: {health.problems[0]}")
+            _check_whole(draft)
             with _opened(draft, "mode=rw") as connection:
                 connection.execute(_SET_META, (_RESTORED, "true"))
-            old = _set_aside(self.path, wall, "before") if self.path.exists() else None
+            _check_whole(draft)
+            there = any(_beside(self.path, suffix).exists() for suffix in ("", *_LOGS))
+            old = _set_aside(self.path, wall, "before") if there else None
             os.rename(draft, self.path)
             _sync_directory(self.path.parent)
         except OSError as error:
             raise _from_os_error(error, self.path) from error
         finally:
-            draft.unlink(missing_ok=True)
+            _remove(draft)
         return old
 
 
@@ -1047,6 +1061,18 @@ class _Backup(Reads):
 def check_backup(path: Path) -> Health:
     """Look at every page of a backup; makes no file beside it. Raises :class:`LedgerFailed`."""
     return _Backup(path).check()
+
+
+def _check_whole(path: Path) -> None:
+    problems = check_backup(path).problems
+    if problems:
+        raise LedgerFailed(f"The backup is not whole: {problems[0]}")
+
+
+def _remove(path: Path) -> None:
+    """A file of SQLite's with what belongs to it."""
+    for suffix in (*_LOGS, ""):
+        _beside(path, suffix).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class LedgerBudget:
 
     @property
     def each(self) -> int:
-        """Records of one environment."""
+        """Records of one environment, and those of no environment and no lease."""
         return self.file // 16
 
     @property
@@ -39,7 +39,7 @@ class LedgerBudget:
 def excess(sizes: Mapping[str | None, int], each: int, most: int) -> dict[str | None, int]:
     """Bytes that each owner has to lose.
 
-    ``None`` owns what no environment is named for: no ``each`` for that.
+    ``None`` owns what is told of leases without their environment: no ``each`` for that.
     """
     capped = {name: size if name is None else min(size, each) for name, size in sizes.items()}
     level = fair_level(list(capped.values()), most)

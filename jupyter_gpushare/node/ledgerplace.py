@@ -7,15 +7,18 @@ A home directory may be shared by hosts. Each has GPUs and a ledger of its own, 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..protocol.privateplace import UnsafePlace, make_private
+from . import privatefile
 from .ledger import LedgerError, LedgerInUse, locked
 
 # fmt: off
@@ -64,10 +67,19 @@ def is_network(kind: str) -> bool:
 
 def places(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Iterator[Path]:
     """Where the ledger of ``host`` may be, the best first. ``data``: Jupyter's data directory."""
-    own = f"jupyter-gpushare-{os.getuid()}"
-    for folder in (data / "gpushare", *(one / own for one in spare)):
+    fixed = (one / _own_name() for one in spare)
+    for folder in (data / "gpushare", *_remembered(data, host, spare), *fixed):
         if not is_network(file_system(folder, mountinfo)):
-            yield folder / f"ledger-{host}.sqlite"
+            yield folder / _file_name(host)
+
+
+def look(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Path:
+    """Where the ledger is, else about where it would be made. Makes nothing."""
+    paths = [path for path in places(data, host, mountinfo, spare) if not _is_others(path.parent)]
+    local = (one for one in spare if not is_network(file_system(one, mountinfo)))
+    return next(
+        filter(_is_there, paths), paths[0] if paths else next(local, data) / _file_name(host)
+    )
 
 
 def choose(
@@ -80,13 +92,17 @@ def choose(
     kind = file_system(data, mountinfo)
     home = f"{data} is on a network file system ({kind}), where SQLite cannot keep a ledger"
     reasons = []
-    for path in places(data, host, mountinfo, spare):
-        if path.is_relative_to(data):
-            return path, None
+    paths = list(places(data, host, mountinfo, spare))
+    if paths and paths[0].is_relative_to(data):
+        return paths[0], None
+    for path in sorted(paths, key=lambda path: not _is_there(path)):
         try:
-            make_private(str(path.parent))
-        except UnsafePlace as error:
-            reasons.append(str(error))
+            try:
+                make_private(str(path.parent))
+            except UnsafePlace as error:
+                # Anybody may have made that one first, to keep us out.
+                reasons.append(str(error))
+                path = _another(path, data, host)
         except OSError as error:
             reasons.append(f"{path.parent}: {error.strerror}")
         else:
@@ -95,6 +111,56 @@ def choose(
         f"{home}, and there is no other place ({'; '.join(reasons) or 'no local disk'}). Set "
         "a path on a local disk: c.GpuShareExtension.ledger, or --ledger."
     )
+
+
+def _own_name() -> str:
+    return f"jupyter-gpushare-{os.getuid()}"
+
+
+def _file_name(host: str) -> str:
+    return f"ledger-{host}.sqlite"
+
+
+def _is_others(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a ledger of ours is there; nobody else's is of interest."""
+    return not _is_others(path.parent) and os.path.exists(path)
+
+
+def _another(path: Path, data: Path, host: str) -> Path:
+    """A ledger's path beside ``path``'s folder, which is not ours, found again at the next start.
+
+    Raises :class:`OSError`.
+    """
+    memory = _memory(data, host)
+    memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=f"{_own_name()}-", dir=path.parent.parent)
+    try:
+        privatefile.write(memory, folder)
+    except OSError:
+        os.rmdir(folder)
+        raise
+    return Path(folder, path.name)
+
+
+def _memory(data: Path, host: str) -> Path:
+    return data / "gpushare" / f"ledger-{host}.place"
+
+
+def _remembered(data: Path, host: str, spare: Sequence[Path]) -> Iterator[Path]:
+    """The folder that :func:`_another` made, if it did. Whose it is now must be looked at."""
+    try:
+        folder = Path(str(json.loads(_memory(data, host).read_bytes())))
+    except (OSError, ValueError):
+        return
+    if folder.parent in spare and folder.name.startswith(f"{_own_name()}-"):
+        yield folder
 
 
 def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
@@ -114,7 +180,7 @@ def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
         with locked(old):
             new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The ledger itself last: should we die in between, we begin again.
-            for suffix in (".key", ".sqlite-wal", ".sqlite"):
+            for suffix in (".key", ".sqlite-wal", ".sqlite-journal", ".sqlite"):
                 if (part := old.with_suffix(suffix)).exists():
                     _move(part, new.with_suffix(suffix))
             old.with_suffix(".sqlite-shm").unlink(missing_ok=True)

@@ -338,6 +338,7 @@ class Manager:
                         self.ask(cmd.SetGranting(self.clock.boot(), None))
             else:
                 state, outcomes = self._without_disk(batch, failure)
+                self._refusals.all_are_kept()  # in the backlog
         self.state = state
         self._failpoint(Failpoint.BEFORE_REPLY)
         for pending, outcome in zip(batch, outcomes, strict=True):

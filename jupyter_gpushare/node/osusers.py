@@ -10,6 +10,8 @@ import ctypes
 import errno
 import os
 import pwd
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +20,24 @@ from typing import Final
 SUBORDINATES: Final = Path("/etc/subuid")
 _BUFFER: Final = 2**16
 _ENTRY: Final = 256  # bytes; more than C's struct passwd has
+#: Seconds for which it is believed whether an owner of subordinate ids is a person.
+_BELIEVED: Final = 30.0
 
 
-def user_entry(uid: int) -> pwd.struct_passwd | None:
-    """The user's; ``None``: there is nobody. Raises :class:`OSError` when that cannot be known."""
+def user_entry(who: int | str) -> pwd.struct_passwd | None:
+    """That of a uid or name; ``None``: there is nobody. Raises :class:`OSError` when that cannot
+    be known.
+    """
     try:
-        return pwd.getpwuid(uid)
+        return pwd.getpwuid(who) if isinstance(who, int) else pwd.getpwnam(who)
     except KeyError:  # Python's word also for a name service that does not answer
         pass
     found = ctypes.c_void_p()
+    library = ctypes.CDLL(None)
     # Whether it was said that there is none; what it would be is of no interest.
-    code = ctypes.CDLL(None).getpwuid_r(
-        ctypes.c_uint(uid),
+    asks = library.getpwuid_r if isinstance(who, int) else library.getpwnam_r
+    code = asks(
+        ctypes.c_uint(who) if isinstance(who, int) else ctypes.c_char_p(os.fsencode(who)),
         ctypes.create_string_buffer(_ENTRY),
         ctypes.create_string_buffer(_BUFFER),
         ctypes.c_size_t(_BUFFER),
@@ -41,6 +49,18 @@ def user_entry(uid: int) -> pwd.struct_passwd | None:
     return None
 
 
+def person(owner: str) -> pwd.struct_passwd | None:
+    """The user who has subordinate ids, by name or number; ``None``: the owner is no person.
+
+    Root's are for containers of all people, and a name without an entry keeps ids for a program
+    (Podman's "containers"). Raises :class:`OSError` when that cannot be known.
+    """
+    found = user_entry(owner)
+    if found is None and owner.isdecimal():
+        found = user_entry(int(owner)) if int(owner) < 2**32 else None
+    return None if found is None or found.pw_uid == 0 else found
+
+
 @dataclass(frozen=True, slots=True)
 class _Range:
     owner: str
@@ -49,20 +69,44 @@ class _Range:
 
 
 class SubordinateIds:
-    """What a file like ``/etc/subuid`` says, read again when it changes."""
+    """What a file like ``/etc/subuid`` says, read again when it changes.
+
+    Nobody waits here for the user database: who owns ids is a person until it said otherwise.
+    """
 
     def __init__(self, path: Path = SUBORDINATES) -> None:
         self._path = path
         self._mark: tuple[int, ...] | None = None
         self._ranges: tuple[_Range, ...] = ()
+        #: By owner: whether it is no person, and when that was asked.
+        self._nobody: dict[str, tuple[bool, float]] = {}
+        self._asks: threading.Thread | None = None
 
     def owner(self, uid: int) -> str | None:
-        """Whose ``uid`` is, a name or a number, as the file says; ``None``: nobody's."""
+        """Whose ``uid`` is, a name or a number, as the file says; ``None``: no person's."""
         self._refresh()
-        inside = (one for one in self._ranges if one.start <= uid < one.start + one.count)
-        # The narrowest: a wide one may be root's, for containers of all people.
-        found = min(inside, key=lambda one: one.count, default=None)
-        return None if found is None else found.owner
+        inside = [one for one in self._ranges if one.start <= uid < one.start + one.count]
+        for one in sorted(inside, key=lambda one: one.count):  # the narrowest is meant
+            if not self._is_nobody(one.owner):
+                return one.owner
+        return None
+
+    def _is_nobody(self, owner: str) -> bool:
+        if owner in ("root", "0"):
+            return True
+        known, asked = self._nobody.get(owner, (False, float("-inf")))
+        idle = self._asks is None or not self._asks.is_alive()
+        if idle and time.monotonic() - asked >= _BELIEVED:
+            self._asks = threading.Thread(target=self._ask, args=(owner,), daemon=True)
+            self._asks.start()
+        return known
+
+    def _ask(self, owner: str) -> None:
+        try:
+            known = person(owner) is None
+        except OSError:
+            known = False
+        self._nobody[owner] = (known, time.monotonic())
 
     def _refresh(self) -> None:
         try:
@@ -71,6 +115,7 @@ class SubordinateIds:
             if mark != self._mark:
                 text = self._path.read_text(encoding="utf-8", errors="replace")
                 self._ranges, self._mark = tuple(_ranges(text)), mark
+                self._nobody = {}
         except OSError:
             self._ranges, self._mark = (), None
 

@@ -33,7 +33,10 @@ def over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
 
 
 def flag_acted(state: State, event: ev.FlagActed) -> State:
-    flag = replace(state.flags[_flag_key(event)], acted=True)
+    flag = state.flags.get(_flag_key(event))
+    if flag is None:  # the ledger tells of a flag that is measured anew
+        return state
+    flag = replace(flag, acted=True)
     return replace(state, flags=state.flags.set(_flag_key(event), flag))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -17,6 +18,7 @@ from support.livenode import CLI
 from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, open_directory, until
 from support.systemd import UnprivilegedNode
 
+from jupyter_gpushare.node.ledger import Ledger, Record, StoppedLedger
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 SERVICE = 54219
@@ -173,6 +175,49 @@ def test_damage_is_found(node: RunningNode, tmp_path: Path) -> None:
     done = verb(node, "restore", f"--ledger={tmp_path / 'new.sqlite'}", str(backup))
     assert (done.returncode, "not whole" in done.stderr) == (1, True)
     assert not (tmp_path / "new.sqlite").exists()
+
+
+def hot_journal(path: Path) -> bytes:
+    """What a program leaves beside ``path`` that is killed while it writes there."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("PRAGMA journal_mode = DELETE")
+        shell.execute("PRAGMA cache_size = 1")
+        shell.execute("BEGIN IMMEDIATE")
+        shell.execute("UPDATE records SET data = data || ' '")
+        journal = path.with_name(f"{path.name}-journal").read_bytes()
+        shell.execute("ROLLBACK")
+    assert journal[:8] == b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+    return journal
+
+
+@pytest.mark.parametrize("beside", ["ledger.sqlite.restore", "ledger.sqlite"])
+def test_what_a_killed_restore_left_spoils_no_other(tmp_path: Path, beside: str) -> None:
+    """SQLite believed the old one's journal to be of the new file, which lost its end."""
+
+    def records(count: int) -> list[Record]:
+        return [Record("Noted", float(n), 1e9, "ada", None, {"n": "x" * 900}) for n in range(count)]
+
+    source, backup = tmp_path / "source.sqlite", tmp_path / "copy.sqlite"
+    ledger = Ledger.open(source, history=1e9, wall=1e9)
+    try:
+        ledger.append(records(200))
+        earlier = tmp_path / "earlier.sqlite"
+        with open(ledger.copy(tmp_path / "draft"), "rb") as copy:
+            earlier.write_bytes(copy.read())
+        ledger.append(records(2000))
+        with open(ledger.copy(tmp_path / "draft"), "rb") as copy:
+            backup.write_bytes(copy.read())
+    finally:
+        ledger.close()
+    place = tmp_path / "node"
+    place.mkdir()
+    (place / f"{beside}-journal").write_bytes(hot_journal(earlier))
+    stopped = StoppedLedger(place / "ledger.sqlite")
+    with backup.open("rb") as file, contextlib.closing(stopped):
+        stopped.replace(file.fileno(), 1e9)
+        health = stopped.check()
+        assert (health.problems, health.records) == ((), 2200)
+    assert not [file.name for file in place.iterdir() if ".restore" in file.name]
 
 
 @needs_root

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import Puppet, needs_root, open_directory
+from support.node import Puppet, needs_root, open_directory, until
 
 from jupyter_gpushare.node.app import identify_peer
 from jupyter_gpushare.node.identity import (
@@ -199,17 +199,51 @@ def test_a_subordinate_user_is_its_owner_without_the_owners_powers(tmp_path: Pat
         assert meet(uid) == Principal("nobody", (group,))
     assert not meet(165536, admin_users=frozenset({"nobody"})).admin
     assert meet(231072).environment == "daemon"
-    assert meet(100000) == Principal("root", ("root",)), "no administrator"
     assert ids.owner(99999) is ids.owner(1100000) is None
-    with pytest.raises(IdentityRefused, match="subordinate to nosuchuser"):
-        meet(2000000, nameless=True)
     # An id with an entry of its own is that somebody.
-    file.write_text(f"root:{NOBODY.pw_uid}:1\n")
-    assert ids.owner(NOBODY.pw_uid) == "root"
+    file.write_text(f"daemon:{NOBODY.pw_uid}:1\n")
+    assert ids.owner(NOBODY.pw_uid) == "daemon"
     assert meet(NOBODY.pw_uid).environment == "nobody"
     assert ids.owner(165536) is None
     file.unlink()
     assert ids.owner(NOBODY.pw_uid) is None
+
+
+def test_containers_of_nobody_in_particular_are_not_one_person(tmp_path: Path) -> None:
+    """LXD has its containers' users from root's range: they were root, and one another."""
+    file = tmp_path / "subuid"
+    file.write_text(
+        "root:1000000:1000000000\nnobody:165536:65536\nroot:165540:1\n"
+        "containers:2147483647:2147483648\n"
+    )
+    ids = SubordinateIds(file)
+
+    def peer(uid: int) -> Peer:
+        return Peer(1, uid, uid, owner=ids.owner(uid))
+
+    first, other = peer(1000000), peer(1065536)
+    assert (first.charged, other.charged) == (1000000, 1065536)
+    assert peer(165540).charged == "nobody", "who can become that user"
+    for container in (first, other, Peer(1, 1000000, 0, owner="root"), peer(2147483650)):
+        found = who(PeerIdentity(nameless=True), container)
+        assert found == Principal(f"uid-{container.uid}")
+        with pytest.raises(IdentityRefused, match=r"no entry .*nameless_users = True"):
+            who(PeerIdentity(), container)
+    # The database is asked for that beside the loop, which waits for nobody's name service.
+    until(lambda: peer(2147483650).charged == 2147483650, "Podman's containers are one person")
+
+
+def test_who_owns_subordinate_ids_is_not_guessed_while_the_database_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(who: int | str) -> None:
+        if isinstance(who, str):
+            raise OSError(errno.EIO, "no answer")
+
+    for module in ("identity", "osusers"):
+        monkeypatch.setattr(f"jupyter_gpushare.node.{module}.user_entry", fails)
+    with pytest.raises(IdentityRefused, match="no answer"):
+        who(PeerIdentity(nameless=True), Peer(1, 165536, 165536, owner="carol"))
 
 
 _ASK = """

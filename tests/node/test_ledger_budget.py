@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
 
 from jupyter_gpushare.node import usage
-from jupyter_gpushare.node.codec import from_record
-from jupyter_gpushare.node.ledger import JSON, Ledger, Record, UsageRow
+from jupyter_gpushare.node.codec import from_record, to_record
+from jupyter_gpushare.node.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
 from jupyter_gpushare.node.ledgerbudget import LedgerBudget, excess
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
@@ -184,6 +184,34 @@ def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -
             until = room.clock.wall()
             rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
             assert {row.environment: row.leases for row in rows}["mallory"] == 1500
+
+    asyncio.run(story())
+
+
+def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
+    """What the audit found on GPUs had no owner: all others were cut to make room for it."""
+    budget = LedgerBudget(4 * MIB)
+
+    async def story() -> None:
+        async with classroom(path, ledger_bytes=budget.file) as room:
+            ledger = room.manager.ledger
+            await room.day(students=5, lessons=1, cells=10)
+            honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+            by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
+            process = {"boot_id": "b", "pid": 1, "start": 1}
+            data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
+            flags = [Record("FlagCleared", float(n), BOOT, None, None, data) for n in range(20_000)]
+            await room.manager.in_ledger(lambda: ledger.append([by, *flags]))
+            records = [to_record(event, BOOT) for event in core.summarise(room.manager.state)]
+            await room.manager.in_ledger(lambda: ledger.write_snapshot(records))
+            await room.manager.tidy()
+            assert (await room.manager.in_ledger(ledger.size))[1] <= budget.used
+            shares, _ = await room.manager.in_ledger(ledger.shares)
+            assert 0 < shares[UNOWNED] <= budget.each
+            told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+            assert told == honest
+            everything = await room.manager.in_ledger(lambda: ledger.history(None, 100_000))
+            assert by in everything
 
     asyncio.run(story())
 

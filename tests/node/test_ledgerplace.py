@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.node import open_directory
+from support.node import needs_root, open_directory
 
 from jupyter_gpushare.node import ledgerplace
 from jupyter_gpushare.node.ledger import Ledger, LedgerInUse
 
 HOST = "0a1b2c3d"
+STRANGER = 54321
 ROOT = "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 
 
@@ -69,13 +70,73 @@ def test_a_network_home_has_it_on_a_local_disk(tmp_path: Path) -> None:
     assert told is not None
     assert "network file system (nfs4)" in told
     assert str(path) in told
-    # Somebody else made that one first, to read along or to keep us out.
-    path.parent.chmod(0o777)
-    assert ledgerplace.choose(home, HOST, lines, [var, tmp])[0].is_relative_to(tmp)
-    with pytest.raises(ledgerplace.NoLocalDisk, match=r"open to other users.*GpuShareExtension"):
-        ledgerplace.choose(home, HOST, lines, [var])
     with pytest.raises(ledgerplace.NoLocalDisk, match="no local disk"):
         ledgerplace.choose(home, HOST, lines + mounted(var, "cifs"), [var])
+
+
+def test_somebody_who_makes_our_folders_first_keeps_nobody_out(tmp_path: Path) -> None:
+    """Two mkdirs for each uid, and nobody with a home on NFS had a node manager."""
+    home, var, tmp = (tmp_path / name for name in ("home", "var", "tmp"))
+    lines = ROOT + mounted(home, "nfs4")
+    fixed = [one / f"jupyter-gpushare-{os.getuid()}" for one in (var, tmp)]
+    for folder in fixed:
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+    path, told = ledgerplace.choose(home, HOST, lines, [var, tmp])
+    assert told is not None
+    assert str(path) in told
+    assert (path.parent.parent, path.name) == (var, f"ledger-{HOST}.sqlite")
+    assert path.parent.name.startswith(f"{fixed[0].name}-")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert ledgerplace.look(home, HOST, lines, [var, tmp]) == path
+    path.touch()
+    fixed[0].rmdir()  # where ours was from the beginning, it stays
+    assert ledgerplace.choose(home, HOST, lines, [var, tmp])[0] == path
+    other = ledgerplace.choose(home, "another0", lines, [var, tmp])[0]
+    assert other.parent == fixed[0], "what is remembered is one host's"
+    # What was remembered is not believed when it is open to others, or is somewhere else.
+    path.parent.chmod(0o755)
+    fixed[0].chmod(0o777)
+    second = ledgerplace.choose(home, HOST, lines, [var])[0]
+    assert second.parent not in (path.parent, fixed[0])
+    (home / "gpushare" / f"ledger-{HOST}.place").write_text(f'"{tmp_path}/elsewhere"')
+    third = ledgerplace.choose(home, HOST, lines, [var])[0]
+    assert third.parent not in (path.parent, fixed[0], second.parent)
+    # Without a memory each start would begin with an empty ledger.
+    (home / "gpushare" / f"ledger-{HOST}.place").unlink()
+    (home / "gpushare" / f"ledger-{HOST}.place").mkdir()
+    before = sorted(var.iterdir())
+    with pytest.raises(ledgerplace.NoLocalDisk, match=r"open to other users.*GpuShareExtension"):
+        ledgerplace.choose(home, HOST, lines, [var])
+    assert sorted(var.iterdir()) == before
+
+
+@needs_root
+def test_where_a_ledger_is_is_told_beside_a_folder_that_nobody_may_look_into() -> None:
+    """The doctor ended in a traceback."""
+    with open_directory() as place:
+        home, var = place / "home", place / "var"
+        taken = var / f"jupyter-gpushare-{STRANGER}"
+        taken.mkdir(parents=True)
+        taken.chmod(0o700)
+        var.chmod(0o1777)
+        nfs = ROOT + mounted(home, "nfs4")
+        asked = (
+            "import os\nfrom pathlib import Path\n"
+            "from jupyter_gpushare.cli.checks import ledger_place\n"
+            "from jupyter_gpushare.node.ledgerplace import look\n"
+            f"os.setgroups([])\nos.setgid({STRANGER})\nos.setuid({STRANGER})\n"
+            f"for lines in {[ROOT, nfs]!r}:\n"
+            f"    path = look(Path({str(home)!r}), {HOST!r}, lines, [Path({str(var)!r})])\n"
+            "    print(path, ledger_place(path).level.value)\n"
+            f"print(ledger_place(Path({str(taken / 'x')!r})).level.value)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+        assert done.stdout.splitlines() == [
+            f"{home}/gpushare/ledger-{HOST}.sqlite problem",
+            f"{var}/ledger-{HOST}.sqlite ok",
+            "problem",
+        ], done.stderr
 
 
 # -- what an earlier release left --------------------------------------------------------------
