@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from . import bounds, explain
+from . import bounds, explain, memory
 from . import commands as cmd
 from . import events as ev
 from .config import PolicyConfig
@@ -28,6 +28,7 @@ from .model import (
     Rung,
     Voucher,
 )
+from .sharing import Figures
 from .state import Lease, State
 
 Beyond = Mapping[GpuUuid, int]
@@ -53,7 +54,16 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
         allocations=lease.allocations,
         parked=parked,
         quota=state.quotas.resolve(lease.environment)[0].gpus,
+        turns=tuple(_figures(state, lease)),
     )
+
+
+def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
+    gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
+    for part in lease.allocations if gated else ():
+        told = state.figures.get((lease.id, part.gpu))
+        if told is not None and state.steps.get(lease.id, 0) >= memory.KNOWN_AFTER:
+            yield part.gpu, told.persistent, told.temporary
 
 
 def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
@@ -90,11 +100,14 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
     trial = Draft(state, draft.config, at)
     if known is not None:
         _take_back(trial, known)
-    beyond = dict(_beyond(state, command))
-    why = _why_not(trial.state, command, draft.config, beyond)
+    why = _why_not(trial.state, command, draft.config) or _has_again(trial, command, state)
     if why is not None:
+        if why != explain.UNKNOWN_LEASE:  # it did nothing wrong
+            voucher = command.voucher
+            whose = tuple(sorted({voucher.task.process, *voucher.members}))
+            draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)
-    for event in (*trial.events, *_again(trial.state, command, draft.config, beyond)):
+    for event in trial.events:
         draft.emit(event)
     return Grant(name)
 
@@ -140,9 +153,7 @@ def _beyond(state: State, command: cmd.Present) -> Iterator[tuple[GpuUuid, int]]
             yield part.gpu, part.memory - own
 
 
-def _why_not(
-    state: State, command: cmd.Present, config: PolicyConfig, beyond: Beyond
-) -> str | None:
+def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | None:
     voucher, task = command.voucher, command.voucher.task
     if not _counts(state, command):
         return explain.UNKNOWN_LEASE
@@ -160,13 +171,36 @@ def _why_not(
     most = max(voucher.quota, state.quotas.resolve(voucher.environment)[0].gpus)
     if len(held.union(part.gpu for part in parts)) > max(most, len(held)):
         return explain.PRESENTED_TOO_MANY
+    return None
+
+
+def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
+    """Give the lease back in a ``trial``; why that cannot be, if the memory is another's."""
+    parts, config = _needed(command, trial.config), trial.config
     for part in parts:
-        books = state.gpus[part.gpu]
-        own = state.reservations.get((voucher.environment, part.gpu))
-        grows = max(0, part.memory - (own.memory if own else 0))
-        if grows > books.free + min(books.unleased, beyond.get(part.gpu, 0)):
+        held = trial.state.reservations.get((command.environment, part.gpu))
+        if held is not None and held.full is not None:  # as for any newcomer
+            trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, ()))
+    ledger = trial.state
+    for event in _again(ledger, command, config, dict(_beyond(before, command))):
+        trial.emit(event)
+    for part in parts:
+        if _fits(trial.state, ledger, command.voucher, part.gpu):
+            continue
+        shares = memory.squeezed(trial.state, config, part.gpu)
+        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, shares))
+        if not _fits(trial.state, ledger, command.voucher, part.gpu):
             return explain.PRESENTED_TAKEN
     return None
+
+
+def _fits(state: State, before: State, voucher: Voucher, gpu: GpuUuid) -> bool:
+    """Whether nothing on a GPU is promised twice; what others use in their turns may be there."""
+    books = state.gpus[gpu]
+    if books.reserved + books.shared > books.gpu.memory:
+        return False
+    others = max((part[2] for part in voucher.turns if part[0] == gpu), default=0)
+    return books.reserved <= before.gpus[gpu].reserved or books.free + others >= 0
 
 
 def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...]:
@@ -218,8 +252,30 @@ def _again(
         yield ev.UnleasedChanged(at, gpu, Bytes(rest))
     yield ev.LeaseGranted(at, name, who, parts, Activity.BUSY, None if is_parked else parked)
     yield ev.HeartbeatSeen(at, name)
+    yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
         yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
         # What it said to have given back, and still has, is no stranger's.
         if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, explain.STILL_THERE)
+
+
+def _turns_again(
+    state: State, command: cmd.Present, config: PolicyConfig, parts: tuple[Allocation, ...]
+) -> Iterator[ev.Event]:
+    """What the voucher says of its memory counts as known, with what is measured now."""
+    at, name = command.at, command.voucher.lease
+    here = {part.gpu for part in parts if memory.in_time(state, config, part.gpu)}
+    told = [
+        Figures(gpu, kept, needed, Bytes(0))
+        for gpu, kept, needed in command.voucher.turns
+        if gpu in here
+    ]
+    if not told:
+        return
+    if name not in state.takers:
+        yield ev.TurnsJoined(at, name)
+    yield ev.MemoryReported(at, name, tuple(told), memory.KNOWN_AFTER)
+    used = {part.gpu: part.memory for part in command.measured}
+    for one in told:
+        yield ev.ClaimMeasured(at, name, one.gpu, used.get(one.gpu))

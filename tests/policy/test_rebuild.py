@@ -28,6 +28,7 @@ from jupyter_gpushare.policy.model import (
     Voucher,
 )
 from jupyter_gpushare.policy.rebuild import voucher_of
+from jupyter_gpushare.policy.sharing import Figures, ShareMode
 from jupyter_gpushare.policy.state import State
 
 CONFIG = PolicyConfig(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
@@ -333,3 +334,63 @@ def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
     after.observe()
     after.observe()
     assert not after.state.reservations
+
+
+def by_turns(config: PolicyConfig) -> World:
+    """Two tasks of 16 GiB on a GPU of 24 GiB, each of which needs them only in its turn."""
+    world = World(config).start((gpu(0),), Quota(1, Bytes(16 * GIB)))
+    for pid, who in ((1, "alice"), (2, "bob")):
+        world.request(who, pid)
+        figures = (Figures(gpu(0).uuid, Bytes(2 * GIB), Bytes(4 * GIB), Bytes(0)),)
+        told = cmd.ReportMemory(
+            world.at, LeaseId(f"L{pid}"), EnvironmentName(who), process(pid), figures, 3, True
+        )
+        world.run(told)
+        world.memory[(pid, gpu(0).uuid)] = 2 * GIB
+        world.at += 1.0
+        world.observe()
+        world.observe()
+        world.run(told)
+    assert len(world.state.leases) == 2
+    assert all(one.phase is LeasePhase.HELD for one in world.state.leases.values())
+    return world
+
+
+@pytest.mark.parametrize("computes", [1, 2])
+@pytest.mark.parametrize("first", [0, 1])
+def test_those_who_take_turns_have_their_leases_back(first: int, computes: int) -> None:
+    config = replace(CONFIG, share_mode=ShareMode.TIME)
+    old = by_turns(config)
+    shown = vouchers(old)
+    old.memory[(computes, gpu(0).uuid)] = 14 * GIB
+    world = World(config, at=old.at, memory=old.memory, serial=100)
+    world.run(cmd.Start(world.at, BOOT, (gpu(0),), True))
+    world.observe()
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(16 * GIB))))
+    for voucher in (shown[first], shown[1 - first]):
+        assert isinstance(present(world, voucher), core.Grant)
+    world.observe()
+    assert not world.state.flags
+    assert set(world.state.takers) == {"L1", "L2"}
+    assert world.state.gpus[gpu(0).uuid].shared
+
+
+def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back() -> None:
+    old = World(CONFIG).start((gpu(0),), Quota(1))
+    old.request("alice", 1)
+    world = forgot(old)
+    world.memory = {(n, gpu(0).uuid): GIB for n in (1, 2)}
+    (voucher,) = vouchers(old)
+    world.run(cmd.Start(world.at, BOOT, (gpu(0, 8),), True))  # it is smaller now
+    answer = present(world, voucher)
+    assert isinstance(answer, core.Refuse)
+    assert answer.message == explain.PRESENTED_TAKEN
+    for _ in range(60):
+        world.tick(1.0)
+        world.observe()
+    acted = {e.process for e in world.history if isinstance(e, ev.FlagActed)}
+    assert acted == {process(2)}, "only who presented nothing"
+    again = State()
+    for event in core.summarise(world.state):
+        again = core.evolve(again, event)
+    assert again.spared == world.state.spared
