@@ -105,6 +105,7 @@ WORDS: Final = {
     "MemberLeft": "process ended",
     "RebuildBegun": "ledger lost",
     "LeaseRebuilt": "lease presented again",
+    "RebuildRefused": "lease presented in vain",
     "RebuildEnded": "leases were presented again",
     "ActivityChanged": "computes or is idle",
     "LeasePinned": "kept a GPU while idle",
@@ -152,6 +153,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
     "RebuildBegun": lambda d: "the ledger is new, or was restored: leases may be presented again",
     "LeaseRebuilt": lambda d: "presented a lease of before, and has it again",
+    "RebuildRefused": lambda d: d["why"],
     "RebuildEnded": lambda d: f"leases presented again: {d['leases']}",
     "ActivityChanged": lambda d: f"is {d['activity']}",
     "LimitTold": lambda d: (

@@ -214,6 +214,7 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ev.MemberLeft: (_DEBUG, "lease.left", lambda e: {"lease": e.lease, "pid": e.process.pid}),
     ev.RebuildBegun: (_ERROR, "ledger.lost_leases", lambda e: {}),
     ev.LeaseRebuilt: (_INFO, "lease.presented", _who),
+    ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),
     ev.RebuildEnded: (_WARNING, "ledger.leases_presented", lambda e: {"leases": str(e.leases)}),
     ev.HeartbeatLost: (_WARNING, "lease.stalled", lambda e: {"lease": e.lease}),
     ev.ActivityChanged: (

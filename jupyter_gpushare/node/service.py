@@ -86,6 +86,9 @@ from .statusboard import Slices, Wanted, hand_out
 from .translate import Caller
 from .waits import Waits
 
+#: What changes what the voucher of a lease says; a grant brings one anyway.
+_CHANGES_VOUCHER = (Method.PARKED, Method.RESTORED, Method.MEMORY)
+
 #: What changes where requests stand, or why, though nobody is told of an effect.
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
@@ -375,16 +378,16 @@ class Service:
     def _attach(self, guest: _Guest, call: Call) -> None:
         if not translate.knows_secret(self._key, call.params.lease, call.params.secret):
             self._fail_unknown(guest, call)
-        elif call.params.voucher is None or call.params.lease in self._manager.state.leases:
+        elif call.params.voucher is None:
             self._command(guest, call)
         else:
             self._present(guest, call)
 
     def _present(self, guest: _Guest, call: Call) -> None:
-        """A lease that the ledger does not know, and perhaps forgot."""
-        voucher = vouchers.read(self._key, call.params.voucher)
-        if voucher is None or voucher.lease != call.params.lease:
-            self._fail_unknown(guest, call)
+        """A lease that the ledger perhaps forgot, or knows as it was before."""
+        state, voucher = self._manager.state, vouchers.read(self._key, call.params.voucher)
+        if voucher is None or voucher.lease != call.params.lease or state.rebuild is None:
+            self._command(guest, call)  # nobody but the ledger says what it is
             return
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
@@ -648,7 +651,7 @@ class Service:
             else:
                 result = translate.done_result(decision, call.method, state)
                 lease = state.leases.get(decision.lease) if decision.lease else None
-                if call.method is Method.PARKED and lease is not None:
+                if call.method in _CHANGES_VOUCHER and lease is not None:
                     result |= translate.voucher(state, lease, self._key)
                 if call.method is Method.PIN and lease is not None:
                     result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
@@ -802,6 +805,9 @@ class Service:
             for (name, gpu), lift in state.lifts.items()
             if name == lease.id
         )
+        again = state.rebuild is not None and lease.id in state.rebuild.done
+        if again and lease.id not in state.takers and lease.phase is LeasePhase.HELD:
+            lifted = lifted or lease.allocations  # it may have been lifted before
         if lifted and guest.who.process == lease.task.process:
             notice = translate.limit_notice(TellLimit(lease.id, lifted))
             guest.conn.notify(Notice.LIMIT.value, notice)

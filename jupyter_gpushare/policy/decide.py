@@ -359,10 +359,11 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
 
 
 def _present(draft: Draft, command: cmd.Present) -> Decision:
+    decision = rebuild.present(draft, command)
+    if decision is not None:
+        return decision
     name = command.voucher.lease
-    if name in draft.state.leases:  # another process of the task was first
-        return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
-    return rebuild.present(draft, command)
+    return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
 
 
 def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:

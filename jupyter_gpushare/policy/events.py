@@ -233,6 +233,20 @@ class LeaseRebuilt(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildRefused(Event):
+    """A lease that was really its presenter's cannot be had back; it is told ``why``.
+
+    The audit never acts against these processes.
+    """
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+    processes: tuple[ProcessId, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildEnded(Event):
     """Whoever holds a lease has had time to present it; so many did."""
 
@@ -669,6 +683,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
         MemberLeft,
         RebuildBegun,
         LeaseRebuilt,
+        RebuildRefused,
         RebuildEnded,
         HeartbeatSeen,
         HeartbeatLost,

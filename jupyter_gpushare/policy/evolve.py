@@ -638,6 +638,13 @@ def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
     return replace(state, rebuild=replace(state.rebuild, done=state.rebuild.done | {event.lease}))
 
 
+def _rebuild_refused(state: State, event: ev.RebuildRefused) -> State:
+    spared = state.spared.mutate()
+    for process in event.processes:
+        spared[process] = event.lease
+    return replace(state, spared=spared.finish())
+
+
 def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
     return replace(state, rebuild=None)
 
@@ -712,6 +719,7 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.MemberLeft: _member_left,
     ev.RebuildBegun: _rebuild_begun,
     ev.LeaseRebuilt: _lease_rebuilt,
+    ev.RebuildRefused: _rebuild_refused,
     ev.RebuildEnded: _rebuild_ended,
     ev.HeartbeatSeen: _heartbeat_seen,
     ev.HeartbeatLost: _heartbeat_lost,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType
 
+from .versions import since
+
 GpuUuid = NewType("GpuUuid", str)
 LeaseId = NewType("LeaseId", str)
 EnvironmentName = NewType("EnvironmentName", str)
@@ -301,8 +303,9 @@ class Voucher:
     """A lease as the node manager signs it for whoever holds it, should the ledger be lost.
 
     It says all that a forger would want to change: whose, of which task (its process with boot and
-    start time) and its ``members``, which GPUs with how much, and how many GPUs the environment's
-    ``quota`` was. It cannot say that the lease has not ended since.
+    start time) and its ``members``, which GPUs with how much, how many GPUs the environment's
+    ``quota`` was, and for a task that takes ``turns`` what it keeps across
+    them on a GPU and what it needs in one. It cannot say that the lease has not ended since.
     """
 
     lease: LeaseId
@@ -314,3 +317,4 @@ class Voucher:
     allocations: tuple[Allocation, ...]
     parked: Parked | None
     quota: int
+    turns: tuple[tuple[GpuUuid, Bytes, Bytes], ...] = since(2, ())

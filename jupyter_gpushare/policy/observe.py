@@ -330,6 +330,16 @@ def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
 
 
+def _is_spared(state: State, parts: _Sorted, process: ProcessId) -> bool:
+    """Whether it, or a parent of it, held a lease that could not be given back."""
+    return bool(state.spared) and any(
+        ancestor in state.spared
+        for stranger in parts.strangers
+        if stranger.lineage[:1] == (process,)
+        for ancestor in stranger.lineage
+    )
+
+
 def _flags(
     state: State,
     seen: dict[GpuUuid, _Sorted],
@@ -347,6 +357,7 @@ def _flags(
             and state.rebuild is None  # it may hold a lease that is not known yet
             and config.audit_action is not HolderAction.WAIT
             and watchdog.may_act(flag, key, at, config)
+            and not _is_spared(state, seen[gpu], process)
         ):
             yield ev.FlagActed(at, gpu, process, kind)
     for key in sorted(state.flags, key=repr):

@@ -8,10 +8,10 @@ What ended before the ledger was lost cannot be known: see :class:`~.model.Vouch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from . import bounds, explain
+from . import bounds, explain, memory
 from . import commands as cmd
 from . import events as ev
 from .config import PolicyConfig
@@ -20,6 +20,7 @@ from .model import (
     Activity,
     Allocation,
     Bytes,
+    ClaimPhase,
     GpuUuid,
     LeasePhase,
     Parked,
@@ -27,7 +28,10 @@ from .model import (
     Rung,
     Voucher,
 )
+from .sharing import Figures
 from .state import Lease, State
+
+Beyond = Mapping[GpuUuid, int]
 
 #: So many processes of a lease may present it, and its task itself; others join it then.
 MOST_MEMBERS: Final = 64
@@ -40,7 +44,6 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
     parked = lease.parked
     if lease.phase is LeasePhase.PARKED:
         parked = parked or Parked(Rung.RELEASE)
-    keeps = lease.phase is LeasePhase.HELD or lease.has_residue
     return Voucher(
         lease=lease.id,
         environment=lease.environment,
@@ -48,10 +51,19 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
         request=lease.request,
         members=tuple(sorted(lease.members))[:MOST_MEMBERS],
         phase=lease.phase,
-        allocations=lease.allocations if keeps else (),
+        allocations=lease.allocations,
         parked=parked,
         quota=state.quotas.resolve(lease.environment)[0].gpus,
+        turns=tuple(_figures(state, lease)),
     )
+
+
+def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
+    gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
+    for part in lease.allocations if gated else ():
+        told = state.figures.get((lease.id, part.gpu))
+        if told is not None and state.steps.get(lease.id, 0) >= memory.KNOWN_AFTER:
+            yield part.gpu, told.persistent, told.temporary
 
 
 def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
@@ -72,46 +84,123 @@ def end_when_due(draft: Draft) -> bool:
     return True
 
 
-def present(draft: Draft, command: cmd.Present) -> Decision:
-    """Give a presented lease back, or say why not."""
-    why = _why_not(draft.state, command, draft.config)
+def present(draft: Draft, command: cmd.Present) -> Decision | None:
+    """Give a presented lease back, or say why not; ``None``: it is known as it is.
+
+    A ledger that was restored may know it as it was before; then the voucher says what is so.
+    """
+    state, name, at = draft.state, command.voucher.lease, draft.at
+    known = state.leases.get(name)
+    if known is not None and (known.phase is LeasePhase.ENDED or not _counts(state, command)):
+        return None
+    if known is not None and _shape(voucher_of(state, known)) == _shape(command.voucher):
+        # What it becomes from now on is known, too.
+        draft.emit(ev.LeaseRebuilt(at, name, known.environment))
+        return None
+    trial = Draft(state, draft.config, at)
+    if known is not None:
+        _take_back(trial, known)
+    why = _why_not(trial.state, command, draft.config) or _has_again(trial, command, state)
     if why is not None:
+        if why != explain.UNKNOWN_LEASE:  # it did nothing wrong
+            voucher = command.voucher
+            whose = tuple(sorted({voucher.task.process, *voucher.members}))
+            draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)
-    for event in tuple(_again(draft, command)):
+    for event in trial.events:
         draft.emit(event)
-    return Grant(command.voucher.lease)
+    return Grant(name)
+
+
+def _shape(voucher: Voucher | None) -> object:
+    """What must be the same in a voucher and in the ledger."""
+    if voucher is None:
+        return None
+    parked = voucher.parked
+    if voucher.phase is LeasePhase.HELD or parked is None:
+        return voucher.phase, voucher.allocations, parked is None
+    return voucher.phase, parked.rung, parked.memory, parked.gpus
+
+
+def _take_back(draft: Draft, lease: Lease) -> None:
+    """Free what the ledger says that a lease has; it has it no more, or is given it again."""
+    at, name, who = draft.at, lease.id, lease.environment
+    gpus = tuple(part.gpu for part in lease.allocations)
+    if lease.phase is LeasePhase.HELD or lease.has_residue:
+        draft.emit(ev.LeaseParked(at, name, who, gpus=gpus))
+    for gpu in gpus:
+        draft.emit(ev.ClaimMoved(at, name, gpu, ClaimPhase.GONE))
+
+
+def _counts(state: State, command: cmd.Present) -> bool:
+    """Whether vouchers are taken, and this one from who presents it, for the first time."""
+    voucher, task = command.voucher, command.voucher.task
+    return (
+        state.rebuild is not None
+        and voucher.lease not in state.rebuild.done
+        and voucher.environment == command.environment
+        and command.process in (task.process, *voucher.members)
+        and task.process.boot_id == state.boot_id
+    )
+
+
+def _beyond(state: State, command: cmd.Present) -> Iterator[tuple[GpuUuid, int]]:
+    """What it was measured with, as far as that counts as unleased until now."""
+    for part in command.measured:
+        claim = (command.voucher.lease, part.gpu) in state.claims
+        own = state.reservations[(command.environment, part.gpu)].memory if claim else 0
+        if part.gpu in state.gpus and part.memory > own:
+            yield part.gpu, part.memory - own
 
 
 def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | None:
     voucher, task = command.voucher, command.voucher.task
-    theirs = (
-        voucher.environment == command.environment
-        and command.process in (task.process, *voucher.members)
-        and task.process.boot_id == state.boot_id
-    )
-    if state.rebuild is None or not theirs or voucher.lease in state.rebuild.done:
+    if not _counts(state, command):
         return explain.UNKNOWN_LEASE
-    if (task.process, voucher.request.request_id or "") in state.by_request:
+    asked = state.by_request.get((task.process, voucher.request.request_id or ""))
+    if asked not in (None, voucher.lease):
         return explain.UNKNOWN_LEASE  # it has asked anew meanwhile
-    why = bounds.too_many_leases(state, config, task.process, voucher.environment)
-    if why is not None:
-        return why
+    if voucher.lease not in state.leases:
+        why = bounds.too_many_leases(state, config, task.process, voucher.environment)
+        if why is not None:
+            return why
     parts = _needed(command, config)
     if any(part.gpu not in state.gpus for part in parts):
         return explain.PRESENTED_GPU_GONE
-    measured = {part.gpu: part.memory for part in command.measured}
     held = {gpu for environment, gpu in state.reservations if environment == voucher.environment}
     most = max(voucher.quota, state.quotas.resolve(voucher.environment)[0].gpus)
     if len(held.union(part.gpu for part in parts)) > max(most, len(held)):
         return explain.PRESENTED_TOO_MANY
+    return None
+
+
+def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
+    """Give the lease back in a ``trial``; why that cannot be, if the memory is another's."""
+    parts, config = _needed(command, trial.config), trial.config
     for part in parts:
-        books = state.gpus[part.gpu]
-        own = state.reservations.get((voucher.environment, part.gpu))
-        grows = max(0, part.memory - (own.memory if own else 0))
-        # What it was measured with counts as unleased until now.
-        if grows > books.free + min(books.unleased, measured.get(part.gpu, 0)):
+        held = trial.state.reservations.get((command.environment, part.gpu))
+        if held is not None and held.full is not None:  # as for any newcomer
+            trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, ()))
+    ledger = trial.state
+    for event in _again(ledger, command, config, dict(_beyond(before, command))):
+        trial.emit(event)
+    for part in parts:
+        if _fits(trial.state, ledger, command.voucher, part.gpu):
+            continue
+        shares = memory.squeezed(trial.state, config, part.gpu)
+        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, shares))
+        if not _fits(trial.state, ledger, command.voucher, part.gpu):
             return explain.PRESENTED_TAKEN
     return None
+
+
+def _fits(state: State, before: State, voucher: Voucher, gpu: GpuUuid) -> bool:
+    """Whether nothing on a GPU is promised twice; what others use in their turns may be there."""
+    books = state.gpus[gpu]
+    if books.reserved + books.shared > books.gpu.memory:
+        return False
+    others = max((part[2] for part in voucher.turns if part[0] == gpu), default=0)
+    return books.reserved <= before.gpus[gpu].reserved or books.free + others >= 0
 
 
 def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...]:
@@ -121,32 +210,72 @@ def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...
         return voucher.allocations
     measured = {part.gpu: part.memory for part in command.measured}
     grain = config.measure_granularity
+    stays = _stays(voucher)
 
     def left(gpu: GpuUuid, most: int) -> Bytes:
         used = measured.get(gpu, 0) + config.residue_margin
         return Bytes(min(most, -(-used // grain) * grain))
 
-    return tuple(Allocation(part.gpu, left(part.gpu, part.memory)) for part in voucher.allocations)
+    return tuple(
+        Allocation(part.gpu, left(part.gpu, part.memory))
+        for part in voucher.allocations
+        if stays or measured.get(part.gpu)
+    )
 
 
-def _again(draft: Draft, command: cmd.Present) -> Iterator[ev.Event]:
+def _stays(voucher: Voucher) -> bool:
+    """Whether a parked task said that it leaves something on its GPUs, or was seen to."""
+    parked = voucher.parked
+    return parked is not None and (parked.rung.stays or parked.stayed)
+
+
+def _again(
+    state: State, command: cmd.Present, config: PolicyConfig, beyond: Beyond
+) -> Iterator[ev.Event]:
     """The shortest history that leads to the lease as it was, from now on."""
-    at, state, voucher = draft.at, draft.state, command.voucher
+    at, voucher = command.at, command.voucher
     name, who, parked = voucher.lease, voucher.environment, voucher.parked
-    is_parked = voucher.phase is LeasePhase.PARKED
+    is_parked, task = voucher.phase is LeasePhase.PARKED, voucher.task
+    known = state.leases.get(name)
     yield ev.LeaseRebuilt(at, name, who)
-    yield ev.LeaseQueued(at, name, who, voucher.task, voucher.request, state.arrivals, state.grants)
+    if known is None:
+        yield ev.LeaseQueued(at, name, who, task, voucher.request, state.arrivals, state.grants)
+    elif name not in state.queue.waiting:
+        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants)
+    members = {task.process} if known is None else known.members
     for process in voucher.members:
-        if process != voucher.task.process:
+        if process not in members:
             yield ev.MemberJoined(at, name, process)
-    parts = _needed(command, draft.config)
+    parts = _needed(command, config)
+    for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
+        rest = max(0, state.gpus[gpu].unleased - beyond[gpu])
+        yield ev.UnleasedChanged(at, gpu, Bytes(rest))
     yield ev.LeaseGranted(at, name, who, parts, Activity.BUSY, None if is_parked else parked)
+    yield ev.HeartbeatSeen(at, name)
+    yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
         yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
-        if parked.stayed:
+        # What it said to have given back, and still has, is no stranger's.
+        if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, explain.STILL_THERE)
-    for measured in command.measured:
-        books = state.gpus.get(measured.gpu)
-        if books is not None and any(part.gpu == measured.gpu for part in parts):
-            rest = max(0, books.unleased - measured.memory)
-            yield ev.UnleasedChanged(at, measured.gpu, Bytes(rest))
+
+
+def _turns_again(
+    state: State, command: cmd.Present, config: PolicyConfig, parts: tuple[Allocation, ...]
+) -> Iterator[ev.Event]:
+    """What the voucher says of its memory counts as known, with what is measured now."""
+    at, name = command.at, command.voucher.lease
+    here = {part.gpu for part in parts if memory.in_time(state, config, part.gpu)}
+    told = [
+        Figures(gpu, kept, needed, Bytes(0))
+        for gpu, kept, needed in command.voucher.turns
+        if gpu in here
+    ]
+    if not told:
+        return
+    if name not in state.takers:
+        yield ev.TurnsJoined(at, name)
+    yield ev.MemoryReported(at, name, tuple(told), memory.KNOWN_AFTER)
+    used = {part.gpu: part.memory for part in command.measured}
+    for one in told:
+        yield ev.ClaimMeasured(at, name, one.gpu, used.get(one.gpu))

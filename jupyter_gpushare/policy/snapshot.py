@@ -73,6 +73,9 @@ def _summary(state: State) -> Iterator[ev.Event]:
             known = state.leases.get(name)
             whose = EnvironmentName("") if known is None else known.environment
             yield ev.LeaseRebuilt(at, name, whose)
+    for process, name in sorted(state.spared.items()):
+        if process.boot_id == state.boot_id:
+            yield ev.RebuildRefused(at, name, EnvironmentName(""), (process,), "")
     for environment, budget in sorted(state.budgets.items()):
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours

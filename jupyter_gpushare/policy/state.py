@@ -239,6 +239,8 @@ class State:
     problem: str | None = None
     #: Not ``None`` while leases are presented again (:mod:`.rebuild`): then nothing is granted.
     rebuild: Rebuild | None = None
+    #: Processes that held these leases, which could not be given back: they did nothing wrong.
+    spared: Map[ProcessId, LeaseId] = Map()
     settled_at: float = 0.0
     looked_at: float = 0.0
     #: When the node manager started: what the GPUs did before it did not see.

@@ -142,19 +142,39 @@ def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
     named = f"--ledger={directory / 'ledger.sqlite'}"
     presenting = "c.Policy.restart_grace = {0}\nc.Policy.heartbeat_timeout = {0}\n"
     config = presenting.format(60.0)
-    with RunningNode(directory, simulate="1x24GiB", config=config) as node, Puppet() as puppet:
+    with (
+        RunningNode(directory, simulate="1x24GiB", config=config) as node,
+        Puppet() as puppet,
+        Puppet() as parked,
+    ):
+        client = parked.client(node.socket)
+        resumed = client.request(memory=16 * GIB)
+        name = resumed["lease"]
+        client.call(Method.ACTIVITY, lease=name, state="idle")
+        client.call(Method.PARKED, lease=name, rung="storage", memory=GIB, movable="same")
         told(node, "backup", str(backup))
+        resumed |= client.wait(client.send(Method.RESUME, lease=name))
+        resumed |= client.call(Method.RESTORED, lease=name)
         granted = puppet.client(node.socket).request(memory=16 * GIB)
         node.terminate()
         told(node, "restore", named, str(backup))
         node.start()
         with node.client() as another:
-            assert another.call(Method.STATUS)["leases"] == []
+            (old,) = another.call(Method.STATUS)["leases"]
+            assert (old["id"], old["phase"]) == (name, "parked")
             another.ask(memory=16 * GIB)
             assert "presents it" in another.wait_notice(Notice.QUEUED)["message"]
         shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
         again = puppet.client(node.socket).call(Method.ATTACH, **shown)
-        assert again["gpus"] == granted["gpus"]
+        assert again["gpus"][0]["uuid"] == granted["gpus"][0]["uuid"]
+        # So is what became of a lease after the backup; its limit is what it was granted.
+        shown = {part: resumed[part] for part in ("lease", "secret", "voucher")}
+        client = parked.client(node.socket)
+        assert client.call(Method.ATTACH, **shown)["state"] == "held"
+        (limit,) = client.wait_notice(Notice.LIMIT)["gpus"]
+        assert limit["memory"] == 16 * GIB
+        (now,) = [one for one in node.status()["leases"] if one["id"] == name]
+        assert (now["phase"], now["state"]) == ("held", "active")
         # The time begins anew with each start until it has passed; then it is over for good.
         node.terminate()
         node.config.write_text(presenting.format(3.0) + "c.Policy.heartbeat_interval = 0.2\n")

@@ -28,6 +28,7 @@ from jupyter_gpushare.policy.model import (
     Voucher,
 )
 from jupyter_gpushare.policy.rebuild import voucher_of
+from jupyter_gpushare.policy.sharing import Figures, ShareMode
 from jupyter_gpushare.policy.state import State
 
 CONFIG = PolicyConfig(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
@@ -206,3 +207,190 @@ def test_a_snapshot_taken_meanwhile_says_all(ended: bool) -> None:
         state = core.evolve(state, event)
     assert state.rebuild == world.state.rebuild
     assert books(state) == books(world.state)
+
+
+ALICE = EnvironmentName("alice")
+L1 = LeaseId("L1")
+
+
+def park(world: World, rung: Rung = Rung.RELEASE, memory: int = 0) -> None:
+    world.run(cmd.SetActivity(world.at, L1, ALICE, process(1), Activity.IDLE))
+    world.run(cmd.Park(world.at, L1, ALICE, process(1), rung, memory, Movable.ANY))
+    if rung is Rung.RELEASE:
+        world.memory.pop((1, gpu(0).uuid), None)
+        world.memory.pop((1, gpu(1).uuid), None)
+    world.at += 1.0
+    world.observe()
+
+
+def resume(world: World) -> None:
+    world.run(cmd.Resume(world.at, L1, ALICE, process(1), True))
+    world.run(cmd.Restored(world.at, L1, ALICE, process(1), 0.0))
+
+
+def restored(backup: World, now: World) -> World:
+    """A node manager that knows what was so at the time of the backup."""
+    after = replace(copy(backup), at=now.at, memory=dict(now.memory))
+    after.run(cmd.Start(after.at, BOOT, GPUS, True))
+    if process(2) not in now.state.by_process:
+        after.die(2)
+    after.observe()
+    return after
+
+
+def copy(world: World) -> World:
+    return replace(
+        world,
+        memory=dict(world.memory),
+        history=list(world.history),
+        commands=list(world.commands),
+        may_pass=dict(world.may_pass),
+        idle_since=dict(world.idle_since),
+    )
+
+
+MOVES = ("queued", "held", "elsewhere", "resuming", "released", "stored")
+
+
+def moved(world: World, to: str) -> None:
+    """Alice's lease, on from where it is."""
+    lease = world.state.leases[L1]
+    if lease.phase is LeasePhase.HELD and lease.is_resuming:
+        world.run(cmd.Restored(world.at, L1, ALICE, process(1), 0.0))
+    if lease.phase is LeasePhase.QUEUED:
+        world.die(2)
+        world.observe()
+    if to in ("elsewhere", "resuming", "released", "stored"):
+        if world.state.leases[L1].phase is LeasePhase.HELD:
+            park(world, Rung.STORAGE if to in ("stored", "resuming") else Rung.RELEASE, GIB)
+        if to == "elsewhere":
+            world.request("carol", 9, Request(memory=Bytes(20 * GIB)))
+    if to in ("held", "elsewhere") and world.state.leases[L1].phase is LeasePhase.PARKED:
+        resume(world)
+    if to == "resuming":
+        world.run(cmd.Resume(world.at, L1, ALICE, process(1), True))
+
+
+@pytest.mark.parametrize("backup_at", MOVES)
+@pytest.mark.parametrize("now_at", MOVES[1:])
+def test_a_restored_ledger_learns_what_became_of_a_lease_since(backup_at: str, now_at: str) -> None:
+    world = World(CONFIG, serial=-1).start(GPUS, Quota(1, Bytes(20 * GIB)))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(2, Bytes(20 * GIB))))
+    world.request("bob", 2, Request(gpus=2))
+    world.request("alice", 1)
+    assert world.state.leases[L1].phase is LeasePhase.QUEUED
+    if backup_at != "queued":
+        moved(world, backup_at)
+    backup = copy(world)
+    moved(world, now_at)
+    now = world.state.leases[L1]
+    if now.phase is LeasePhase.HELD:
+        world.memory[(1, now.allocations[0].gpu)] = 6 * GIB
+    world.observe()
+    voucher = voucher_of(world.state, now)
+    assert voucher is not None
+    after = restored(backup, world)
+    assert isinstance(present(after, voucher), core.Grant)
+    after.observe()
+    lease = after.state.leases[L1]
+    assert (lease.phase, lease.is_resuming) == (now.phase, now.is_resuming)
+    if now.phase is LeasePhase.HELD:
+        assert lease.allocations == now.allocations
+    else:
+        assert lease.parked == now.parked
+    assert not [key for key in after.state.flags if key[1] == process(1)]
+    # It counts once: what happens to it from now on is known.
+    after.release("L1", "alice")
+    after.memory.clear()
+    after.observe()
+    assert isinstance(present(after, voucher), core.Refuse)
+
+
+def test_a_restored_ledger_keeps_what_it_knows_of_who_has_no_voucher() -> None:
+    world = World(CONFIG).start(GPUS, QUOTA)
+    world.request("alice", 1)
+    after = restored(world, world)
+    attached = after.run(cmd.Attach(after.at, L1, ALICE, process(1)))
+    assert isinstance(attached, core.Grant)
+    assert after.state.leases[L1].phase is LeasePhase.HELD
+
+
+def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
+    """It said that all is given back, and nothing was measured before the ledger was lost."""
+    world = World(CONFIG).start((gpu(0),), QUOTA)
+    world.request("alice", 1)
+    world.memory = {(1, gpu(0).uuid): GIB}
+    world.run(cmd.SetActivity(world.at, L1, ALICE, process(1), Activity.IDLE))
+    world.run(cmd.Park(world.at, L1, ALICE, process(1), Rung.DRIVER, GIB, Movable.SAME))
+    (voucher,) = vouchers(world)
+    after = forgot(world)
+    assert isinstance(present(after, voucher), core.Grant)
+    after.observe()
+    assert not after.state.flags
+    assert after.state.leases[L1].has_residue
+    # It goes away after all.
+    after.memory.clear()
+    after.at += 1.0
+    after.observe()
+    after.observe()
+    assert not after.state.reservations
+
+
+def by_turns(config: PolicyConfig) -> World:
+    """Two tasks of 16 GiB on a GPU of 24 GiB, each of which needs them only in its turn."""
+    world = World(config).start((gpu(0),), Quota(1, Bytes(16 * GIB)))
+    for pid, who in ((1, "alice"), (2, "bob")):
+        world.request(who, pid)
+        figures = (Figures(gpu(0).uuid, Bytes(2 * GIB), Bytes(4 * GIB), Bytes(0)),)
+        told = cmd.ReportMemory(
+            world.at, LeaseId(f"L{pid}"), EnvironmentName(who), process(pid), figures, 3, True
+        )
+        world.run(told)
+        world.memory[(pid, gpu(0).uuid)] = 2 * GIB
+        world.at += 1.0
+        world.observe()
+        world.observe()
+        world.run(told)
+    assert len(world.state.leases) == 2
+    assert all(one.phase is LeasePhase.HELD for one in world.state.leases.values())
+    return world
+
+
+@pytest.mark.parametrize("computes", [1, 2])
+@pytest.mark.parametrize("first", [0, 1])
+def test_those_who_take_turns_have_their_leases_back(first: int, computes: int) -> None:
+    config = replace(CONFIG, share_mode=ShareMode.TIME)
+    old = by_turns(config)
+    shown = vouchers(old)
+    old.memory[(computes, gpu(0).uuid)] = 14 * GIB
+    world = World(config, at=old.at, memory=old.memory, serial=100)
+    world.run(cmd.Start(world.at, BOOT, (gpu(0),), True))
+    world.observe()
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(16 * GIB))))
+    for voucher in (shown[first], shown[1 - first]):
+        assert isinstance(present(world, voucher), core.Grant)
+    world.observe()
+    assert not world.state.flags
+    assert set(world.state.takers) == {"L1", "L2"}
+    assert world.state.gpus[gpu(0).uuid].shared
+
+
+def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back() -> None:
+    old = World(CONFIG).start((gpu(0),), Quota(1))
+    old.request("alice", 1)
+    world = forgot(old)
+    world.memory = {(n, gpu(0).uuid): GIB for n in (1, 2)}
+    (voucher,) = vouchers(old)
+    world.run(cmd.Start(world.at, BOOT, (gpu(0, 8),), True))  # it is smaller now
+    answer = present(world, voucher)
+    assert isinstance(answer, core.Refuse)
+    assert answer.message == explain.PRESENTED_TAKEN
+    for _ in range(60):
+        world.tick(1.0)
+        world.observe()
+    acted = {e.process for e in world.history if isinstance(e, ev.FlagActed)}
+    assert acted == {process(2)}, "only who presented nothing"
+    again = State()
+    for event in core.summarise(world.state):
+        again = core.evolve(again, event)
+    assert again.spared == world.state.spared

@@ -33,6 +33,7 @@ from jupyter_gpushare.policy.model import (
     TaskKind,
 )
 from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
+from jupyter_gpushare.policy.sharing import ShareMode
 from jupyter_gpushare.policy.state import Lease, State
 
 GIB = 1024**3
@@ -134,12 +135,16 @@ class World:
     def before_event(self, before: State, event: ev.Event) -> None:
         """For worlds that know more: what must hold when ``event`` happens."""
 
-    @staticmethod
-    def within_capacity(before: State, after: State, event: ev.LeaseGranted) -> None:
+    def had_back_by_turns(self, before: State) -> bool:
+        """Whether leases are presented on GPUs with turns: the arrangement follows the grant."""
+        return before.rebuild is not None and self.config.share_mode is ShareMode.TIME
+
+    def within_capacity(self, before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1: a grant that takes memory leaves reserved + unleased <= capacity."""
         for part in event.gpus:
             assert part.gpu not in before.out, "a GPU that is out of service was granted"
-            if after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved:
+            grew = after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved
+            if grew and not self.had_back_by_turns(before):
                 assert after.gpus[part.gpu].free >= 0, "memory was promised twice"
 
     def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
@@ -156,6 +161,7 @@ class World:
                     left += min(size, self.entitled.get((pid, gpu), 0))
             books = after.gpus[part.gpu]
             grew = books.reserved > before.gpus[part.gpu].reserved
+            grew &= not self.had_back_by_turns(before)
             taken = books.reserved + books.shared + left
             capacity = after.gpus[part.gpu].gpu.memory
             assert not grew or taken <= capacity, "memory that is still in use was given away"
