@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from math import inf
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Purse:
-    """What one owner may spend: ``rate`` a second, at most ``most`` at once (a token bucket)."""
+    """What one owner may spend: ``rate`` a second, at most ``most`` at once (a token bucket).
 
-    __slots__ = ("_at", "_left", "_most", "_rate")
+    What is owed beyond ``owes`` is let off: one dear thing holds nobody up for long.
+    """
 
-    def __init__(self, rate: float, most: float, now: float) -> None:
-        self._rate, self._most = rate, most
+    __slots__ = ("_at", "_left", "_most", "_owes", "_rate")
+
+    def __init__(self, rate: float, most: float, now: float, owes: float = inf) -> None:
+        self._rate, self._most, self._owes = rate, most, owes
         self._left, self._at = most, now
 
     def left(self, now: float) -> float:
@@ -30,7 +34,7 @@ class Purse:
 
     def spend(self, cost: float, now: float) -> None:
         """Take ``cost``; it may be more than is left, and is then owed."""
-        self._left = self.left(now) - cost
+        self._left = max(self.left(now) - cost, -self._owes)
 
     def pays(self, cost: float, now: float) -> bool:
         """Take ``cost`` if it is there. Whether it was."""
@@ -51,8 +55,8 @@ _MANY: Final = 1000
 class Purses:
     """A :class:`Purse` for each owner that has spent something."""
 
-    def __init__(self, rate: float, most: float) -> None:
-        self._rate, self._most = rate, most
+    def __init__(self, rate: float, most: float, owes: float = inf) -> None:
+        self._rate, self._most, self._owes = rate, most, owes
         self._purses: dict[Hashable, Purse] = {}
 
     def of(self, owner: Hashable, now: float) -> Purse:
@@ -63,8 +67,13 @@ class Purses:
                 # One that is not full is what its owner has spent: coming back must not fill it.
                 for name in [n for n, p in self._purses.items() if p.left(now) >= self._most]:
                     del self._purses[name]
-            purse = self._purses[owner] = Purse(self._rate, self._most, now)
+            purse = self._purses[owner] = Purse(self._rate, self._most, now, self._owes)
         return purse
+
+    def wait(self, owner: Hashable, cost: float, now: float) -> float:
+        """Seconds until ``owner`` has ``cost``."""
+        purse = self._purses.get(owner)
+        return 0.0 if purse is None else purse.wait(cost, now)
 
 
 class RoundRobin(Generic[T]):

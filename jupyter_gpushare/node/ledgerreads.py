@@ -7,18 +7,20 @@ The same question, asked meanwhile or a moment later, gets the same answer.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from ..protocol.framing import Encoded
 from .fairness import RoundRobin
 from .ledger import Ledger, LedgerReader, Reads
 
 #: Seconds for which an answer is as good as a new one.
 FRESH: Final = 1.0
-#: Answers that are remembered.
-_REMEMBERED: Final = 64
+#: Bytes of answers that are remembered at most.
+REMEMBERED: Final = 8 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -32,17 +34,27 @@ class _Asked:
 
 
 class LedgerReads:
-    """Reads ``ledger`` on a thread of its own. All methods belong to one event loop."""
+    """Reads ``ledger`` on a thread of its own. All methods belong to one event loop.
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    ``clock`` gives the seconds that the calling thread was busy: those that a slow disk takes are
+    nobody's fault.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.thread_time) -> None:
+        self._ledger, self._clock = ledger, clock
         self._reader = LedgerReader(ledger)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
-        self._known: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self._answers: dict[Hashable, asyncio.Future[Any]] = {}
+        self._sizes: dict[Hashable, int] = {}  # of those that are there, oldest first
         #: Is told for whom was read, and for how many seconds.
         self.took: Callable[[Hashable, float], None] = lambda owner, seconds: None
         self._is_reading = False
+
+    @property
+    def remembered(self) -> int:
+        """Bytes of the answers that are kept for who asks again."""
+        return sum(self._sizes.values())
 
     async def ask(
         self, owner: Hashable, work: Callable[[Reads], T], key: Hashable | None = None
@@ -53,15 +65,11 @@ class LedgerReads:
         """
         loop = asyncio.get_running_loop()
         named = None if key is None else (owner, key, self._ledger.appended)
-        if named is not None:
-            until, known = self._known.get(named, (0.0, None))
-            if known is not None and (not known.done() or loop.time() < until):
-                return cast(T, await asyncio.shield(known))
+        if named is not None and (known := self._answers.get(named)) is not None:
+            return cast(T, await asyncio.shield(known))
         asked = _Asked(owner, work, loop.create_future(), named)
         if named is not None:
-            if len(self._known) >= _REMEMBERED:
-                self._known = {k: v for k, v in self._known.items() if not v[1].done()}
-            self._known[named] = (0.0, asked.answer)
+            self._answers[named] = asked.answer
         self._waiting.put(owner, asked)
         self._next(loop)
         return cast(T, await asyncio.shield(asked.answer))
@@ -77,27 +85,46 @@ class LedgerReads:
         if self._is_reading or not self._waiting:
             return
         self._is_reading = True
-        asked, begun = self._waiting.pop(), loop.time()
-        reading = loop.run_in_executor(self._thread, asked.work, self._reader)
-        reading.add_done_callback(lambda done: self._read(loop, asked, begun, done))
+        asked = self._waiting.pop()
+        busy = 0.0
+
+        def read() -> Any:
+            nonlocal busy
+            begun = self._clock()
+            try:
+                return asked.work(self._reader)
+            finally:
+                busy = self._clock() - begun
+
+        reading = loop.run_in_executor(self._thread, read)
+        reading.add_done_callback(lambda done: self._read(loop, asked, busy, done))
 
     def _read(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        asked: _Asked,
-        begun: float,
-        done: asyncio.Future[Any],
+        self, loop: asyncio.AbstractEventLoop, asked: _Asked, busy: float, done: asyncio.Future[Any]
     ) -> None:
         self._is_reading = False
-        self.took(asked.owner, loop.time() - begun)
-        if asked.key is not None:
-            self._known[asked.key] = (loop.time() + FRESH, asked.answer)
+        self.took(asked.owner, busy)
         if done.cancelled():
+            self._answers.pop(asked.key, None)
             asked.answer.cancel()
         elif (error := done.exception()) is not None:
-            self._known.pop(asked.key, None)
+            self._answers.pop(asked.key, None)
             asked.answer.set_exception(error)
             asked.answer.exception()  # the caller may be gone
-        elif not asked.answer.cancelled():
-            asked.answer.set_result(done.result())
+        else:
+            if not asked.answer.cancelled():
+                asked.answer.set_result(done.result())
+            self._remember(loop, asked.key, done.result())
         self._next(loop)
+
+    def _remember(self, loop: asyncio.AbstractEventLoop, key: Hashable, answer: Any) -> None:
+        if key is None:
+            return
+        self._sizes[key] = len(answer.json) if isinstance(answer, Encoded) else 0
+        while self.remembered > REMEMBERED:
+            self._forget(next(iter(self._sizes)))
+        loop.call_later(FRESH, self._forget, key)
+
+    def _forget(self, key: Hashable) -> None:
+        if self._sizes.pop(key, None) is not None:
+            self._answers.pop(key, None)

@@ -80,7 +80,8 @@ def knows_secret(key: bytes, lease: str, secret: str) -> bool:
     return hmac.compare_digest(right.encode(), secret.encode("utf-8", "replace"))
 
 
-#: Bytes that a task's name and path may take as they are stored and sent, escapes included.
+#: Bytes that a task's name and path may take as they are stored and sent, escapes included; why
+#: its memory stays takes as much as a path.
 _LONGEST_NAME: Final = 512
 _LONGEST_PATH: Final = 2048
 
@@ -197,7 +198,12 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     ),
     msg.Method.PIN: lambda at, who, p, _: cmd.Pin(at, LeaseId(p.lease), who.environment, p.seconds),
     msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
-        at, LeaseId(p.lease), who.environment, who.process, Rung(p.rung), p.why
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        Rung(p.rung),
+        _within(p.why, _LONGEST_PATH),
     ),
     msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(
         at,
@@ -208,7 +214,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         p.live,
     ),
     msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
-        at, LeaseId(p.lease), who.environment, who.process, p.reason
+        at, LeaseId(p.lease), who.environment, who.process, _within(p.reason, _LONGEST_PATH)
     ),
     msg.Method.RESUME: lambda at, who, p, _: cmd.Resume(
         at, LeaseId(p.lease), who.environment, who.process, p.wait

@@ -42,12 +42,17 @@ from .logs import LogLines, RefusalLog, call_tag
 from .osusers import SubordinateIds
 from .processes import container_of
 from .troubles import Trouble
-from .turnstile import Turnstile
+from .turnstile import READ_COSTS, Newcomers, Turnstile
 from .unread import Unread
 
 #: Bytes that the kernel did not take at once; with more of them a client counts as one that does
 #: not read.
 SMALL_BUFFER: Final = 16 * 1024
+#: Bytes of what was sent that the kernel keeps of a connection, beside those that are counted; it
+#: takes twice as many. The usual ones (some 200 KiB) would come to more than what is counted.
+_KERNEL_BUFFER: Final = 32 * 1024
+#: Seconds from which on making an answer is charged.
+_DEAR: Final = 0.0001
 #: Bytes that are read of a connection at once.
 _READ: Final = 16 * 1024
 SO_PEERPIDFD: Final = 77
@@ -65,7 +70,8 @@ class Limits:
     Of what has not been read of all connections of one owner (an environment; before it is
     known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
     ``hard_buffer``, or its part of the ``total_buffer`` of all owners, those of its connections
-    that have most unread are closed. ``calls_per_second`` and ``burst``
+    that have most unread are closed. The kernel holds up to 64 KiB of each connection beside these.
+    ``calls_per_second`` and ``burst``
     bound calls of one owner, ``recorded_per_second`` and ``recorded_at_once`` the bytes that they
     leave in the ledger; more of them wait unread.
     ``connections`` and ``connections_per_user`` count those who said who they
@@ -96,6 +102,26 @@ class Handler(Protocol):
     def on_close(self, conn: Connection) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """A hello of a known person, as it waits for its turn: it costs as much as a call."""
+
+    conn: Connection
+    principal: Principal
+    call: Call
+
+    @property
+    def owner(self) -> Hashable:
+        return self.principal.environment
+
+    def serve(self) -> bool:
+        try:
+            self.conn.greet(self.principal, self.call)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self.conn.failed()
+        return False
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client. It is read a line at a time, when it is its owner's turn."""
 
@@ -103,7 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         self.id = number
         self.peer: Peer | None = None
         self.principal: Principal | None = None
-        #: Whose allowance it spends: an environment, or while that is not known an OS user.
+        #: Whose allowance it spends: an environment; while that is not known an OS user; before the
+        #: first line nobody's.
         self.owner: Hashable = None
         self.process: ProcessId | None = None
         self._home = transport
@@ -122,10 +149,11 @@ class Connection(asyncio.BufferedProtocol):
         self._wire = cast(asyncio.Transport, transport)
         # Above this, what is not read is counted against its owner.
         self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
-        peer = peer_of(self._wire.get_extra_info("socket"))
+        sock = self._wire.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
+        peer = peer_of(sock)
         self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
-        # Its first line is its own: where all are one OS user, no other's flood delays its hello.
-        self.owner = ("new", self.id)
+        self.owner = Newcomers(self._home.owner_of(self.peer))
         refusal = self._home.admit(self)
         if refusal is not None:
             self.turn_away(*refusal)
@@ -152,21 +180,32 @@ class Connection(asyncio.BufferedProtocol):
         return self._home.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        begun, turnstile = self._home.now(), self._home.turnstile
-        self._protocol.push(self._home.buffer[:nbytes])
-        has_line = self._has_line()
-        turnstile.came(self.owner, self._home.now() - begun)
-        if has_line:
-            if turnstile.enter(self) and self.serve():
-                turnstile.again(self)
-        elif self._wire is not None and self._protocol.phase is not Phase.CLOSED:
-            # A first line in many pieces is no hello of ours: its user pays for the next piece.
-            self._is_of_its_user()
-            if not turnstile.reads_on(self):
-                self._wire.pause_reading()
+        home = self._home
+        begun, turnstile = home.now(), home.turnstile
+        self._protocol.push(home.buffer[:nbytes])
+        waits = self._has_line()
+        if waits:
+            if turnstile.enter(self):
+                waits = self._serve(begun, 1 + READ_COSTS)
+                if waits:
+                    turnstile.again(self)
+            else:
+                turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+        else:
+            turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+            if self._protocol.phase is not Phase.CLOSED:
+                # A first line in many pieces is no hello of ours: its user pays for the next piece.
+                self._is_of_its_user()
+                waits = not turnstile.reads_on(self)
+        if waits and self._wire is not None:
+            # It is not read while it waits for its turn.
+            self._wire.pause_reading()
 
     def serve(self) -> bool:
         """Handle the line that waits. Whether there is another; if not, more is read."""
+        return self._serve(self._home.now(), 1)
+
+    def _serve(self, begun: float, calls: float) -> bool:
         line, self._waiting = self._waiting, None
         if line is None:
             # It waited to be read further. That costs as much as a line: not all read on at once.
@@ -174,21 +213,24 @@ class Connection(asyncio.BufferedProtocol):
             return self._has_line()
         if self._protocol.phase is Phase.CLOSED:
             return False
-        begun, owner = self._home.now(), self.owner
+        owner = self.owner
         try:
             self._line(line)
-        except Exception:
-            # A bug of ours costs this one client its connection; it comes back and asks again.
-            self._home.log.exception("Connection %d: a call could not be handled", self.id)
-            self.close()
-        self._home.turnstile.charge(owner, self._home.now() - begun)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self.failed()
+        self._home.turnstile.charge(owner, self._home.now() - begun, calls)
         self._is_of_its_user()
         return self._has_line()
 
+    def failed(self) -> None:
+        """A bug of ours costs this one client its connection; it comes back and asks again."""
+        self._home.log.exception("Connection %d: a call could not be handled", self.id)
+        self.close()
+
     def _is_of_its_user(self) -> None:
         """From its first line on it spends its OS user's allowance, if it has none of its own."""
-        if self.owner == ("new", self.id) and self.peer is not None:
-            self._belongs_to(self._home.owner_of(self.peer))
+        if isinstance(self.owner, Newcomers):
+            self._belongs_to(self.owner.of)
 
     def _belongs_to(self, owner: Hashable) -> None:
         """Spend another's allowance from now on."""
@@ -209,10 +251,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return False
         if self._waiting is not None:
-            self._wire.pause_reading()
-        else:
-            self._wire.resume_reading()
-        return self._waiting is not None
+            return True
+        self._wire.resume_reading()
+        return False
 
     def pause_writing(self) -> None:
         self._home.unread.stops(self)
@@ -243,7 +284,9 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight.discard(call_id)
         self._send(messages.answer(call_id, result))
         # A long answer takes long to encode: whoever asks for many pays for them.
-        self._home.turnstile.took(self.owner, self._home.now() - begun)
+        took = self._home.now() - begun
+        if took > _DEAR:
+            self._home.turnstile.took(self.owner, took)
 
     def error(
         self,
@@ -331,6 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         while (slow := self._home.unread.beyond(self.owner)) is not None:
             slow.give_up()
         if not self._wire.is_closing():
+            self._home.unread.adds(self, len(line))
             self._wire.write(line)
 
     def _line(self, line: bytes) -> None:
@@ -390,8 +434,15 @@ class Connection(asyncio.BufferedProtocol):
             self.error(call.id, INTERNAL_ERROR, Reason.UNAVAILABLE, why)
             self.close()
             return
+        greeting = _Greeting(self, principal, call)
+        if self._home.turnstile.enter(greeting):
+            greeting.serve()
+
+    def greet(self, principal: Principal, call: Call) -> None:
+        """Let ``principal`` in, whose turn it is."""
         if self._protocol.phase is not Phase.GREETING:
             return
+        begun = self._home.now()
         if self._deadline is not None:
             self._deadline.cancel()
         refusal = self._home.greet(self, principal)
@@ -404,6 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
         self._check_later(call.params.token)
+        self._home.turnstile.charge(principal.environment, self._home.now() - begun)
 
     def _check_later(self, token: str | None) -> None:
         seconds = self._home.identity.recheck
@@ -514,7 +566,9 @@ class Transport:
         self._connections: set[Connection] = set()
         #: One for all: what is read into it is copied before anything else is read.
         self.buffer = memoryview(bytearray(_READ))
-        self.unread: Unread[Connection] = Unread(limits.hard_buffer, limits.total_buffer)
+        self.unread: Unread[Connection] = Unread(
+            limits.hard_buffer, limits.total_buffer, lambda call: self.loop.call_soon(call)
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turnstile: Turnstile | None = None
@@ -547,7 +601,8 @@ class Transport:
         limits = self.limits
         self._turnstile = Turnstile(
             self._loop,
-            Purses(limits.calls_per_second, float(limits.burst)),
+            # One slow call stops nobody's heart-beats: a second's calls are owed at most.
+            Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
             Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
         )
         sock = self._bind() if self._inherited is None else self._inherited
@@ -584,7 +639,8 @@ class Transport:
 
     def now(self) -> float:
         """Monotonic seconds."""
-        return self.loop.time()
+        assert self._loop is not None
+        return self._loop.time()
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         """Call something after ``seconds``."""

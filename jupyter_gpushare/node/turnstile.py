@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from .fairness import Purses, RoundRobin
@@ -19,6 +20,17 @@ SLICE: Final = 0.002
 READ_COSTS: Final = 0.1
 #: Seconds of handling that cost as much as one call more.
 CALL_TAKES: Final = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """Who has said nothing yet, of those who are ``of`` one OS user in one container.
+
+    All people may be one OS user, so the first line is free: no other's flood delays a hello.
+    But the newcomers of one user are one in the order of turns.
+    """
+
+    of: Hashable
 
 
 class Guest(Protocol):
@@ -46,10 +58,6 @@ class Turnstile:
         self._is_due = False
         self._passed: set[Hashable] = set()  # in this round of the loop
 
-    def came(self, owner: Hashable, seconds: float) -> None:
-        """Something was read of ``owner``, which took so long."""
-        self.charge(owner, seconds, READ_COSTS)
-
     def reads_on(self, guest: Guest) -> bool:
         """``guest`` sent no whole line yet. Whether it may be read further; else it waits here."""
         owner = guest.owner
@@ -61,14 +69,16 @@ class Turnstile:
     def enter(self, guest: Guest) -> bool:
         """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
 
-        The first of each owner in a round of the loop may, if nobody waits and there is allowance.
+        The first of each owner in a round of the loop may, if nobody waits and there is allowance;
+        of all newcomers, one.
         """
         owner = guest.owner
-        others = bool(self._waiting) or owner in self._passed or owner in self._broke
+        one: Hashable = Newcomers if isinstance(owner, Newcomers) else owner
+        others = self._waiting or one in self._passed or owner in self._broke
         if not others and self._must_wait(owner, self._loop.time()) <= 0.0:
             if not self._passed:
                 self._loop.call_soon(self._passed.clear)
-            self._passed.add(owner)
+            self._passed.add(one)
             return True
         self._wait(owner, guest)
         return False
@@ -79,8 +89,9 @@ class Turnstile:
 
     def charge(self, owner: Hashable, seconds: float, calls: float = 1) -> None:
         """So many lines of ``owner`` were handled, or one was answered, which took so long."""
-        now = self._loop.time()
-        self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
+        if not isinstance(owner, Newcomers):
+            now = self._loop.time()
+            self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
 
     def took(self, owner: Hashable, seconds: float) -> None:
         """Something else was done for ``owner``, for so long."""
@@ -95,8 +106,7 @@ class Turnstile:
 
     def _must_wait(self, owner: Hashable, now: float) -> float:
         """Seconds until a call of ``owner`` is due."""
-        calls, records = self._calls.of(owner, now), self._records.of(owner, now)
-        return max(calls.wait(1.0, now), records.wait(1.0, now))
+        return max(self._calls.wait(owner, 1.0, now), self._records.wait(owner, 1.0, now))
 
     def _wait(self, owner: Hashable, guest: Guest) -> None:
         if owner in self._broke:

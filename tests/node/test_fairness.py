@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.node.fairness import Purse, Purses, RoundRobin
 from jupyter_gpushare.node.refusals import AT_ONCE, SECONDS, RefusalSieve
+from jupyter_gpushare.node.unread import Unread
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.events import (
     BootSeen,
@@ -100,6 +104,47 @@ def test_coming_back_fills_no_purse() -> None:
     for number in range(5000):
         purses.of(number, 1.0)
     assert purses.of("mallory", 1.0).left(1.0) == 1.0
+
+
+def test_no_more_is_owed_than_is_let_be_owed() -> None:
+    purse = Purse(10.0, 20.0, 0.0, owes=10.0)
+    purse.spend(5000.0, 0.0)
+    assert purse.left(0.0) == -10.0
+    assert purse.wait(1.0, 0.0) == pytest.approx(1.1)
+
+
+class Reader:
+    def __init__(self, owner: str) -> None:
+        self.owner, self.buffered, self.looks = owner, 0, 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "buffered":
+            self.looks += 1
+        return super().__getattribute__(name)
+
+
+def test_what_a_person_leaves_unread_is_summed_once_in_a_round_of_the_loop() -> None:
+    soon: list[Callable[[], None]] = []
+    unread: Unread[Reader] = Unread(1_000_000, 10_000_000, soon.append)
+    slow = [Reader("mallory") for _ in range(100)]
+    for one in slow:
+        one.buffered = 100
+        unread.stops(one)
+    assert unread.of("mallory") == 10_000
+    for one in slow:
+        one.looks = 0
+        assert unread.of("mallory") >= 10_000
+        # What is sent meanwhile, and who goes, is counted all the same.
+        unread.adds(one, 50)
+        one.buffered += 50
+    assert unread.of("mallory") == 15_000
+    unread.reads(slow.pop())
+    assert unread.of("mallory") == 14_850
+    assert sum(one.looks for one in slow) <= 2 * len(slow)
+    slow[0].buffered = 0  # it was read of it
+    (clear,) = soon
+    clear()
+    assert unread.of("mallory") == 14_700
 
 
 def refused(name: str) -> RequestRefused:

@@ -8,6 +8,8 @@ import os
 import socket
 import stat
 import threading
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -549,6 +551,67 @@ def test_who_sends_no_whole_line_is_read_no_more_than_the_allowance(
                 await asyncio.sleep(0.01)
 
     play(story, place / "s", limits=Limits(burst=5, calls_per_second=30.0), identity=ByToken())
+
+
+def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
+    async def story(house: House) -> None:
+        turn, in_turn = 0, Counter[int]()
+        loop, greets = asyncio.get_running_loop(), house.host.on_hello
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if len(house.host.closed) < 150:
+                loop.call_soon(tick)
+
+        def on_hello(conn: Connection, principal: Principal, call: Call) -> None:
+            time.sleep(0.001)  # as long as it takes, whoever comes
+            in_turn[turn] += 1
+            greets(conn, principal, call)
+
+        house.host.on_hello = on_hello  # type: ignore[method-assign]
+        wires = [await house.connect() for _ in range(150)]
+        await house.host.until(lambda: len(house.host.opened) == 150)
+        tick()
+        for wire in wires:
+            await wire.send(Method.HELLO, protocol=1, client=CLIENT)
+        for wire in wires:
+            assert isinstance(await wire.next(), Answer)
+            wire.writer.close()
+        await house.host.until(lambda: len(house.host.closed) == 150)
+        assert in_turn.total() == 150
+        assert max(in_turn.values()) < 20
+
+    play(story, place / "s")
+
+
+def test_hellos_are_spent_of_the_allowance_and_delay_nobody_else(place: Path) -> None:
+    async def story(house: House) -> None:
+        floods = [await house.connect() for _ in range(40)]
+        for wire in floods:
+            await wire.send(Method.HELLO, protocol=1, client=CLIENT, token="mallory")
+        other = await house.guest("alice")
+        await other.call(Method.STATUS)
+        assert sum(conn.principal is not None for conn in house.host.opened) <= 14
+        for wire in floods:
+            assert isinstance(await wire.next(), Answer), "nobody is refused for being fast"
+
+    play(story, place / "s", limits=Limits(burst=10, calls_per_second=30.0), identity=ByToken())
+
+
+def test_the_kernel_keeps_little_of_what_is_not_read(place: Path) -> None:
+    """What it keeps nobody counts: with its usual buffers it were 200 KiB a connection."""
+
+    async def story(house: House) -> None:
+        wire = await house.guest()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        (conn,) = house.host.opened
+        conn.notify("queued", {"message": "x" * 400_000})
+        assert conn.buffered > 300_000
+        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert isinstance(await wire.next(), Notification)
+
+    play(story, place / "s")
 
 
 def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:

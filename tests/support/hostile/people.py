@@ -211,6 +211,20 @@ def comes_and_goes(path: str, seconds: float) -> dict[str, Any]:
     return {"connections": number}
 
 
+def hellos(path: str, seconds: float) -> dict[str, Any]:
+    """Connect many times, say hello on all at once, hang up; and again."""
+    end, number = time.monotonic() + seconds, 0
+    hello = line(1, "hello", **HELLO)
+    while time.monotonic() < end:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            wires = [stack.enter_context(connect(path)) for _ in range(500)]
+            for wire in wires:
+                wire.sendall(hello)
+            for wire in wires[::50]:
+                number += bool(wire.recv(1))
+    return {"answered": number}
+
+
 LEDGER = (
     ("history", {"limit": 1000}),
     ("usage", {"since": 90 * 86400.0}),
@@ -233,6 +247,7 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "reads of the ledger": lambda path, s: pour(path, s, 20, reads_of(*LEDGER)),
     "answers not read": lambda path, s: pour(path, s, 200, reads_of(*WATCH), reads=False),
     "connections": comes_and_goes,
+    "hellos": hellos,
 }
 
 
