@@ -6,6 +6,7 @@ A home directory may be shared by hosts. Each has GPUs and a ledger of its own, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -33,6 +34,13 @@ _LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcf
 
 #: Where else it may lie; what is in /tmp may be gone after a boot.
 SPARE: Final = (Path("/var/tmp"), Path("/tmp"))
+
+
+#: What is of one ledger, itself last.
+_PARTS: Final = (
+    *(".key", ".hub-people.json", ".hub-quotas.json"),
+    *(".sqlite-wal", ".sqlite-journal", ".sqlite"),
+)
 
 
 class NoLocalDisk(LedgerError):
@@ -164,29 +172,49 @@ def _remembered(data: Path, host: str, spare: Sequence[Path]) -> Iterator[Path]:
 
 
 def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
-    """Move the ledger that an earlier release kept at ``old``, for any host; say so.
+    """Move the ledger that an earlier release kept at ``old``, for any host, to ``new``; say so.
 
-    One in use is left alone: it is another host's, unless somebody listens at ``its_socket``
-    here. Raises :class:`LedgerInUse` then, as this host's GPUs have an owner.
+    Else the newest of another name in ``new``'s folder: on a disk that is not shared it is of this
+    host, whose name changed, as a container's does each time that it is made anew. One in use is
+    left alone: it is another host's, unless somebody listens at ``its_socket`` here. Raises
+    :class:`LedgerInUse` then, as this host's GPUs have an owner.
     """
     if _answers(its_socket):
         raise LedgerInUse(
             f"A node manager of an earlier release serves you at {its_socket}. Restart the Jupyter "
             "server that hosts it, and its kernels; then this one takes over."
         )
-    if new.exists() or not old.exists() or old.stat().st_uid != os.getuid():
+    if new.exists():
         return None
+    for found in (old, *sorted(new.parent.glob(_file_name("*")), key=_changed, reverse=True)):
+        if os.path.exists(found) and found.lstat().st_uid == os.getuid() and _take(found, new):
+            told = f"The ledger {found} is this host's now: {new}."
+            return f"{told} Other hosts of this home start their own." if found == old else told
+    return None
+
+
+def _changed(ledger: Path) -> float:
+    """When it was written last."""
+    last = 0.0
+    for suffix in (".sqlite", ".sqlite-wal"):
+        with contextlib.suppress(OSError):
+            last = max(last, ledger.with_suffix(suffix).lstat().st_mtime)
+    return last
+
+
+def _take(old: Path, new: Path) -> bool:
+    """Move a ledger with all that belongs to it; not one in use."""
     try:
         with locked(old):
             new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The ledger itself last: should we die in between, we begin again.
-            for suffix in (".key", ".sqlite-wal", ".sqlite-journal", ".sqlite"):
+            for suffix in _PARTS:
                 if (part := old.with_suffix(suffix)).exists():
                     _move(part, new.with_suffix(suffix))
             old.with_suffix(".sqlite-shm").unlink(missing_ok=True)
     except LedgerInUse:
-        return None
-    return f"The ledger {old} is this host's now: {new}. Other hosts of this home start their own."
+        return False
+    return True
 
 
 def _move(old: Path, new: Path) -> None:

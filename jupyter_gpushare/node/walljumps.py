@@ -13,7 +13,8 @@ from typing import Any, Final
 SLACK: Final = 86_400.0
 #: Seconds for which a host may have been switched off before it must prove its clock.
 OFF: Final = 30 * 86_400.0
-#: Seconds of boot time in which a clock that was set must stay as it is, to be believed.
+#: Seconds of boot time in which a clock that was set must stay as it is, to be believed; added up
+#: over the boots of a host that is switched off every night.
 PROOF: Final = 86_400.0
 
 
@@ -34,19 +35,25 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The last instant that was believed, and since when another clock tries to be."""
+    """The last instant that was believed, and the last one of another clock that tries to be.
+
+    That one has been right for ``proven`` seconds in which the host was seen to run.
+    """
 
     known: Instant | None = None
     candidate: Instant | None = None
+    proven: float = 0.0
 
     def after(self, now: Instant) -> Belief:
         """The belief after a look at the clocks."""
         if self.known is None or self.known.explains(now):
             return Belief(now)
         tried = self.candidate
-        if tried is None or tried.boot_id != now.boot_id or not tried.explains(now):
+        if tried is None or not tried.explains(now):
             return Belief(self.known, now)
-        return Belief(now) if now.boot - tried.boot >= PROOF else self
+        seen = now.boot - tried.boot if now.boot_id == tried.boot_id else 0.0
+        proven = self.proven + max(0.0, seen)
+        return Belief(now) if proven >= PROOF else Belief(self.known, now, proven)
 
     @property
     def is_sure(self) -> bool:
@@ -62,7 +69,12 @@ def to_json(belief: Belief) -> dict[str, Any]:
 def from_json(data: object) -> Belief:
     """What :func:`to_json` made; anything else is no belief."""
     kept = data if isinstance(data, dict) else {}
-    return Belief(_instant(kept.get("known")), _instant(kept.get("candidate")))
+    proven = kept.get("proven")
+    return Belief(
+        _instant(kept.get("known")),
+        _instant(kept.get("candidate")),
+        proven if isinstance(proven, float) else 0.0,
+    )
 
 
 def _instant(data: object) -> Instant | None:

@@ -169,6 +169,35 @@ def test_an_earlier_releases_ledger_is_found_again(old: Path) -> None:
     assert ledgerplace.adopt(old, new, NOWHERE) is None
 
 
+def test_a_container_with_a_new_name_finds_its_ledger(old: Path) -> None:
+    """Without a machine id a host is known by its name: DockerSpawner gives another each time."""
+    folder = old.parent
+    names = [folder / f"ledger-{n:08x}.sqlite" for n in range(4)]
+    assert ledgerplace.adopt(old, names[0], NOWHERE) is not None
+    Ledger.open(names[1], history=1e6, wall=1.0).close()  # an older one
+    os.utime(names[1], (1.0, 1.0))
+    in_use = Ledger.open(names[2], history=1e6, wall=1.0)
+    try:
+        told = ledgerplace.adopt(old, names[3], NOWHERE)
+    finally:
+        in_use.close()
+    assert told == f"The ledger {names[0]} is this host's now: {names[3]}."
+    assert [name.exists() for name in names] == [False, True, True, True]
+    assert names[3].with_suffix(".key").read_bytes() == b"k" * 32, "leases' secrets hold"
+    ledger = Ledger.open(names[3], history=1e6, wall=2.0)
+    assert ledger.recollect("found") == "again"
+    ledger.close()
+    assert ledgerplace.adopt(old, names[3], NOWHERE) is None
+    # One that is somebody else's is not touched.
+    link = folder / "elsewhere" / "ledger-11111111.sqlite"
+    link.parent.mkdir()
+    link.symlink_to(names[3])
+    if os.getuid() == 0:
+        os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+        mine = link.with_name("ledger-22222222.sqlite")
+        assert ledgerplace.adopt(old, mine, NOWHERE) is None
+
+
 def test_it_takes_what_a_killed_node_manager_had_not_folded_in(tmp_path: Path) -> None:
     write = (
         "import os, sys\nfrom jupyter_gpushare.node.ledger import Ledger\n"

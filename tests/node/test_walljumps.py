@@ -63,6 +63,26 @@ def test_a_host_that_was_off_for_a_month_is_believed_and_for_longer_after_a_day(
     assert belief.after(later(long_off, PROOF)).is_sure
 
 
+def test_a_host_that_is_switched_off_every_night_is_believed_after_days() -> None:
+    """Proof took a day in one boot: after one long absence nothing was ever forgotten again."""
+    belief, off = Belief().after(START), 91 * DAY
+    looks = 0
+    for day in range(4):
+        wall = START.wall + off + day * DAY
+        for hour in range(9):
+            if belief.is_sure and looks:
+                break
+            belief = belief.after(Instant(f"boot-{day}", 60.0 + hour * 3600, wall + hour * 3600))
+            belief, looks = walljumps.from_json(walljumps.to_json(belief)), looks + 1
+    assert belief.is_sure
+    assert looks == 3 * 9, "24 hours that were seen, 8 of each day"
+    # Another jump in between begins anew.
+    belief = Belief().after(START).after(later(START, 60.0, off, boot_id="boot-2"))
+    belief = belief.after(later(START, PROOF - 1, off, boot_id="boot-2"))
+    belief = belief.after(later(START, 60.0, 2 * off, boot_id="boot-3"))
+    assert not belief.after(later(START, 3600.0, 2 * off, boot_id="boot-3")).is_sure
+
+
 @given(st.lists(st.tuples(st.floats(1.0, 3 * DAY), st.floats(-SLACK / 2, SLACK / 2)), max_size=20))
 def test_a_clock_that_drifts_or_is_set_back_is_always_believed(
     steps: list[tuple[float, float]],
