@@ -102,8 +102,9 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
         _take_back(trial, known)
     why = _why_not(trial.state, command, draft.config) or _has_again(trial, command, state)
     if why is not None:
-        if why != explain.UNKNOWN_LEASE:  # it did nothing wrong
-            voucher = command.voucher
+        voucher = command.voucher
+        is_told = state.spared.get(voucher.task.process) == name
+        if why != explain.UNKNOWN_LEASE and not is_told:  # it did nothing wrong
             whose = tuple(sorted({voucher.task.process, *voucher.members}))
             draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)

@@ -96,6 +96,27 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
 
 
 @pytest.mark.long
+def test_a_lost_ledger_takes_the_lease_from_nobody_who_takes_turns(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with Trainer(tmp_path, node.socket, "alice") as alice:
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            both(node, alice, bob)
+            held = {who: one["id"] for who, one in leases(node).items()}
+            assert set(held) == {"alice", "bob"}
+            node.terminate()
+            node.ledger.write_bytes(b"this was a ledger " * 1000)
+            node.start()
+            until(
+                lambda: {who: one["id"] for who, one in leases(node).items()} == held,
+                "both have their leases back",
+            )
+            since = both(node, alice, bob)
+            assert overlaps(alice.steps, bob.steps, since) == []
+
+
+@pytest.mark.long
 def test_who_cannot_be_gated_waits_for_room_of_its_own(node: RunningNode, tmp_path: Path) -> None:
     with node.client("alice") as alice, node.client("bob") as bob:
         lease = alice.request(memory=16 * 2**30)["lease"]

@@ -385,6 +385,8 @@ def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back()
     answer = present(world, voucher)
     assert isinstance(answer, core.Refuse)
     assert answer.message == explain.PRESENTED_TAKEN
+    assert present(world, voucher) == answer
+    assert len([e for e in world.history if isinstance(e, ev.RebuildRefused)]) == 1
     for _ in range(60):
         world.tick(1.0)
         world.observe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -52,6 +53,7 @@ class Classroom:
         self.manager, self.clock = manager, clock
         self.rng = random.Random(7)
         self.toggles = self.leases = 0
+        self._undecided = 0
         self._whose: dict[LeaseId, tuple[EnvironmentName, ProcessId]] = {}
 
     async def day(self, students: int, lessons: int, cells: int) -> None:
@@ -98,22 +100,31 @@ class Classroom:
         self._whose[lease] = environment, process
         task = Task(process, path[-250:], TaskKind.KERNEL, str(lease), path)
         at = self.clock.boot()
-        self.manager.ask(cmd.RequestLease(at, lease, environment, task, Request()), owner=who)
+        self._say(cmd.RequestLease(at, lease, environment, task, Request()), environment)
         return lease
 
     def turn(self, lease: LeaseId, state: Activity) -> None:
         """A cell begins or ends."""
         self.toggles += 1
         whose = self._whose[lease]
-        self.manager.ask(cmd.SetActivity(self.clock.boot(), lease, *whose, state), owner=whose[0])
+        self._say(cmd.SetActivity(self.clock.boot(), lease, *whose, state), whose[0])
 
     def give_back(self, lease: LeaseId) -> None:
         """A notebook is closed."""
         environment, _process = self._whose.pop(lease)
-        self.manager.ask(cmd.Release(self.clock.boot(), lease, environment), owner=environment)
+        self._say(cmd.Release(self.clock.boot(), lease, environment), environment)
+
+    def _say(self, command: cmd.Command, owner: EnvironmentName) -> None:
+        def decided(_decision: object) -> None:
+            self._undecided -= 1
+
+        self._undecided += 1
+        self.manager.ask(command, decided, owner=owner)
 
     async def settle(self) -> None:
         """All that was asked is decided, and what was given back is measured."""
+        while self._undecided:
+            await asyncio.sleep(0)
         at = self.clock.boot()
         for _ in range(2):
             await self.manager.submit(cmd.Observe(at, self.manager.inventory.read()))
