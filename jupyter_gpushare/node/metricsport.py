@@ -41,7 +41,7 @@ class _FewAtOnce(HTTPServer):
 
     def open(self, address: str, port: int) -> None:
         """Listen until :meth:`stop`. Raises :class:`OSError`."""
-        self._doors = bind_sockets(port, address, backlog=8)
+        self._doors = bind_sockets(port, address)
         for door in self._doors:
             self._watch(door)
 
