@@ -153,7 +153,6 @@ class Connection(asyncio.BufferedProtocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
         peer = peer_of(sock)
         self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
-        self.owner = Newcomers(self._home.owner_of(self.peer))
         refusal = self._home.admit(self)
         if refusal is not None:
             self.turn_away(*refusal)
@@ -182,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         home = self._home
         begun, turnstile = home.now(), home.turnstile
+        if self.owner is None and self.peer is not None:
+            self.owner = Newcomers(home.owner_of(self.peer))
         self._protocol.push(home.buffer[:nbytes])
         waits = self._has_line()
         if waits:

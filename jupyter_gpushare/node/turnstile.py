@@ -56,7 +56,10 @@ class Turnstile:
         self._waiting: RoundRobin[Guest] = RoundRobin()
         self._broke: dict[Hashable, list[Guest]] = {}
         self._is_due = False
-        self._passed: set[Hashable] = set()  # in this round of the loop
+        # In this round of the loop: until when lines are handled at once, and whether a newcomer's
+        # was.
+        self._until: float | None = None
+        self._greeted = False
 
     def reads_on(self, guest: Guest) -> bool:
         """``guest`` sent no whole line yet. Whether it may be read further; else it waits here."""
@@ -69,16 +72,18 @@ class Turnstile:
     def enter(self, guest: Guest) -> bool:
         """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
 
-        The first of each owner in a round of the loop may, if nobody waits and there is allowance;
-        of all newcomers, one.
+        It may, if nobody waits and there is allowance, for a slice of each round of the loop: to
+        stop reading a connection and to start again costs much of what a heart-beat does. Of
+        newcomers, who cost more later, one may.
         """
         owner = guest.owner
-        one: Hashable = Newcomers if isinstance(owner, Newcomers) else owner
-        others = self._waiting or one in self._passed or owner in self._broke
-        if not others and self._must_wait(owner, self._loop.time()) <= 0.0:
-            if not self._passed:
-                self._loop.call_soon(self._passed.clear)
-            self._passed.add(one)
+        now, is_new = self._loop.time(), isinstance(owner, Newcomers)
+        if self._until is None:
+            self._until = now + SLICE
+            self._loop.call_soon(self._round_ends)
+        others = self._waiting or now >= self._until or (is_new and self._greeted)
+        if not others and owner not in self._broke and self._must_wait(owner, now) <= 0.0:
+            self._greeted = self._greeted or is_new
             return True
         self._wait(owner, guest)
         return False
@@ -103,6 +108,9 @@ class Turnstile:
         self._records.of(owner, now).spend(size, now)
 
     # -- inside -------------------------------------------------------------------------
+
+    def _round_ends(self) -> None:
+        self._until, self._greeted = None, False
 
     def _must_wait(self, owner: Hashable, now: float) -> float:
         """Seconds until a call of ``owner`` is due."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 from support.exporter import samples
 from support.node import RemoteError, RunningNode, until
 
+from jupyter_gpushare.node import metricsport
 from jupyter_gpushare.node.metrics import PREFIX, Moves
 from jupyter_gpushare.policy.events import EVENTS, Event
 from jupyter_gpushare.policy.state import State
@@ -50,6 +54,54 @@ def test_hundreds_who_open_it_and_say_nothing_keep_nobody_out(tmp_path: Path, po
         for wire in silent:
             wire.close()
         assert node.status()["node"]
+
+
+def test_a_flood_of_it_is_taken_a_few_at_a_time_and_each_asks_once(port: int) -> None:
+    async def scene() -> None:
+        registry, loop = CollectorRegistry(), asyncio.get_running_loop()
+        made, turn, in_turn = 0, 0, Counter[int]()
+
+        class Made(Collector):
+            def collect(self) -> list[Metric]:
+                nonlocal made
+                made += 1
+                return []
+
+        registry.register(Made())
+        made = 0  # it is asked when it is registered, too
+        server = metricsport.serve(registry, "127.0.0.1", port)
+        takes = server.handle_stream
+
+        def count(stream: Any, address: Any) -> None:
+            in_turn[turn] += 1
+            takes(stream, address)
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if in_turn.total() < 40:
+                loop.call_soon(tick)
+
+        server.handle_stream = count  # type: ignore[method-assign]
+
+        async def ask() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 3)
+            said = await reader.read()
+            writer.close()
+            return said
+
+        tick()
+        async with asyncio.timeout(20):
+            said = await asyncio.gather(*(ask() for _ in range(40)))
+        assert all(one.count(b"200 OK") == 1 for one in said)
+        assert in_turn.total() == 40
+        assert max(in_turn.values()) <= 4
+        assert made < 20
+        server.stop()
+        await server.close_all_connections()
+
+    asyncio.run(scene())
 
 
 PARKING = (
