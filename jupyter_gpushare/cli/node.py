@@ -16,6 +16,7 @@ from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, RemoteError
 from ..protocol.messages import PROTOCOL, Answer, ErrorAnswer, Incoming, Method
+from ..protocol.pages import whole
 from .verb import Refused
 
 #: Seconds in which a node manager must have answered.
@@ -152,15 +153,14 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
 
 def whole_status(node: Node) -> dict[str, Any]:
     """The status document with the leases and the queue of all its pages."""
-    status: dict[str, Any] = node.call(Method.STATUS)
-    page, more = 0, status.get("more", {})  # an older node manager has one page
-    while status["admin"] and any(more.values()):
-        page += 1
-        rest = node.call(Method.STATUS, page=page)
-        for rows in ("leases", "queue"):
-            status[rows] += rest[rows]
-        more = rest["more"]
-    return status
+    turning = whole(node.call(Method.STATUS))
+    try:
+        page = next(turning)
+        while True:
+            page = turning.send(node.call(Method.STATUS, page=page))
+    except StopIteration as done:
+        status: dict[str, Any] = done.value
+        return status
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

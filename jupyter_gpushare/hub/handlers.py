@@ -17,6 +17,7 @@ from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.pages import whole
 
 from .links import Viewer
 from .site import Site
@@ -165,6 +166,17 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         """Ask a node manager in the viewer's name; ``None`` parameters are left out."""
         async with self.link(node) as link:
             return await link.call(method, **params)
+
+    async def whole_status(self, node: str) -> dict[str, Any]:
+        """The status document of a node with all its pages."""
+        turning = whole(await self.ask(node, Method.STATUS))
+        try:
+            page = next(turning)
+            while True:
+                page = turning.send(await self.ask(node, Method.STATUS, page=page))
+        except StopIteration as done:
+            status: dict[str, Any] = done.value
+            return status
 
     def node_named(self, name: str | None) -> str:
         """A node by name, the only one without a name. Raises :class:`NodeProblem`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
@@ -153,8 +153,11 @@ class PageHandler(ServiceHandler):
         )
 
     async def _answered(self, node: str, method: Method, **params: Any) -> Answered:
+        return await self._told(node, self.ask(node, method, **params))
+
+    async def _told(self, node: str, asked: Awaitable[dict[str, Any]]) -> Answered:
         try:
-            return Answered(node, await self.ask(node, method, **params))
+            return Answered(node, await asked)
         except NodeProblem as problem:
             return Answered(node, None, problem.message)
 
@@ -281,7 +284,7 @@ class LeaseFormHandler(PageHandler):
             node = self.node_named(self.typed("node") or None)
             name = wishes.checked_lease(self.typed("lease"))
         try:
-            status = await self.ask(node, Method.STATUS)
+            status = await self.whole_status(node)
             lease = next((one for one in status["leases"] if one["id"] == name), None)
             if lease is None or lease["phase"] == "ended":
                 text = "There was nothing to do: you have no such lease any more."
@@ -358,7 +361,10 @@ class AdminPage(PageHandler):
 
     async def statuses(self) -> list[Answered]:
         """All nodes' answers. Raises :class:`Refusal` for others than administrators."""
-        answers = await self.every_node(Method.STATUS)
+        nodes = self.site.pool.nodes
+        answers = list(
+            await asyncio.gather(*(self._told(node, self.whole_status(node)) for node in nodes))
+        )
         if not is_admin(answers):
             reached = [answer for answer in answers if answer.document is not None]
             if not reached:

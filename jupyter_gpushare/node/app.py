@@ -889,7 +889,8 @@ class NodeManagerApp(JupyterApp):
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             manager.wrote = transport.turnstile.wrote
-            manager.reads.took = transport.turnstile.took
+            manager.reads.took = service.took = transport.turnstile.took
+            service.owes = transport.turnstile.owes
             service.start()
             if self.metrics_port:
                 from . import metricsport

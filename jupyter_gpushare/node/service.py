@@ -67,6 +67,7 @@ from ..protocol.messages import (
 )
 from . import history, translate, vouchers
 from .clock import Clock
+from .fairness import RoundRobin
 from .ledger import LedgerError, Reads
 from .logs import call_tag, say
 from .manager import Manager, Outcome
@@ -82,7 +83,7 @@ from .status import (
     places,
     quota_document,
 )
-from .statusboard import Slices, Wanted, hand_out
+from .statusboard import Slices, Took, Wanted, hand_out
 from .translate import Caller
 from .waits import Waits
 
@@ -98,6 +99,8 @@ QUEUE_INTERVAL = 1.0
 #: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
 REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
+#: So many who ask for a status, of each environment, are answered together.
+LOOKS = 8
 #: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
 WATCH_REST = 4.0
 #: To a client whose process cannot be found.
@@ -196,7 +199,11 @@ class Service:
         self._queue_changed = asyncio.Event()
         self._changed = asyncio.Event()
         self._asked = asyncio.Event()
-        self._lookers: list[tuple[_Guest, Call]] = []
+        self._changes = 0
+        self._lookers: RoundRobin[tuple[_Guest, Call]] = RoundRobin()
+        #: Who has taken how many seconds of statuses, and whether somebody has taken too many.
+        self.took: Took = lambda environment, seconds: None
+        self.owes: Callable[[str], bool] = lambda environment: False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
         self._figures: object = None
@@ -416,12 +423,12 @@ class Service:
         self._command(guest, call, who)
 
     def _status(self, guest: _Guest, call: Call) -> None:
-        self._lookers.append((guest, call))
+        self._lookers.put(guest.who.environment, (guest, call))
         self._asked.set()
 
-    def _watch(self, guest: _Guest, call: Call) -> None:
-        guest.watching = True
-        self._status(guest, call)
+    def _news(self) -> None:
+        self._changes += 1
+        self._changed.set()
 
     def _usage(self, guest: _Guest, call: Call) -> None:
         params: UsageParams = call.params
@@ -621,7 +628,7 @@ class Service:
         Method.RELEASE: _release,
         Method.PIN: _pin,
         Method.STATUS: _status,
-        Method.WATCH: _watch,
+        Method.WATCH: _status,
         Method.USAGE: _usage,
         Method.USAGE_DAILY: _usage_daily,
         Method.READINGS: _readings,
@@ -710,7 +717,7 @@ class Service:
             if not observers.call(self._tell, effect, state):
                 self._hang_up(getattr(effect, "lease", None))
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
-            self._changed.set()
+            self._news()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
             self._queue_changed.set()
 
@@ -749,7 +756,7 @@ class Service:
         now = figures(readings)
         if now != self._figures:
             self._figures = now
-            self._changed.set()
+            self._news()
 
     def _granted(self, name: LeaseId, state: State) -> None:
         lease = state.leases.get(name)
@@ -866,7 +873,7 @@ class Service:
                 async with asyncio.timeout(REMIND_INTERVAL):
                     await self._queue_changed.wait()
             if self._manager.state.queue.waiting and not self._queue_changed.is_set():
-                self._changed.set()
+                self._news()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
             self._manager.observers.call(self._tell_positions)
@@ -889,32 +896,54 @@ class Service:
                     await self._changed.wait()
             changed = self._changed.is_set()
             self._changed.clear()
-            watchers = [
+            watchers: RoundRobin[_Guest] = RoundRobin()
+            for guest in self._guests.values():
+                if guest.watching and (changed or guest.behind):
+                    # Who has taken more of the processor than is theirs is told later.
+                    guest.behind = self.owes(guest.who.environment)
+                    if not guest.behind:
+                        watchers.put(guest.who.environment, guest)
+            if not watchers:
+                continue
+            wanted = [
                 (guest.who.viewer, 0, partial(self._tell_status, guest))
-                for guest in self._guests.values()
-                if guest.watching and (changed or guest.behind)
+                for guest in watchers.take(len(watchers), len(watchers))
             ]
             slices = Slices()
-            await self._manager.observers.wait(self._hand_out(watchers, slices))
+            await self._manager.observers.wait(self._hand_out(wanted, slices))
             await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
 
     def _tell_status(self, guest: _Guest, status: Encoded) -> None:
         guest.behind = not guest.conn.notify(Notice.CHANGED.value, encoded({"status": status}))
 
+    def _answer_look(self, guest: _Guest, call: Call, changes: int, status: Encoded) -> None:
+        guest.conn.reply(call.id, status)
+        if call.method is Method.WATCH:
+            guest.watching = True
+            if changes != self._changes:
+                # It was made before the newest change, which nobody has told this one.
+                guest.behind = True
+                self._changed.set()
+
     async def _answer_lookers(self) -> None:
-        """All who ask for a status while one is made wait for the next, and share it."""
+        """All who ask for a status while one is made wait for the next, and share it.
+
+        A few of each environment: who asks for many makes others wait for no more.
+        """
         while True:
             await self._asked.wait()
-            self._asked.clear()
-            asked, self._lookers = self._lookers, []
+            asked = self._lookers.take(len(self._lookers), LOOKS)
+            if not self._lookers:
+                self._asked.clear()
             slices = Slices()
             wanted = [
                 (
                     guest.who.viewer,
                     getattr(call.params, "page", 0),
-                    partial(guest.conn.reply, call.id),
+                    partial(self._answer_look, guest, call, self._changes),
                 )
                 for guest, call in asked
+                if self._guests.get(guest.conn.id) is guest
             ]
             if not await self._manager.observers.wait(self._hand_out(wanted, slices)):
                 for guest, _call in asked:
@@ -943,7 +972,7 @@ class Service:
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
             self._outlooks,
         )
-        await hand_out(sheet, wanted, slices)
+        await hand_out(sheet, wanted, slices, self.took)
 
 
 def _capacities(state: State) -> list[int]:

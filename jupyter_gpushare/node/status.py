@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import zip_longest
 from typing import Any, Final
 
 from ..policy import core, elastic, parking, watchdog
@@ -175,6 +176,7 @@ class _Listing:
         self._of: dict[EnvironmentName, list[int]] = {}
         for index, lease in enumerate(self._leases):
             self._of.setdefault(lease.environment, []).append(index)
+        self._turns: list[int] | None = None
 
     def environments(self) -> Iterable[EnvironmentName]:
         return self._of
@@ -184,14 +186,26 @@ class _Listing:
     ) -> tuple[list[Lease], int]:
         """The rows of a page, and how many there are after it that it does not show.
 
-        An administrator turns pages. Others have one: all of their own, and the first others.
+        An administrator turns pages: the first has all of their own, each has others' by turns
+        of environments, so that nobody's many leave no room for the rest. Others have one page:
+        all of their own, and the first others.
         """
         if viewer.admin:
+            mine = {index for name in own for index in self._of.get(name, ())}
+            others = [index for index in self._by_turns() if index not in mine]
             end = (page + 1) * PAGE_OF_ADMIN
-            return list(self._leases[end - PAGE_OF_ADMIN : end]), max(0, len(self._leases) - end)
+            rows = mine.union(others[:end]) if page == 0 else others[end - PAGE_OF_ADMIN : end]
+            return [self._leases[index] for index in sorted(rows)], max(0, len(others) - end)
         shown = {index for name in own for index in self._of.get(name, ())}
         shown.update(range(min(PAGE, len(self._leases))))
         return [self._leases[i] for i in sorted(shown)], len(self._leases) - len(shown)
+
+    def _by_turns(self) -> list[int]:
+        """One of each environment, then a second of each, and so on."""
+        if self._turns is None:
+            rounds = zip_longest(*self._of.values())
+            self._turns = [index for one in rounds for index in one if index is not None]
+        return self._turns
 
 
 class Sheet:

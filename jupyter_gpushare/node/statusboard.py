@@ -20,8 +20,10 @@ from .status import Sheet, View, Viewer
 SLICE: Final = 0.001
 REST: Final = 2.0
 
-#: Who wants a status, which page of it, and what is done with it.
+#: Who wants a status, which page of it (an administrator's), and what is done with it.
 Wanted = tuple[Viewer, int, Callable[[Encoded], object]]
+#: Is told for which environment something was made, and in how many seconds of processor time.
+Took = Callable[[str, float], object]
 
 
 class Slices:
@@ -44,11 +46,16 @@ class Slices:
             self._begin()
 
 
-async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices) -> None:
-    """Give everybody their status of this instant, as JSON."""
+async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices, took: Took) -> None:
+    """Give everybody their status of this instant, as JSON.
+
+    A status is made once for all who want the same, and kept no longer than they are given it.
+    """
     leases: dict[tuple[str, View], Encoded] = {}
     queue: dict[str, Encoded] = {}
-    done: dict[tuple[Viewer, int], Encoded] = {}
+    same: dict[tuple[Viewer, int], list[Callable[[Encoded], object]]] = {}
+    for viewer, page, tell in wanted:
+        same.setdefault((viewer, page if viewer.admin else 0), []).append(tell)
 
     async def lease_row(lease: Lease, viewer: Viewer) -> Encoded:
         key = lease.id, viewer.view(lease)
@@ -66,13 +73,14 @@ async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices) -> No
             await slices.rest()
         return queue[lease.id]
 
-    for viewer, page, tell in wanted:
-        key = viewer, page
-        if key not in done:
-            done[key] = encoded(
-                sheet.head(viewer, page),
-                leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
-                queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
-            )
-        tell(done[key])
-        await slices.rest()
+    for (viewer, page), tells in same.items():
+        before = slices.spent
+        status = encoded(
+            sheet.head(viewer, page),
+            leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
+            queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+        )
+        for tell in tells:
+            tell(status)
+            await slices.rest()
+        took(viewer.environment, slices.spent - before)

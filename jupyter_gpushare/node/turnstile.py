@@ -102,6 +102,10 @@ class Turnstile:
         """Something else was done for ``owner``, for so long."""
         self.charge(owner, seconds, 0)
 
+    def owes(self, owner: Hashable) -> bool:
+        """Whether ``owner`` has taken more than the allowance."""
+        return self._calls.wait(owner, 0.0, self._loop.time()) > 0.0
+
     def wrote(self, owner: Hashable, size: int) -> None:
         """So many bytes were recorded of what ``owner`` asked for."""
         now = self._loop.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -79,7 +80,10 @@ def test_the_command_line_turns_all_pages() -> None:
             return status_document(sheet(), ROOT, page)
 
     whole = whole_status(cast(Any, Node()))
-    assert len(whole["leases"]) == len(LARGE.state.leases)
+    in_order = sorted(LARGE.state.leases.values(), key=lambda lease: lease.order)
+    assert [row["id"] for row in whole["leases"]] == [lease.id for lease in in_order]
+    assert not any(whole["more"].values())
+    assert "not shown" not in as_text(whole)
     assert len(whole["queue"]) == len(LARGE.state.queue.waiting)
     seen = status_document(sheet(), Viewer(EnvironmentName("stranger")))
     left = len(LARGE.state.leases) - PAGE
@@ -118,11 +122,13 @@ class Slices(statusboard.Slices):
 
 
 def handed(of: World, viewers: list[Viewer]) -> tuple[list[Encoded], int]:
-    got: list[Encoded] = []
+    got: dict[int, Encoded] = {}
     slices = Slices()
-    wanted = [(viewer, 0, got.append) for viewer in viewers]
-    asyncio.run(statusboard.hand_out(sheet(of), wanted, slices))
-    return got, slices.rests
+    wanted = [
+        (viewer, 0, partial(got.__setitem__, number)) for number, viewer in enumerate(viewers)
+    ]
+    asyncio.run(statusboard.hand_out(sheet(of), wanted, slices, lambda name, seconds: None))
+    return [got[number] for number in range(len(viewers))], slices.rests
 
 
 VIEWERS = st.builds(
@@ -153,6 +159,34 @@ def test_the_loop_runs_between_any_two_rows_and_viewers() -> None:
     assert alone >= 2 * PAGE + 1, "each row is a step"
     assert together - alone == len(viewers) - 1, "rows that all may see are made once"
     assert many[0] == one[0]
+
+
+def test_the_same_is_made_once_whatever_page_is_asked_for_and_charged_to_who_asks() -> None:
+    made: list[Encoded] = []
+    taken: list[str] = []
+    stranger = Viewer(EnvironmentName("stranger"))
+    wanted = [(stranger, page, made.append) for page in range(50)]
+    slices = Slices()
+    asyncio.run(
+        statusboard.hand_out(sheet(), wanted, slices, lambda name, seconds: taken.append(name))
+    )
+    assert len({id(one) for one in made}) == 1
+    assert len(made) == 50
+    assert taken == ["stranger"]
+
+
+def test_who_has_many_leases_does_not_hide_the_others_from_administrators() -> None:
+    many = world(PAGE_OF_ADMIN * 2, 0, people=1)
+    for number, name in enumerate(("alice", "root")):
+        ask = Request(1, Bytes(2**20))
+        many.run(
+            cmd.RequestLease(many.at, LeaseId(name), EnvironmentName(name), task(900 + number), ask)
+        )
+    first = status_document(sheet(many), ROOT)
+    assert {"alice", "root"} <= {row["id"] for row in first["leases"]}
+    assert [row["id"] for row in first["leases"] if row["mine"]] == ["root"]
+    assert len(first["leases"]) == PAGE_OF_ADMIN + 1
+    assert first["more"]["leases"] == PAGE_OF_ADMIN + 1
 
 
 def test_an_environment_has_no_more_leases_than_it_may() -> None:
