@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
 
-from jupyter_gpushare.node import usage
+from jupyter_gpushare.node import translate, usage
 from jupyter_gpushare.node.codec import from_record, to_record
 from jupyter_gpushare.node.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
 from jupyter_gpushare.node.ledgerbudget import LedgerBudget, excess
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.model import Activity, Bytes, EnvironmentName, Quota
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    ProcessId,
+    Quota,
+)
 from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.protocol.framing import encode
+from jupyter_gpushare.protocol.messages import parse_call
 
 MIB = 2**20
 BOOT = 1_700_000_000.0
@@ -124,6 +136,25 @@ def test_after_a_restart_everybody_is_as_they_were(path: Path) -> None:
                 assert (was.activity, was.changed_at) == (now.activity, now.changed_at)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"method": "kept", "params": {"lease": "L", "reason": "\u0001" * 1024}},
+        {"method": "ability", "params": {"lease": "L", "rung": "none", "why": "\u0001" * 1024}},
+        {
+            "method": "request",
+            "params": {"task": {"name": "n", "kind": "process", "path": "\u0001" * 4000}},
+        },
+    ],
+    ids=lambda said: said["method"],
+)
+def test_what_a_client_says_is_bounded_as_it_is_stored(said: dict[str, Any]) -> None:
+    call = parse_call(encode({"jsonrpc": "2.0", "id": 1, **said}))
+    who = translate.Caller(EnvironmentName("mallory"), ProcessId("boot", 1, 1))
+    command = translate.COMMANDS[call.method](0.0, who, call.params, LeaseId("L"))
+    assert len(json.dumps(msgspec.to_builtins(command))) < 2048 + 600
 
 
 # -- the budget --------------------------------------------------------------------------------
