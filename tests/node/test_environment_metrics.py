@@ -57,8 +57,10 @@ def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> N
 
         clients["alice"].call(Method.ACTIVITY, lease=lease, state="idle")
         busy = f'{PREFIX}_gpu_seconds_busy_total{{environment="alice"}}'
-        stays = samples(port)[busy]
         held = f'{PREFIX}_gpu_seconds_held_total{{environment="alice"}}'
+        # Who asks often gets the last answer again: a new one is one that was made since.
+        until(lambda: samples(port)[held] > told[held], "figures from after the call")
+        stays = samples(port)[busy]
         until(lambda: samples(port)[held] > stays + 0.3, "it holds on")
         assert samples(port)[busy] == stays
         clients["alice"].call(Method.RELEASE, lease=lease)
