@@ -48,8 +48,8 @@ def test_another_users_worst_is_no_more_than_the_allowance(node: RunningNode, at
     # Between any request and its grant the attacker gets answers to no more calls than were let in
     # before (a burst) or may come meanwhile, however slow this machine is now. An attacker that
     # reads no answers has none to count: the bound on memory is the test of that attack.
-    # Two bursts: the OS user's before an environment is known, and the environment's. The first line
-    # of each connection, hello, costs nothing yet.
+    # Two bursts: the OS user's before an environment is known, and the environment's. The first
+    # line of each connection, hello, costs nothing yet.
     beyond = max(count - LIMITS.calls_per_second * seconds for seconds, count in seen.between)
     assert beyond <= 2 * LIMITS.burst + MOST_CONNECTIONS
     assert seen.memory < 64 * MIB
