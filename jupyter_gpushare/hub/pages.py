@@ -376,10 +376,14 @@ class AdminPage(PageHandler):
             raise Refusal(NodeProblem("not_allowed", message))
         return answers
 
-    async def admin_status(self, node: str) -> Mapping[str, Any]:
-        """The status of one node. Raises :class:`Refusal` for others than its administrators."""
+    async def admin_status(self, node: str, *, whole: bool = False) -> Mapping[str, Any]:
+        """The status of one node, ``whole`` with all its pages.
+
+        Raises :class:`Refusal` for others than its administrators.
+        """
         with refusals():
-            status = await self.ask(node, Method.STATUS)
+            asked = self.whole_status(node) if whole else self.ask(node, Method.STATUS)
+            status = await asked
         if not status["admin"]:
             raise Refusal(NodeProblem("not_allowed", "Only administrators may do this."))
         return status
@@ -730,7 +734,7 @@ class RevokeFormHandler(AdminPage):
         self.leave("admin", note)
 
     async def _form(self, node: str, lease: str, reason: str, mistake: str) -> None:
-        status = await self.admin_status(node)
+        status = await self.admin_status(node, whole=True)
         every = views.lease_views(status, everybody=True)
         found = next((view for view in every if view.lease == lease), None)
         if found is None:

@@ -395,9 +395,12 @@ class QueueView:
 def queue_view(status: Json) -> QueueView:
     queue = status["queue"]
     batch = sum(row["priority_class"] == "batch" for row in queue)
+    left = status.get("more", {}).get("queue", 0)  # not in this document
     summary = "Nobody waits."
     if queue:
         summary = f"{len(queue)} waiting: {len(queue) - batch} interactive, {batch} batch."
+    if left:
+        summary = f"{len(queue) + left} waiting."
     return QueueView(
         places=tuple(
             PlaceView(
@@ -421,7 +424,7 @@ def queue_view(status: Json) -> QueueView:
             )
             for row in queue[:_MOST_WAITING]
         ),
-        more=max(0, len(queue) - _MOST_WAITING),
+        more=max(0, len(queue) - _MOST_WAITING) + left,
         lately=_lately(status.get("waits")),
     )
 

@@ -888,33 +888,35 @@ class Service:
                 self._tell_position(name, waiters, place, coming.get(name))
 
     async def _push_status(self) -> None:
+        told = self._changes
         while True:
             # Who could not be told before gets the newest status, even if nothing changes again.
             is_behind = any(guest.behind for guest in self._guests.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if is_behind else None):
                     await self._changed.wait()
-            changed = self._changed.is_set()
             self._changed.clear()
+            changed, told = told != self._changes, self._changes
             watchers: RoundRobin[_Guest] = RoundRobin()
-            for guest in self._guests.values():
+            # Who missed the last one is first, else it were the same ones each time.
+            for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
                 if guest.watching and (changed or guest.behind):
-                    # Who has taken more of the processor than is theirs is told later.
-                    guest.behind = self.owes(guest.who.environment)
-                    if not guest.behind:
+                    guest.behind = True  # until it is told
+                    if not self.owes(guest.who.environment):
                         watchers.put(guest.who.environment, guest)
-            if not watchers:
-                continue
             wanted = [
                 (guest.who.viewer, 0, partial(self._tell_status, guest))
                 for guest in watchers.take(len(watchers), len(watchers))
             ]
             slices = Slices()
-            await self._manager.observers.wait(self._hand_out(wanted, slices))
+            if wanted:
+                await self._manager.observers.wait(self._hand_out(wanted, slices, _as_change))
             await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
 
-    def _tell_status(self, guest: _Guest, status: Encoded) -> None:
-        guest.behind = not guest.conn.notify(Notice.CHANGED.value, encoded({"status": status}))
+    def _tell_status(self, guest: _Guest, change: Encoded) -> None:
+        # Who has taken more of the processor than is theirs is told later, others are not.
+        if not self.owes(guest.who.environment):
+            guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
 
     def _answer_look(self, guest: _Guest, call: Call, changes: int, status: Encoded) -> None:
         guest.conn.reply(call.id, status)
@@ -923,7 +925,7 @@ class Service:
             if changes != self._changes:
                 # It was made before the newest change, which nobody has told this one.
                 guest.behind = True
-                self._changed.set()
+                self._changed.set()  # no news for the others
 
     async def _answer_lookers(self) -> None:
         """All who ask for a status while one is made wait for the next, and share it.
@@ -950,7 +952,12 @@ class Service:
                     guest.conn.close()  # it comes back and asks
             await asyncio.sleep(slices.spent)
 
-    async def _hand_out(self, wanted: Iterable[Wanted], slices: Slices) -> None:
+    async def _hand_out(
+        self,
+        wanted: Iterable[Wanted],
+        slices: Slices,
+        form: Callable[[Encoded], Encoded] = lambda status: status,
+    ) -> None:
         manager = self._manager
         facts = NodeFacts(
             name=self._name,
@@ -972,7 +979,12 @@ class Service:
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
             self._outlooks,
         )
-        await hand_out(sheet, wanted, slices, self.took)
+        await hand_out(sheet, wanted, slices, self.took, form)
+
+
+def _as_change(status: Encoded) -> Encoded:
+    """What a notification says of a status."""
+    return encoded({"status": status})
 
 
 def _capacities(state: State) -> list[int]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from itertools import zip_longest
 from typing import Any, Final
 
 from ..policy import core, elastic, parking, watchdog
@@ -203,8 +202,8 @@ class _Listing:
     def _by_turns(self) -> list[int]:
         """One of each environment, then a second of each, and so on."""
         if self._turns is None:
-            rounds = zip_longest(*self._of.values())
-            self._turns = [index for one in rounds for index in one if index is not None]
+            turns = sorted(turn for mine in self._of.values() for turn in enumerate(mine))
+            self._turns = [index for _turn, index in turns]
         return self._turns
 
 

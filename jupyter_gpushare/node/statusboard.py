@@ -27,11 +27,16 @@ Took = Callable[[str, float], object]
 
 
 class Slices:
-    """Cuts work into slices. ``spent`` are the seconds of processor time that all took."""
+    """Cuts work into slices."""
 
     def __init__(self) -> None:
-        self.spent = 0.0
+        self._before = 0.0
         self._begin()
+
+    @property
+    def spent(self) -> float:
+        """Seconds of processor time that the work took until now."""
+        return self._before + time.thread_time() - self._used
 
     def _begin(self) -> None:
         # The clock is cheap to ask; the other one knows what another process took.
@@ -41,16 +46,26 @@ class Slices:
         """To be called between any two small things; returns at once until a slice is over."""
         if time.monotonic() - self._begun >= SLICE:
             took = time.thread_time() - self._used
-            self.spent += took
+            self._before += took
             await asyncio.sleep(took * REST)
             self._begin()
 
 
-async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices, took: Took) -> None:
-    """Give everybody their status of this instant, as JSON.
+async def hand_out(
+    sheet: Sheet,
+    wanted: Iterable[Wanted],
+    slices: Slices,
+    took: Took,
+    form: Callable[[Encoded], Encoded] = lambda status: status,
+) -> None:
+    """Give everybody their status of this instant, as JSON, in this ``form``.
 
     A status is made once for all who want the same, and kept no longer than they are given it.
+    Each environment is charged for its own, and for a part of what was made for many: the sheet,
+    which ``slices`` saw made, and the rows that all administrators or all others are shown.
     """
+    charged = sheet_took = slices.spent
+    for_many = {True: 0.0, False: 0.0}  # administrators, all others
     leases: dict[tuple[str, View], Encoded] = {}
     queue: dict[str, Encoded] = {}
     same: dict[tuple[Viewer, int], list[Callable[[Encoded], object]]] = {}
@@ -60,7 +75,10 @@ async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices, took:
     async def lease_row(lease: Lease, viewer: Viewer) -> Encoded:
         key = lease.id, viewer.view(lease)
         if key not in leases:
+            begun = slices.spent
             leases[key] = encoded(sheet.lease_row(lease, key[1]))
+            if key[1] is not View.OWN:
+                shared(viewer, begun)
             await slices.rest()
         return leases[key]
 
@@ -69,18 +87,38 @@ async def hand_out(sheet: Sheet, wanted: Iterable[Wanted], slices: Slices, took:
             await slices.rest()
             return encoded(sheet.queue_row(lease, viewer))
         if lease.id not in queue:
+            begun = slices.spent
             queue[lease.id] = encoded(sheet.queue_row(lease, viewer))
+            shared(viewer, begun)
             await slices.rest()
         return queue[lease.id]
 
+    def shared(viewer: Viewer, begun: float) -> None:
+        nonlocal charged
+        seconds = slices.spent - begun
+        for_many[viewer.admin] += seconds
+        charged += seconds
+
+    def charge(viewer: Viewer) -> None:
+        nonlocal charged
+        spent = slices.spent
+        took(viewer.environment, spent - charged)
+        charged = spent
+
     for (viewer, page), tells in same.items():
-        before = slices.spent
-        status = encoded(
-            sheet.head(viewer, page),
-            leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
-            queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+        status = form(
+            encoded(
+                sheet.head(viewer, page),
+                leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
+                queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+            )
         )
+        charge(viewer)
         for tell in tells:
             tell(status)
+            charge(viewer)
             await slices.rest()
-        took(viewer.environment, slices.spent - before)
+    people = {(viewer.environment, viewer.admin) for viewer, _page in same}
+    for environment, admin in people:
+        alike = sum(one == admin for _name, one in people)
+        took(environment, sheet_took / len(people) + for_many[admin] / alike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from jupyter_gpushare.hub import forms, views, words
 from jupyter_gpushare.hub.csvfile import to_csv
 from jupyter_gpushare.hub.listing import Member
+from jupyter_gpushare.hub.pages import RevokeFormHandler
+from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import parse_size
 
 GIB = 2**30
@@ -333,6 +336,9 @@ def test_who_is_ahead(interactive: int, batch: int, said: str) -> None:
 def test_a_long_queue_is_cut_and_says_so() -> None:
     view = views.queue_view(status(queue=[waiting(position=n) for n in range(1, 80)]))
     assert (len(view.rows), view.more) == (50, 29)
+    cut = status(queue=[waiting(position=n) for n in range(1, 80)], more={"leases": 0, "queue": 7})
+    view = views.queue_view(cut)
+    assert (view.more, view.summary) == (36, "86 waiting.")
 
 
 @given(
@@ -646,3 +652,25 @@ def test_a_name_that_is_none() -> None:
     assert forms.checked_names([" alice ", "bob"]) == (["alice", "bob"], "")
     for wrong in ("", "a\x00b", "x" * 257):
         assert forms.checked_names(["bob", wrong])[1]
+
+
+class _Revoking(RevokeFormHandler):
+    """Of the form only what finds the lease, in front of a node of two pages."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    async def ask(self, node: str, method: Method, **params: Any) -> Any:
+        page = params.get("page", 0)
+        left = {"leases": 1 - page, "queue": 0}
+        return status(admin=True, leases=[lease(id=f"on-page-{page}")], more=left)
+
+    def page(self, template: str, **more: Any) -> None:
+        self.shown.append(more["lease"].lease)
+
+
+@pytest.mark.parametrize("name", ["on-page-0", "on-page-1"])
+def test_a_lease_of_any_page_can_be_revoked(name: str) -> None:
+    form = _Revoking()
+    asyncio.run(form._form("node", name, "", ""))
+    assert form.shown == [name]

@@ -1,0 +1,202 @@
+"""Who watches: everybody ends with the newest status, and pays for their own watching only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from jupyter_gpushare.node import service as service_module
+from jupyter_gpushare.node.clock import SystemClock
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
+from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.manager import Manager
+from jupyter_gpushare.node.service import Service
+from jupyter_gpushare.node.statusboard import Slices
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.model import EnvironmentName, Gpu, ProcessId, Quota
+from jupyter_gpushare.protocol.framing import Encoded
+from jupyter_gpushare.protocol.messages import PROTOCOL, Call, CallId, Hello, Method, Notice
+
+CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)
+class Person:
+    environment: str
+    groups: tuple[str, ...] = ()
+    admin: bool = False
+    all_servers: bool = False
+
+
+class Reader:
+    """A connection that reads all, and remembers it."""
+
+    process = ProcessId("boot", 1, 1)
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.got: list[object] = []
+        self.changes: list[Encoded] = []
+
+    def reply(self, call_id: CallId, result: Any) -> None:
+        self.got.append(call_id)
+
+    def notify(self, method: str, params: Any) -> bool:
+        if method == Notice.CHANGED.value:
+            self.got.append("changed")
+            self.changes.append(params)
+        return True
+
+    def error(self, *what: object) -> None:
+        raise AssertionError(what)
+
+    def close(self) -> None:
+        self.got.append("closed")
+
+
+class Nobody:
+    """No process is watched: nobody has one here."""
+
+    def __init__(self, *_: object) -> None: ...
+
+
+class Held(Slices):
+    """Work that stands still between two slices while the gate is shut."""
+
+    gate: asyncio.Event
+    stood: asyncio.Event
+
+    async def rest(self) -> None:
+        if not self.gate.is_set():
+            self.stood.set()
+        await self.gate.wait()
+
+
+@dataclass
+class House:
+    """A manager, and a service that tells of it."""
+
+    manager: Manager
+    service: Service
+    number: int = 0
+
+    async def enter(self, who: str, *, watching: bool = True) -> Reader:
+        self.number += 1
+        reader = Reader(self.number)
+        hello = Hello(PROTOCOL, "test", "0", None)
+        self.service.on_hello(reader, Person(who), Call(1, Method.HELLO, hello))
+        await until(lambda: 1 in reader.got)
+        if watching:
+            self.watch(reader)
+            await until(lambda: 2 in reader.got)
+        return reader
+
+    def watch(self, reader: Reader) -> None:
+        self.service.on_call(reader, Call(2, Method.WATCH, None))
+
+    async def change(self) -> None:
+        who = EnvironmentName("somebody")
+        self.number += 1
+        await self.manager.submit(cmd.SetQuota(CLOCK.boot(), who, Quota(self.number), who))
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(10.0):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def house(path: Path) -> AsyncIterator[House]:
+    manager = Manager(
+        config=PolicyConfig(),
+        clock=CLOCK,
+        ledger=Ledger.open(path / "ledger.sqlite", history=1e6, wall=CLOCK.wall()),
+        inventory=SimulatedInventory("1x24GiB"),
+        processes=cast(Any, Nobody),
+    )
+
+    async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:
+        return cmd.ConfigureQuotas(CLOCK.boot(), Quota(len(gpus)))
+
+    service = Service(manager, CLOCK, key=b"k", name="n", version="0", heartbeat_interval=1.0)
+    try:
+        await manager.start(quotas)
+        service.start()
+        yield House(manager, service)
+    finally:
+        await service.close()
+        await manager.close()
+
+
+async def settled(*readers: Reader) -> None:
+    """What entering changed has been told, and is forgotten."""
+    await asyncio.sleep(3 * service_module.WATCH_INTERVAL)
+    for reader in readers:
+        reader.got.clear()
+        reader.changes.clear()
+
+
+def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "Slices", Held)
+
+    async def story() -> None:
+        Held.gate, Held.stood = asyncio.Event(), asyncio.Event()
+        Held.gate.set()
+        async with house(tmp_path) as here:
+            before = await here.enter("alice")
+            asker = await here.enter("carol", watching=False)
+            late = await here.enter("bob", watching=False)
+            await settled(before, asker, late)
+            Held.gate.clear()
+            here.service.on_call(asker, Call(3, Method.STATUS, None))
+            here.watch(late)
+            await Held.stood.wait()
+            assert asker.got == [3], "both are answered of one sheet"
+            assert late.got == []
+            Held.stood.clear()
+            await here.change()
+            await Held.stood.wait()  # the change is being told, to whom watches already
+            Held.gate.set()
+            await until(lambda: "changed" in late.got)
+            assert late.got == [2, "changed"]
+            assert before.got == ["changed"], "who had it was told again"
+
+    asyncio.run(story())
+
+
+def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            many = [await here.enter("mallory") for _ in range(3)]
+            other = await here.enter("alice")
+            await settled(*many, other)
+            is_let_off = False
+
+            def owes(environment: str) -> bool:
+                """One notification is all that mallory can pay."""
+                told = any(one.changes for one in many)
+                return environment == "mallory" and told and not is_let_off
+
+            here.service.owes = owes
+            await here.change()
+            await until(lambda: other.changes)
+            assert [len(one.changes) for one in many] == [1, 0, 0]
+            await here.change()
+            await until(lambda: len(other.changes) == 2)
+            assert [len(one.changes) for one in many] == [1, 0, 0]
+            is_let_off = True
+            await until(lambda: all(one.changes for one in many) and many[0].changes[1:])
+            assert len(other.changes) == 2
+            assert len({id(one.changes[-1]) for one in many}) == 1, "encoded for each again"
+
+    asyncio.run(story())
