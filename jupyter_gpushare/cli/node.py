@@ -11,12 +11,11 @@ from typing import Any, Self
 
 from .. import __version__
 from ..client.settings import read_token
-from ..protocol import names
+from ..protocol import names, pages
 from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, RemoteError
 from ..protocol.messages import PROTOCOL, Answer, ErrorAnswer, Incoming, Method
-from ..protocol.pages import whole
 from .verb import Refused
 
 #: Seconds in which a node manager must have answered.
@@ -153,14 +152,13 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
 
 def whole_status(node: Node) -> dict[str, Any]:
     """The status document with the leases and the queue of all its pages."""
-    turning = whole(node.call(Method.STATUS))
-    try:
-        page = next(turning)
-        while True:
-            page = turning.send(node.call(Method.STATUS, page=page))
-    except StopIteration as done:
-        status: dict[str, Any] = done.value
-        return status
+    for _ in range(2):  # once more, if a lease may have been missed
+        found = [node.call(Method.STATUS)]
+        while pages.has_more(found[-1]):
+            found.append(node.call(Method.STATUS, page=len(found)))
+        if not pages.is_short(found):
+            break
+    return pages.joined(found)
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

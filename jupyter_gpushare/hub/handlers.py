@@ -16,8 +16,8 @@ from tornado import web
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.protocol import pages
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.pages import whole
 
 from .links import Viewer
 from .site import Site
@@ -169,14 +169,13 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
 
     async def whole_status(self, node: str) -> dict[str, Any]:
         """The status document of a node with all its pages."""
-        turning = whole(await self.ask(node, Method.STATUS))
-        try:
-            page = next(turning)
-            while True:
-                page = turning.send(await self.ask(node, Method.STATUS, page=page))
-        except StopIteration as done:
-            status: dict[str, Any] = done.value
-            return status
+        for _ in range(2):  # once more, if a lease may have been missed
+            found = [await self.ask(node, Method.STATUS)]
+            while pages.has_more(found[-1]):
+                found.append(await self.ask(node, Method.STATUS, page=len(found)))
+            if not pages.is_short(found):
+                break
+        return pages.joined(found)
 
     def node_named(self, name: str | None) -> str:
         """A node by name, the only one without a name. Raises :class:`NodeProblem`."""

@@ -24,10 +24,10 @@ CALL_TAKES: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Newcomers:
-    """Who has said nothing yet, of those who are ``of`` one OS user in one container.
+    """The connections of one OS user in one container (``of``) that have not said a line yet.
 
-    All people may be one OS user, so the first line is free: no other's flood delays a hello.
-    But the newcomers of one user are one in the order of turns.
+    All people may run as one OS user, so the first line costs nothing: a flood of one person's
+    calls delays no other's hello. In the order of turns these connections are one owner.
     """
 
     of: Hashable

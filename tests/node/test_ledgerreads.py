@@ -25,7 +25,7 @@ def test_a_slow_disk_stops_nobodys_heartbeats(tmp_path: Path) -> None:
         reads.took = turnstile.took
 
         def wait(ledger: Reads) -> None:
-            time.sleep(0.3)
+            time.sleep(0.3)  # the disk: seconds in which the thread is not busy
 
         await reads.ask("alice", wait)
         assert turnstile.enter(_Beat())

@@ -565,7 +565,7 @@ def test_many_hellos_at_once_do_not_hold_the_loop(place: Path) -> None:
                 loop.call_soon(tick)
 
         def on_hello(conn: Connection, principal: Principal, call: Call) -> None:
-            time.sleep(0.001)  # as long as it takes, whoever comes
+            time.sleep(0.001)  # a real hello keeps the loop this long
             in_turn[turn] += 1
             greets(conn, principal, call)
 
