@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def both(node: RunningNode, alice: Trainer, bob: Trainer) -> float:
     return since
 
 
+@contextmanager
+def by_turns(
+    node: RunningNode, place: Path, **how: Any
+) -> Iterator[tuple[Trainer, Trainer, float]]:
+    """Alice and bob, who take turns; and the time from which their steps may not overlap."""
+    with Trainer(place, node.socket, "alice", **how) as alice:
+        alice.trains(5)
+        with Trainer(place, node.socket, "bob", **how) as bob:
+            yield alice, bob, both(node, alice, bob)
+
+
 def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path: Path) -> None:
     with Trainer(tmp_path, node.socket, "alice") as alice:
         alice.trains(5)
@@ -99,21 +111,18 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
 def test_a_lost_ledger_takes_the_lease_from_nobody_who_takes_turns(
     node: RunningNode, tmp_path: Path
 ) -> None:
-    with Trainer(tmp_path, node.socket, "alice") as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob") as bob:
-            both(node, alice, bob)
-            held = {who: one["id"] for who, one in leases(node).items()}
-            assert set(held) == {"alice", "bob"}
-            node.terminate()
-            node.ledger.write_bytes(b"this was a ledger " * 1000)
-            node.start()
-            until(
-                lambda: {who: one["id"] for who, one in leases(node).items()} == held,
-                "both have their leases back",
-            )
-            since = both(node, alice, bob)
-            assert overlaps(alice.steps, bob.steps, since) == []
+    with by_turns(node, tmp_path) as (alice, bob, _):
+        held = {who: one["id"] for who, one in leases(node).items()}
+        assert set(held) == {"alice", "bob"}
+        node.terminate()
+        node.ledger.write_bytes(b"this was a ledger " * 1000)
+        node.start()
+        until(
+            lambda: {who: one["id"] for who, one in leases(node).items()} == held,
+            "both have their leases back",
+        )
+        since = both(node, alice, bob)
+        assert overlaps(alice.steps, bob.steps, since) == []
 
 
 @pytest.mark.long
@@ -131,70 +140,55 @@ def test_who_cannot_be_gated_waits_for_room_of_its_own(node: RunningNode, tmp_pa
 
 
 def test_the_holder_dies_and_the_other_goes_on(node: RunningNode, tmp_path: Path) -> None:
-    with Trainer(tmp_path, node.socket, "alice") as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob") as bob:
-            both(node, alice, bob)
-            until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
-            alice.close()  # kill -9
-            bob.trains(10)
-            until(lambda: turn_of(node, "bob") is None, "bob is alone")
+    with by_turns(node, tmp_path) as (alice, bob, _):
+        until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
+        alice.close()  # kill -9
+        bob.trains(10)
+        until(lambda: turn_of(node, "bob") is None, "bob is alone")
 
 
 @pytest.mark.long
 def test_a_stopped_holder_loses_its_turn_and_takes_turns_again(
     node: RunningNode, tmp_path: Path
 ) -> None:
-    with Trainer(tmp_path, node.socket, "alice") as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob") as bob:
-            both(node, alice, bob)
-            until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
-            alice.signal(STOP)
-            until(lambda: turn_of(node, "bob") == "holds", "bob's turn in spite of that")
-            bob.trains(10)
-            alice.signal(GO_ON)
-            since = both(node, alice, bob)
-            assert overlaps(alice.steps, bob.steps, since) == []
+    with by_turns(node, tmp_path) as (alice, bob, _):
+        until(lambda: turn_of(node, "alice") in ("holds", "yields"), "alice computes")
+        alice.signal(STOP)
+        until(lambda: turn_of(node, "bob") == "holds", "bob's turn in spite of that")
+        bob.trains(10)
+        alice.signal(GO_ON)
+        since = both(node, alice, bob)
+        assert overlaps(alice.steps, bob.steps, since) == []
 
 
 def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_path: Path) -> None:
-    with Trainer(tmp_path, node.socket, "alice") as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob") as bob:
-            since = both(node, alice, bob)
-            node.restart()
-            both(node, alice, bob)
-            assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
-            assert "overran" in leases(node)["alice"]
+    with by_turns(node, tmp_path) as (alice, bob, since):
+        node.restart()
+        both(node, alice, bob)
+        assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
+        assert "overran" in leases(node)["alice"]
 
 
 @pytest.mark.long
 def test_interrupting_the_wait_ends_it_and_gives_the_place_up(
     node: RunningNode, tmp_path: Path
 ) -> None:
-    with Trainer(tmp_path, node.socket, "alice") as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob") as bob:
-            both(node, alice, bob)
-            until(lambda: turn_of(node, "bob") == "waits", "bob waits")
-            bob.signal(INTERRUPT)
-            assert bob.process.wait(30) == 0
-            assert bob.lines("interrupted")
-            alice.trains(10)
+    with by_turns(node, tmp_path) as (alice, bob, _):
+        until(lambda: turn_of(node, "bob") == "waits", "bob waits")
+        bob.signal(INTERRUPT)
+        assert bob.process.wait(30) == 0
+        assert bob.lines("interrupted")
+        alice.trains(10)
 
 
 @pytest.mark.long
 def test_without_a_node_manager_nobody_waits_for_ever(node: RunningNode, tmp_path: Path) -> None:
-    with Trainer(tmp_path, node.socket, "alice", unreachable=1.0) as alice:
-        alice.trains(5)
-        with Trainer(tmp_path, node.socket, "bob", unreachable=1.0) as bob:
-            both(node, alice, bob)
-            node.kill9()
-            alice.trains(10)
-            bob.trains(10)
-            said = alice.stderr.read_text() + bob.stderr.read_text()
-            assert "goes on without waiting for its turn" in said
+    with by_turns(node, tmp_path, unreachable=1.0) as (alice, bob, _):
+        node.kill9()
+        alice.trains(10)
+        bob.trains(10)
+        said = alice.stderr.read_text() + bob.stderr.read_text()
+        assert "goes on without waiting for its turn" in said
 
 
 def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:
