@@ -28,8 +28,10 @@ class Purse:
 
     def left(self, now: float) -> float:
         """What may be spent at ``now``; below zero after a thing that was dearer than expected."""
-        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._rate)
-        self._at = max(self._at, now)
+        if now > self._at:  # each line that is read asks several times
+            left = self._left + (now - self._at) * self._rate
+            self._left = left if left < self._most else self._most
+            self._at = now
         return self._left
 
     def spend(self, cost: float, now: float) -> None:

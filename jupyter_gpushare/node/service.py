@@ -762,8 +762,11 @@ class Service:
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD:
             return
+        waiters = self._waiters.pop(name, ())
+        if not waiters:
+            return  # granted at once: the answer says it
         result = translate.lease_result(state, lease, self._key)
-        for waiter in self._waiters.pop(name, ()):
+        for waiter in waiters:
             if waiter.call_id is None:
                 told = {part: value for part, value in result.items() if part != "secret"}
                 waiter.conn.notify(Notice.GRANTED.value, told)

@@ -33,6 +33,13 @@ def _fields(kind: type) -> tuple[tuple[str, int, Any], ...]:
 
 
 @cache
+def _newer(kind: Any) -> tuple[tuple[str, int, Any], ...]:
+    """The fields that came later, or may hold what did; the others need no look."""
+    hints = get_type_hints(kind)
+    return tuple(one for one in _fields(kind) if one[1] > 1 or _newest(hints[one[0]]) > 1)
+
+
+@cache
 def declared(kind: type, word: str | None = None) -> int:
     """The version in which a dataclass, or a ``word`` of an enum, came."""
     known: int | Mapping[str, int] = getattr(kind, "SINCE", 1)
@@ -65,7 +72,7 @@ def settle(value: Any, plain: Any) -> int:
     if isinstance(value, Enum):
         return declared(kind, value.name)
     newest = declared(kind)
-    for name, version, default in _fields(kind):
+    for name, version, default in _newer(kind):
         part = getattr(value, name)
         if version > 1 and part == default:
             del plain[name]
