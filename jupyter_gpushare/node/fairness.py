@@ -79,11 +79,15 @@ class Purses:
 
 
 class RoundRobin(Generic[T]):
-    """Things that wait, each its owner's; taken one of each owner in turn, oldest first."""
+    """Things that wait, each its owner's; taken one of each owner in turn, oldest first.
+
+    An owner may pause: then nothing of theirs is taken, and nothing of it counts.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[T]] = {}
         self._order: deque[Hashable] = deque()
+        self._paused: dict[Hashable, deque[T]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -91,6 +95,10 @@ class RoundRobin(Generic[T]):
 
     def put(self, owner: Hashable, thing: T) -> None:
         """Add a thing behind the others of its owner."""
+        paused = self._paused.get(owner)
+        if paused is not None:
+            paused.append(thing)
+            return
         mine = self._waiting.get(owner)
         if mine is None:
             self._waiting[owner] = deque((thing,))
@@ -124,11 +132,22 @@ class RoundRobin(Generic[T]):
             each -= 1
         return taken
 
-    def remove(self, owner: Hashable) -> list[T]:
-        """Take all of one owner out."""
+    def pause(self, owner: Hashable) -> None:
+        """Take nothing of ``owner`` until :meth:`go_on`, however much waits. O(owners)."""
         mine = self._waiting.pop(owner, None)
-        if mine is None:
-            return []
-        self._order.remove(owner)
-        self._count -= len(mine)
-        return list(mine)
+        if mine is not None:
+            self._order.remove(owner)
+            self._count -= len(mine)
+        self._paused.setdefault(owner, mine or deque())
+
+    def go_on(self, owner: Hashable) -> None:
+        """Take things of a paused ``owner`` again, who is last in turn."""
+        mine = self._paused.pop(owner, None)
+        if mine:
+            self._waiting[owner] = mine
+            self._order.append(owner)
+            self._count += len(mine)
+
+    def is_paused(self, owner: Hashable) -> bool:
+        """Whether nothing of ``owner`` is taken now."""
+        return owner in self._paused

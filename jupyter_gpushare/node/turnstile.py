@@ -54,7 +54,6 @@ class Turnstile:
         self._loop = loop
         self._calls, self._records = calls, records
         self._waiting: RoundRobin[Guest] = RoundRobin()
-        self._broke: dict[Hashable, list[Guest]] = {}
         self._is_due = False
         # In this round of the loop: until when lines are handled at once, and whether a newcomer's
         # was.
@@ -64,7 +63,7 @@ class Turnstile:
     def reads_on(self, guest: Guest) -> bool:
         """``guest`` sent no whole line yet. Whether it may be read further; else it waits here."""
         owner = guest.owner
-        if owner not in self._broke and self._must_wait(owner, self._loop.time()) <= 0.0:
+        if not self._waiting.is_paused(owner) and self._must_wait(owner, self._loop.time()) <= 0.0:
             return True
         self._wait(owner, guest)
         return False
@@ -82,7 +81,7 @@ class Turnstile:
             self._until = now + SLICE
             self._loop.call_soon(self._round_ends)
         others = self._waiting or now >= self._until or (is_new and self._greeted)
-        if not others and owner not in self._broke and self._must_wait(owner, now) <= 0.0:
+        if not others and not self._waiting.is_paused(owner) and self._must_wait(owner, now) <= 0.0:
             self._greeted = self._greeted or is_new
             return True
         self._wait(owner, guest)
@@ -121,11 +120,11 @@ class Turnstile:
         return max(self._calls.wait(owner, 1.0, now), self._records.wait(owner, 1.0, now))
 
     def _wait(self, owner: Hashable, guest: Guest) -> None:
-        if owner in self._broke:
-            self._broke[owner].append(guest)
-            return
         self._waiting.put(owner, guest)
-        if not self._is_due:
+        self._look()
+
+    def _look(self) -> None:
+        if self._waiting and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run)
 
@@ -141,7 +140,7 @@ class Turnstile:
             owner = self._waiting.next_owner()
             wait = self._must_wait(owner, now)
             if wait > 0.0:
-                self._broke[owner] = self._waiting.remove(owner)
+                self._waiting.pause(owner)
                 self._loop.call_later(wait, self._has_some, owner)
                 continue
             guest = self._waiting.pop()
@@ -149,5 +148,5 @@ class Turnstile:
                 self._wait(guest.owner, guest)
 
     def _has_some(self, owner: Hashable) -> None:
-        for guest in self._broke.pop(owner, ()):
-            self._wait(owner, guest)
+        self._waiting.go_on(owner)
+        self._look()

@@ -68,14 +68,21 @@ def test_whoever_has_one_waits_for_one_of_each_other(many: int, others: int) -> 
     assert before <= others
 
 
-def test_what_is_taken_out_comes_back_in_order() -> None:
+def test_a_paused_owner_waits_and_is_then_taken_in_order() -> None:
     queue: RoundRobin[int] = RoundRobin()
     for number in range(4):
         queue.put("a", number)
         queue.put("b", 10 + number)
-    assert queue.remove("a") == [0, 1, 2, 3]
-    assert queue.remove("a") == []
+    queue.pause("a")
+    queue.put("a", 4)
+    assert queue.is_paused("a") and not queue.is_paused("b")
     assert [queue.pop() for _ in range(len(queue))] == [10, 11, 12, 13]
+    queue.go_on("a")
+    queue.go_on("a")
+    assert [queue.pop() for _ in range(len(queue))] == [0, 1, 2, 3, 4]
+    queue.pause("nobody's yet")
+    queue.go_on("nobody's yet")
+    assert len(queue) == 0
 
 
 @given(
