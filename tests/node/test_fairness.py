@@ -75,7 +75,8 @@ def test_a_paused_owner_waits_and_is_then_taken_in_order() -> None:
         queue.put("b", 10 + number)
     queue.pause("a")
     queue.put("a", 4)
-    assert queue.is_paused("a") and not queue.is_paused("b")
+    assert queue.is_paused("a")
+    assert not queue.is_paused("b")
     assert [queue.pop() for _ in range(len(queue))] == [10, 11, 12, 13]
     queue.go_on("a")
     queue.go_on("a")
