@@ -49,7 +49,7 @@ def main() -> int:
         )
         with node:
             for attack in (*controls, *attacks):
-                # Several at once: twice as long, so that one slow write of the disk is not 1 of 100.
+                # Several at once: twice as long, or one slow write of the disk would be 1 of 100.
                 longer = 2 if attack in scene.CROWDS else 1
                 one = scene.play(node, attack, args.seconds * longer)
                 seen.append(one)
