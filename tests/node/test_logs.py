@@ -167,6 +167,7 @@ def test_who_fills_the_log_is_counted_and_hides_nobody_else(tmp_path: Path) -> N
             with running.client(ALICE) as again, pytest.raises(RemoteError):
                 again.call(Method.QUOTA_LIST)
         granted = bob.request()
+        bob.call(Method.RELEASE, lease=granted["lease"])
         alice.request()
         bob.call(Method.QUOTA_SET, environment="alice", gpus=1)
         find(running, "quota.set", environment="alice")  # bob's doing, not hers
