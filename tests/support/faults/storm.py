@@ -650,8 +650,9 @@ class Storm:
         lease = self.rng.choice(list(player.leases))
         try:
             with self.nodes.client("root") as admin:
-                call = admin.send(Method.LEASE_REVOKE, lease=lease, reason="the storm")
+                # First: its client may hear of it before the call is back.
                 self.harness.note(Saw.REVOKED, lease=lease)
+                call = admin.send(Method.LEASE_REVOKE, lease=lease, reason="the storm")
                 admin.wait(call, within=1.0)
         except (OSError, AssertionError, RemoteError):
             return False
