@@ -133,20 +133,19 @@ class RoundRobin(Generic[T]):
         return taken
 
     def pause(self, owner: Hashable) -> None:
-        """Take nothing of ``owner`` until :meth:`go_on`, however much waits. O(owners)."""
-        mine = self._waiting.pop(owner, None)
-        if mine is not None:
-            self._order.remove(owner)
-            self._count -= len(mine)
-        self._paused.setdefault(owner, mine or deque())
+        """Take nothing of ``owner``, for whom something waits, until :meth:`go_on`. O(owners).
+
+        Raises :class:`KeyError` where nothing waits.
+        """
+        mine = self._paused[owner] = self._waiting.pop(owner)
+        self._order.remove(owner)
+        self._count -= len(mine)
 
     def go_on(self, owner: Hashable) -> None:
-        """Take things of a paused ``owner`` again, who is last in turn."""
-        mine = self._paused.pop(owner, None)
-        if mine:
-            self._waiting[owner] = mine
-            self._order.append(owner)
-            self._count += len(mine)
+        """Take things of ``owner`` again, last in turn. Raises :class:`KeyError`: not paused."""
+        mine = self._waiting[owner] = self._paused.pop(owner)
+        self._order.append(owner)
+        self._count += len(mine)
 
     def is_paused(self, owner: Hashable) -> bool:
         """Whether nothing of ``owner`` is taken now."""

@@ -137,7 +137,10 @@ async def house(path: Path) -> AsyncIterator[House]:
 
 
 async def settled(*readers: Reader) -> None:
-    """What entering changed has been told, and is forgotten."""
+    """What entering changed has been told, and is forgotten.
+
+    Its pushes are due on the same loop before this wait is over, however busy the machine is.
+    """
     await asyncio.sleep(3 * service_module.WATCH_INTERVAL)
     for reader in readers:
         reader.got.clear()
