@@ -161,7 +161,7 @@ class Trainer:
         environ = {
             name: value
             for name, value in (os.environ if environ is None else environ).items()
-            if not name.startswith(("JUPYTER", "CUDA_"))
+            if not name.startswith(("JUPYTER_GPUSHARE", "CUDA_"))
         }
         self.stderr = directory / f"{who}.err"
         with self.stderr.open("w") as stderr:
