@@ -1,6 +1,9 @@
 import { expect, test } from '../support/fixtures';
 import { GpuPanel, statusItem, toolbarItem } from '../support/panel';
 
+/** Made in the page by a test. */
+declare function enableExtension(): void;
+
 test('what is shown is marked as old while the node manager is away', async ({
   gpushare,
   open,
@@ -38,8 +41,16 @@ test('a server without the extension is told apart; without WebSockets what HTTP
   page,
   shoot
 }) => {
+  // Enabled by the press of the button, not before: the panel tries again by itself, too, and
+  // would take the button away.
+  let enabled = false;
+  await page.exposeFunction('enableExtension', () => {
+    enabled = true;
+  });
   await page.route('**/gpushare/api/**', route =>
-    route.fulfill({ status: 404, body: '<html>Not found</html>' })
+    enabled
+      ? route.fallback()
+      : route.fulfill({ status: 404, body: '<html>Not found</html>' })
   );
   await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
   await page.reload();
@@ -52,7 +63,9 @@ test('a server without the extension is told apart; without WebSockets what HTTP
   );
   await expect(panel.section('quota')).toBeHidden();
   await shoot(page, 'not-enabled');
-  await page.unrouteAll();
+  await page.evaluate(() => {
+    document.addEventListener('click', () => enableExtension());
+  });
   await panel.root.getByRole('button', { name: 'Try again' }).click();
   await panel.expectGpus('0 of 2');
 
