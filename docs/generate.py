@@ -93,7 +93,8 @@ def environment() -> str:
 
     meaning = {
         "SWITCH": "`off` switches everything of ours off in this process.",
-        "SOCKET": "Path of the node manager's socket.",
+        "SOCKET": "Path of the node manager's socket: clients look there, and "
+        "`jupyter gpushare node` listens there.",
         "HOST": "This host's own name among those that share the home directory, where its "
         "`/etc/machine-id` is not its own (cloned machines, containers of one image).",
         "TOKEN": "Token for a node manager that identifies by tokens.",

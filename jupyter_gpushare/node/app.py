@@ -42,7 +42,12 @@ from ..policy.model import (
 from ..policy.sharing import ShareMode
 from ..policy.state import State
 from ..protocol import names
-from ..protocol.address import OLD_EMBEDDED_NAME, embedded_socket, host_id
+from ..protocol.address import (
+    OLD_EMBEDDED_NAME,
+    configured_socket,
+    embedded_socket,
+    host_id,
+)
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
@@ -552,7 +557,8 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     socket = Unicode(
         "",
-        help="""Path of the socket. Not set: gpushare-node-HOST.sock in Jupyter's runtime directory;
+        help="""Path of the socket. Not set: the environment variable JUPYTER_GPUSHARE_SOCKET, where
+        clients look too; without it gpushare-node-HOST.sock in Jupyter's runtime directory, where
         HOST stands for eight digits of the host's own.""",
     ).tag(config=True)
     shared = Bool(
@@ -1007,9 +1013,13 @@ class NodeManagerCrashed(Exception):
 
 
 def _place(configured: str, inherited: socket.socket | None) -> str:
-    """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant."""
+    """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant.
+
+    A socket unit goes before the environment variable, which is meant for clients first.
+    """
     if inherited is None:
-        return configured or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
+        told = configured or configured_socket(os.environ)
+        return told or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
     path: str = inherited.getsockname()
     if configured and os.path.abspath(configured) != path:
         raise systemd.InheritedSocketWrong(

@@ -88,6 +88,12 @@ def jupyter_runtime_dir(environ: Mapping[str, str]) -> str:
     return os.path.join(home, "jupyter", "runtime")
 
 
+def configured_socket(environ: Mapping[str, str]) -> str | None:
+    """The path that the environment variable names for this host, or ``None``."""
+    path = environ.get(names.SOCKET)
+    return path if path and not is_another_hosts(path, environ) else None
+
+
 def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Found | None:
     """The socket to use, or ``None`` when no node manager is set up here.
 
@@ -95,8 +101,8 @@ def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Foun
     wanted a node manager. A socket found by itself must belong to root or to
     us, or another user could plant one.
     """
-    configured = environ.get(names.SOCKET)
-    if configured and not is_another_hosts(configured, environ):
+    configured = configured_socket(environ)
+    if configured is not None:
         return Found(configured, configured=True)
     for path in (system, embedded_socket(jupyter_runtime_dir(environ), host_id(environ))):
         if _is_trusted_socket(path):

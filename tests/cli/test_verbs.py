@@ -120,6 +120,24 @@ def test_a_wrong_command_line_exits_with_two_and_says_why(arguments: str, said: 
     assert "Traceback" not in done.stderr
 
 
+def test_the_node_manager_listens_where_clients_look(tmp_path: Path) -> None:
+    """Without --socket it takes their environment variable; --socket goes before it."""
+    node = LiveNode(tmp_path)  # not started: only its environment is used
+    other = tmp_path / "other.sock"
+    command = [*CLI, "node", "--simulate", "1x24GiB", "--ledger", str(node.ledger)]
+    for options, place in (([], node.socket), (["--socket", str(other)], other)):
+        with subprocess.Popen(
+            [*command, *options], env=node.environ, stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == f"ready {place}\n"
+                if not options:
+                    assert node.cli("status").returncode == 0
+            finally:
+                process.terminate()
+
+
 @pytest.mark.parametrize("verb", ["status", "leases", "release x", "quota", "quota list", "usage"])
 def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) -> None:
     node = LiveNode(tmp_path)  # never started

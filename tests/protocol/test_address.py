@@ -15,6 +15,7 @@ from support.node import needs_root, open_directory
 from jupyter_gpushare.protocol.address import (
     SYSTEM_SOCKET,
     Found,
+    configured_socket,
     embedded_socket,
     find_socket,
     host_id,
@@ -172,6 +173,7 @@ def test_what_another_host_of_the_home_hosts_is_nothing_here(
     listen(Path(theirs), listening)
     environ = {"JUPYTER_RUNTIME_DIR": str(place), "JUPYTER_GPUSHARE_SOCKET": theirs}
     assert is_another_hosts(theirs, environ)
+    assert configured_socket(environ) is None, "a node manager would listen for another host"
     assert find_socket(environ, str(place / "system")) is None
     ours = listen(place / EMBEDDED, listening)
     assert find_socket(environ, str(place / "system")) == Found(ours, configured=False)
