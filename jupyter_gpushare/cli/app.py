@@ -16,7 +16,6 @@ class GpuShareApp(Verb):
     name = "jupyter-gpushare"
     arguments = "VERB"
     description = """Share the GPUs of this machine between many notebooks, just in time."""
-    subcommand_description = "`jupyter gpushare VERB --help` explains a verb."
     subcommands: ClassVar[Any] = {
         verb: (f"jupyter_gpushare.{place}", text)
         for verb, place, text in (

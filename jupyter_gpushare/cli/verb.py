@@ -16,7 +16,7 @@ import sys
 from typing import Any, ClassVar, NoReturn
 
 from jupyter_core.application import JupyterApp
-from traitlets import Bool, TraitError, TraitType
+from traitlets import Bool, TraitError, TraitType, default
 from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
@@ -133,7 +133,13 @@ class Verb(JupyterApp):
         self, argv: Any, aliases: Any, flags: Any, classes: Any
     ) -> KVArgParseConfigLoader:
         return StrictLoader(
-            argv, aliases, flags, classes=classes, log=self.log, prog=self._command_name()
+            argv,
+            aliases,
+            flags,
+            classes=classes,
+            log=self.log,
+            subcommands=self.subcommands,  # for completion in the shell
+            prog=self._command_name(),
         )
 
     def parse_command_line(self, argv: Any = None) -> None:
@@ -153,6 +159,10 @@ class Verb(JupyterApp):
 
     def _command_name(self) -> str:
         return self.name.replace("jupyter-gpushare", "jupyter gpushare").replace("-", " ")
+
+    @default("subcommand_description")
+    def _subcommand_description_default(self) -> str:
+        return f"`{self._command_name()} VERB --help` explains a verb."
 
     def emit_description(self) -> Any:
         yield f"Usage: {self._command_name()} [options] {self.arguments}".rstrip()

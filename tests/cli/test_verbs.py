@@ -15,7 +15,11 @@ from support.livenode import CLI, LiveNode, until
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli import leases
 from jupyter_gpushare.cli.app import GpuShareApp
+from jupyter_gpushare.cli.gpu import GpuApp
+from jupyter_gpushare.cli.ledger import LedgerApp
+from jupyter_gpushare.cli.quota import QuotaApp
 from jupyter_gpushare.cli.table import clean, duration, table
+from jupyter_gpushare.cli.verb import Verb
 
 GIB = 2**30
 VERBS = [
@@ -58,9 +62,23 @@ def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
     assert re.search(r"\w{4}", done.stdout)
     if verb != "node":
         assert f"Usage: jupyter gpushare {verb}" in done.stdout
+        assert "`jupyter-gpushare" not in done.stdout, "there is no such command to type"
         assert "Exit codes:" in done.stdout
         assert "--json" in done.stdout or verb in ("run", "quota")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("app", "named"),
+    [(GpuShareApp, ""), (QuotaApp, " quota"), (GpuApp, " gpu"), (LedgerApp, " ledger")],
+)
+def test_help_and_completion_know_the_verbs(
+    app: type[Verb], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verbs = app()
+    assert verbs._create_loader([], {}, {}, None).subcommands == app.subcommands
+    verbs.print_subcommands()
+    assert f"`jupyter gpushare{named} VERB --help` explains a verb." in capsys.readouterr().out
 
 
 def test_the_script_is_installed_for_jupyter() -> None:
