@@ -66,7 +66,8 @@ describe('memoryParts', () => {
       aGpu(0),
       aGpu(0, { mine: 8 * GIB, reserved: 12 * GIB, unleased: 2 * GIB }),
       aGpu(0, { mine: 20 * GIB, reserved: 30 * GIB, unleased: 9 * GIB }),
-      aGpu(0, { mine: 5 * GIB, reserved: 4 * GIB })
+      aGpu(0, { mine: 5 * GIB, reserved: 4 * GIB }),
+      aGpu(0, { mine: 5 * GIB, reserved: 20 * GIB, shared: 9 * GIB })
     ]) {
       const parts = memoryParts(gpu);
       const all = Object.values(parts);
@@ -83,8 +84,23 @@ describe('memoryParts', () => {
     ).toEqual({
       mine: 8 * GIB,
       others: 4 * GIB,
+      turns: 0,
       unleased: 2 * GIB,
       free: 10 * GIB
+    });
+  });
+
+  it('does not take for free what tasks use by turns', () => {
+    expect(
+      memoryParts(
+        aGpu(0, { mine: 8 * GIB, reserved: 12 * GIB, shared: 5 * GIB })
+      )
+    ).toEqual({
+      mine: 8 * GIB,
+      others: 4 * GIB,
+      turns: 5 * GIB,
+      unleased: 0,
+      free: 7 * GIB
     });
   });
 });

@@ -68,6 +68,18 @@ describe('a GPU in turns', () => {
   const holds = aLease('a', { turn: 'holds' });
   const waits = aLease('b', { turn: 'waits', mine: false, environment: 'bob' });
 
+  it('has in its bar what is used by turns', () => {
+    const { container } = show(GpusView, aStatus({ gpus: [gpu] }));
+    expect(
+      screen
+        .getByRole('img', { name: /Memory of GPU 0/ })
+        .getAttribute('aria-label')
+    ).toBe('Memory of GPU 0, 24 GiB: 2 GiB used by turns, 22 GiB free');
+    expect(
+      container.querySelector(".jp-gpushare-legend > [data-part='turns']")
+    ).not.toBeNull();
+  });
+
   it('says whose turn it is', () => {
     const text = (...leases: Lease[]): string =>
       gpuTurnText(gpu, leases, 'binary', trans);

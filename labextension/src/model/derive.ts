@@ -98,6 +98,8 @@ export function memoryUse(status: Status): { gpu: Gpu; use: IUse }[] {
 export interface IMemoryParts {
   readonly mine: number;
   readonly others: number;
+  /** Used by tasks in their turns, one after the other, beyond what each keeps. */
+  readonly turns: number;
   /** Used by processes that hold no lease, or beyond what their lease reserves. */
   readonly unleased: number;
   readonly free: number;
@@ -109,12 +111,14 @@ export function memoryParts(gpu: Gpu): IMemoryParts {
     Math.max(0, gpu.reserved - gpu.mine),
     gpu.memory - mine
   );
-  const unleased = Math.min(gpu.unleased, gpu.memory - mine - others);
+  const turns = Math.min(gpu.shared, gpu.memory - mine - others);
+  const unleased = Math.min(gpu.unleased, gpu.memory - mine - others - turns);
   return {
     mine,
     others,
+    turns,
     unleased,
-    free: gpu.memory - mine - others - unleased
+    free: gpu.memory - mine - others - turns - unleased
   };
 }
 

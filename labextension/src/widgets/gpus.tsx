@@ -226,6 +226,7 @@ function MemoryBar(props: {
   const rows = [
     { kind: 'mine', bytes: parts.mine, word: trans.__('mine') },
     { kind: 'others', bytes: parts.others, word: trans.__('others') },
+    { kind: 'turns', bytes: parts.turns, word: trans.__('used by turns') },
     {
       kind: 'unleased',
       bytes: parts.unleased,
