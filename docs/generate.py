@@ -118,8 +118,8 @@ def environment() -> str:
         "in a notebook and on a terminal.",
         "WAIT_TIMEOUT": "Seconds to wait in the queue; `0`: for ever (default).",
         "ANSWER_TIMEOUT": "Seconds in which the node manager must answer (default 5).",
-        "OUTAGE_TIMEOUT": "Seconds for which a node manager that was there and is away, because it "
-        "is restarted, is waited for (default 30).",
+        "OUTAGE_TIMEOUT": "Seconds to wait for a node manager that stopped answering; it may be "
+        "restarting (default 30).",
         "HIDDEN": "Set by us: the GPUs are hidden until this process has a lease.",
         "FRAMEWORKS": "More frameworks (top-level modules) to watch, by commas. The "
         "Jupyter server sets it to those that installed packages have adapters for, if it is "

@@ -223,7 +223,7 @@ def server_extension() -> Check:
     enabled = manager.get_jpserver_extensions().get("jupyter_gpushare")
     fix = "jupyter server extension enable jupyter_gpushare"
     if enabled is None:
-        text = "Jupyter Server has not heard of the extension (no jpserver_extensions entry)."
+        text = "Jupyter Server does not list the extension (no jpserver_extensions entry)."
         return problem("server extension", text, fix)
     if not enabled:
         return problem("server extension", "The extension is disabled in Jupyter Server.", fix)
@@ -247,7 +247,7 @@ def panel() -> Check:
         )
         seen = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return warning(name, f"JupyterLab {lab} does not say whether it takes the panel.")
+        return warning(name, f"JupyterLab {lab} does not say whether it accepts the panel.")
     if not seen["there"]:
         return problem(
             name,

@@ -25,7 +25,8 @@ class DoctorApp(Verb):
     JupyterHub's configuration sets for it instead (it is run for that, as JupyterHub does). Each
     line is ok, a warning, or a problem with its fix. Nothing is changed. Exits with 1 when there
     is a problem. With --bundle=FILE all this, the settings, the status, the last events, the end of
-    the log and the metrics are written into one file for who helps you, without tokens, secrets and
+    the log and the metrics are written into one file for the people who help you, without tokens,
+    secrets and
     other people's names; then it exits with 0 when the file is written."""
     flags: ClassVar[Any] = {
         **Verb.flags,

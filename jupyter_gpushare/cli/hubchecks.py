@@ -129,7 +129,7 @@ def _pages_service(name: str, service: Mapping[str, Any] | None) -> Check:
         return warning(
             "pages",
             f"There are no pages at /services/{name}/.",
-            "Leave url=None away from setup(c), if you want them.",
+            "Remove url=None from setup(c) if you want them.",
         )
     return ok("pages", f"/services/{name}/ are served at {service['url']}")
 

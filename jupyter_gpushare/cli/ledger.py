@@ -192,9 +192,9 @@ class LedgerVacuumApp(LedgerVerb):
 
     name = "jupyter-gpushare-ledger-vacuum"
     description = """Forget what is past its time and give free room back to the disk
-    (administrators), in small steps between which grants go on. It happens by itself every ten
-    minutes, but for an eighth of the file; where the node manager is stopped, the whole file is
-    made anew, which needs as much room again meanwhile."""
+    (administrators), in small steps between which grants go on. This also happens by itself every
+    ten minutes, except for an eighth of the file. If the node manager is stopped, the whole file is
+    written anew, which needs as much room again meanwhile."""
 
     def work(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)

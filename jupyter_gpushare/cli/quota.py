@@ -272,7 +272,7 @@ class QuotaApp(QuotaListApp):
         if arguments:
             hint = did_you_mean(arguments[0], self.subcommands)
             raise UsageError(
-                f"{arguments[0]!r} is nothing to do with quotas: list, set or unset{hint}"
+                f"{arguments[0]!r} is not a quota command: use list, set or unset{hint}"
             )
         return super().run(arguments)
 

@@ -77,9 +77,9 @@ class AskingAgain:
             if not self._told_cuda_goes_on:
                 self._told_cuda_goes_on = True
                 self._say(
-                    f"This cell uses {framework} without a lease: this kernel's GPUs were given "
-                    "back, and CUDA runs on in it. `%gpushare request` asks for GPUs again; if "
-                    "they are others, restart the kernel."
+                    f"This cell uses {framework} without a lease: this kernel gave its GPUs back, "
+                    "but CUDA is still running in it. `%gpushare request` asks for GPUs again; if "
+                    "it gets other GPUs, restart the kernel."
                 )
             return None
         try:

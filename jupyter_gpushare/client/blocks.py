@@ -52,7 +52,7 @@ class Blocks:
             if held is not None and held.lease in self._inside:
                 raise GpuShareError(
                     f"Other code of this process holds {held.words}, which is less than this "
-                    "asks for, and a process has one lease at a time. Ask for the most first."
+                    "request. A process has one lease at a time, so make the largest request first."
                 )
             before = broker.lease
             grant = broker.request(

@@ -51,7 +51,7 @@ _Waits = Callable[
 
 
 class Broker:
-    """See the module.
+    """Asks for, keeps and ends this process's lease.
 
     ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs,
     and the lease's id and secret are left there for child processes to join.
@@ -737,13 +737,14 @@ class Broker:
         if was_parked:
             if self._aside.holds:
                 message += (
-                    " What it had on the GPU stays in host memory; a cell asks for a new one."
+                    " Its GPU memory stays in host memory; the next cell asks for a new lease."
                 )
             self._say(f"The parked GPU lease of this process has ended: {message}")
             return
         if cuda_started():
             what = (
-                "What it still keeps on the GPU counts as used without a lease. Save your work; "
+                "Memory that it still has on the GPU counts as used without a lease. Save your "
+                "work; "
                 + display.advice("`%gpushare request` or a restart asks", "starting it again asks")
                 + " for a new one."
             )
@@ -805,8 +806,8 @@ class Broker:
 
 def _not_run(why: str) -> str:
     return (
-        f"{why} This cell was not run, because what this kernel had on the GPU is in host "
-        "memory. Your variables are kept: run it again, or `%gpushare resume`."
+        f"{why} This cell was not run, because this kernel's GPU memory is still in host memory. "
+        "Your variables are kept: run the cell again, or `%gpushare resume`."
     )
 
 

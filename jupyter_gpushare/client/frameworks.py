@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Frameworks:
-    """See the module. What an adapter cannot do is said by ``say`` and left out.
+    """Speaks to each framework through its adapter; ``say`` reports what an adapter cannot do.
 
     A framework is *known* from before its module runs, and *loaded* once that has run.
     """

@@ -31,7 +31,7 @@ _LOOK: Final = 0.02
 
 
 class GivingBack:
-    """See the module.
+    """Releases or parks this process's GPUs.
 
     ``session`` is the one that there is, ``connect`` makes one if need be.
     """
@@ -190,7 +190,7 @@ class GivingBack:
                             _in_background(lambda: self._climb(session, lease, message, needs))
                         except RuntimeError as error:
                             holding.standing = before
-                            why = f"There is no thread to park with ({error})."
+                            why = f"The thread that parks could not be started ({error})."
                             session.tell_surely(Method.KEPT, lease=lease, reason=why)
                         return
                     self._parked(session, Given(Rung.RELEASE))

@@ -52,7 +52,7 @@ class Standing(Enum):
 
 
 class Holding:
-    """See the module.
+    """The lease that this process holds, under one lock.
 
     ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs, and the
     lease's id and secret are left there for child processes to join.

@@ -24,7 +24,7 @@ _OUR_CELL: Final = "%%gpushare"
 #: What a front end asks of widgets by itself, for instance when a page is loaded.
 _ONLY_ASKS: Final = ("request_state", "request_states")
 _NO_HELP: Final = (
-    "What this kernel had on the GPU is in host memory, and showing this might need it. "
+    "This kernel's GPU memory is in host memory, and showing this might need it. "
     "The next cell, or `%gpushare resume`, brings it back."
 )
 

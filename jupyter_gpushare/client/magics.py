@@ -90,7 +90,7 @@ class GpuShare(Configurable):
     fallback = Enum(
         ("cpu", "error"),
         "cpu",
-        help="""What happens when no GPU is to be had: "cpu" goes on without, with one warning;
+        help="""What happens when no GPU can be had: "cpu" warns once and goes on without a GPU;
         "error" raises QuotaExceeded or NodeUnavailable.""",
     ).tag(config=True)
     acquire = Enum(
@@ -109,8 +109,8 @@ class GpuShare(Configurable):
         "parse_seconds",
         30.0,
         "a time such as 30 or 2m",
-        help="""For how long a node manager that was there and is away, because it is restarted,
-        is waited for before a cell goes on without a GPU. 0: not at all.""",
+        help="""How long a cell waits for a node manager that stopped answering (it may be
+        restarting) before the cell goes on without a GPU. 0: not at all.""",
     ).tag(config=True)
     gpus = Parsed("parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1.").tag(
         config=True
@@ -186,7 +186,7 @@ class _Parser(argparse.ArgumentParser):
 
 @magics_class
 class GpuShareMagics(Magics):
-    """See the module."""
+    """The ``%gpushare`` and ``%%gpushare`` magics of one shell."""
 
     @output_can_be_silenced
     @line_cell_magic
@@ -284,7 +284,7 @@ class GpuShareMagics(Magics):
         elif state == "joined":
             self._tell(
                 "This process shared the lease of the process that started it, and has left it. "
-                "The lease itself goes on: only its owner gives it back."
+                "The lease itself goes on: only the process that owns it can give it back."
             )
         else:
             remains = _remains(grant) or f" {broker().again.words}"
@@ -295,8 +295,8 @@ class GpuShareMagics(Magics):
         watch = kernel.watch_of(self.shell)
         if watch is not None and watch.running and not (watch.running == 1 and watch.gate.is_open):
             raise UsageError(
-                "%gpushare park needs a cell of its own, while no other cell runs: what comes "
-                "after it would find its variables without their memory."
+                "%gpushare park needs a cell of its own, while no other cell runs: code after it "
+                "would find its variables without their memory."
             )
         given = broker().park()
         if given is None:
@@ -337,7 +337,7 @@ class GpuShareMagics(Magics):
         if until is None:
             self._tell("This kernel holds no GPU, so there is nothing to keep.")
         elif not until:
-            self._tell(f"This kernel's {gpus} {are} not kept any longer than the rule here says.")
+            self._tell(f"This kernel's {gpus} {are} not kept any longer: the idle time-out holds.")
         else:
             from .render import duration
 
@@ -486,16 +486,16 @@ def _remains(grant: Grant) -> str:
 
     if cuda_started():
         who = "CUDA runs in this process and keeps"
-        advice = "Restart the kernel to let go of it; until then do not compute on that GPU"
+        advice = "Restart the kernel to release it; until then do not compute on that GPU"
     elif _still_used(grant):
         who = "Processes that shared the lease keep"
         advice = "End them, or restart the kernel; until then do not compute on that GPU"
     else:
         return ""
     return (
-        f" {who} memory there, though: it goes back when the process lets go of it, and nobody "
-        f"gets it before (the lease shows as draining meanwhile). {advice}: it would count as "
-        "use without a lease."
+        f" {who} memory there, though: it becomes free when the process releases it, and nobody "
+        f"else gets it before that (the lease shows as draining meanwhile). {advice}: that would "
+        "count as use without a lease."
     )
 
 

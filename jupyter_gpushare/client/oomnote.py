@@ -72,7 +72,7 @@ def words(facts: Facts) -> str:
     """The note, for a person."""
     if not facts.gpus:
         return (
-            f"{_START}this process has no GPU lease, so nothing is set aside for it. Save your "
+            f"{_START}this process has no GPU lease, so no memory is reserved for it. Save your "
             "work; `%gpushare status` says why, `%gpushare request` asks for a lease."
         )
     sentences = [_one(facts.framework, gpu) for gpu in facts.gpus]
@@ -106,8 +106,8 @@ def _one(framework: str, gpu: GpuFacts) -> str:
 
 def _advice(facts: Facts) -> Iterator[str]:
     yield (
-        "What to do: let go of what you no longer need (`del`, and the last error keeps its "
-        "variables alive, too), or compute in smaller pieces."
+        "What to do: delete what you no longer need (`del`; the last error also keeps its "
+        "variables alive), or compute in smaller pieces."
     )
     if facts.framework == "PyTorch" and any(
         gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in facts.gpus

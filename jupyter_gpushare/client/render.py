@@ -160,7 +160,7 @@ _TURNS: Final = {
 _NEXT: Final = {
     "trim": "its caches are emptied",
     "park": "its GPU is taken back when idle",
-    "last": "the node's last resort",
+    "last": "the configured action (interrupt or kill) follows",
 }
 
 
@@ -296,7 +296,7 @@ def away_line(left: float, seconds: float) -> str:
     """That the node manager is waited for, and for how long."""
     bound = f"{duration(left)} more at most; " if math.isfinite(left) else ""
     return (
-        "The GPU node manager is away, as when it is restarted. Waiting for it: "
+        "The GPU node manager does not answer; it may be restarting. Waiting for it: "
         f"{bound}{duration(seconds)} so far."
     )
 
@@ -660,7 +660,7 @@ _SOURCES: Final = {
 def quota_line(quota: Document | None) -> str:
     """A quota in a sentence."""
     if quota is None:
-        return "No quota is known."
+        return "Your quota is not known."
     source = _SOURCES.get(str(quota.get("source")), plain(quota.get("source"), 20))
     return (
         f"Quota: {count(quota.get('gpus'), 'GPU')}, {each(quota.get('memory'))} on each "
@@ -681,7 +681,7 @@ def budget_line(quota: Document) -> str | None:
 
 _BUDGET_ADVICE: Final = {
     "spent": " The budget is spent: new requests wait.",
-    "warned": " That is nearly all: release GPUs that you do not need.",
+    "warned": " Nearly all of them are used: release GPUs that you do not need.",
 }
 
 
@@ -719,7 +719,7 @@ def _can_be_yours(status: Document, more: int) -> str:
     quota = status.get("quota") or {}
     budget, limit = quota.get("budget"), quota.get("memory")
     if isinstance(budget, Mapping) and budget.get("level") == "spent":
-        return f"{count(more, 'more GPU')} can be yours when some GPU-hours are left again."
+        return f"You can get {count(more, 'more GPU')} when some GPU-hours are left again."
     most = status["node"].get("max_tasks_per_gpu")
     free = [
         gpu
@@ -730,7 +730,7 @@ def _can_be_yours(status: Document, more: int) -> str:
         and _number(gpu.get("free")) >= min(_number(limit) or _TOO_MUCH, _number(gpu.get("memory")))
     ]
     now = min(more, len(free)) if not status.get("queue") else 0
-    yours = f"{count(more, 'more GPU')} can be yours"
+    yours = f"You can get {count(more, 'more GPU')}"
     if now == more:
         return f"{yours} now."
     return f"{yours},{f' {now} of them now, the others' if now else ''} as soon as there is room."
@@ -815,28 +815,28 @@ HELP: Final = (
     ("%gpushare quota", "what you may hold, hold now, and have used lately"),
     (
         "%gpushare request --gpus 2 --memory 8GiB --class batch",
-        "take GPUs for this kernel now; every option may be left out. --no-wait: not if there "
-        "is a queue. --later: only remember it for the next framework import. What is asked "
-        "stays asked in this kernel",
+        "take GPUs for this kernel now; each option may be left out. --no-wait: do not wait in "
+        "the queue. --later: only remember the request for the next framework import. Later "
+        "requests of this kernel use the same options",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (
         "%gpushare pin 30m",
-        "keep the GPU for so long (15m, 1h, …) though nothing runs, within the rule here; off: no "
-        "more",
+        "keep the GPU for this time (15m, 1h, …) although nothing runs, up to the administrator's "
+        "limit; off: stop keeping it",
     ),
     (
         "%gpushare park",
-        "give the GPU back now and keep all variables; a cell gets one again",
+        "give the GPU back now and keep all variables; the next cell gets a GPU again",
     ),
-    ("%gpushare resume", "get back what was parked, without running anything"),
+    ("%gpushare resume", "get a GPU and restore what was parked, without running a cell"),
     ("%gpushare history --limit 20", "what happened to your requests and leases"),
     ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),
     ("%gpushare help", "this"),
 )
 _HELP_NOTES: Final = (
-    "Importing torch, tensorflow, jax, cupy, … takes a GPU by itself. If none is free you wait "
-    "in the queue; interrupting the kernel leaves it.",
+    "Importing torch, tensorflow, jax, cupy, … takes a GPU by itself. If none is free, you wait "
+    "in the queue; interrupt the kernel to leave it.",
     "In programs: `from jupyter_gpushare.client import lease`, then `with lease(gpus=2): …`. "
     "Elsewhere: `jupyter gpushare --help`.",
 )

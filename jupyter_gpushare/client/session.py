@@ -150,7 +150,7 @@ def _away(path: str, seconds: float) -> str:
 
 
 class Session:
-    """See the module. Thread-safe; ``open`` starts the thread.
+    """One connection to the node manager. Thread-safe; ``open`` starts its thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
     bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a

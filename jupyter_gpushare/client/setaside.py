@@ -28,7 +28,10 @@ LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
 
 
 class SetAside:
-    """See the module. Called with `Holding.lock`, but for `ability` and what only looks."""
+    """Keeps what was on the GPUs while they are given back, and brings it back.
+
+    Call its methods with `Holding.lock` held, except `ability` and those that only read.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,8 @@ class SetAside:
         """Raises :class:`GpuShareError` while what this process had on the GPU lies elsewhere."""
         if self.holds:
             raise GpuShareError(
-                "What this kernel had on the GPU is in host memory, and can only go back under "
-                "this lease. `%gpushare resume` (or any cell) brings it back; then try again, or "
+                "This kernel's GPU memory is in host memory, and can only be restored under this "
+                "lease. `%gpushare resume` (or any cell) brings it back; then try again, or "
                 "restart the kernel to drop it."
             )
 

@@ -85,9 +85,9 @@ def parse_gpus(text: Any) -> int:
     """A GPU count; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
     plain = str(text).strip()
     if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
-        raise ValueError("it is no number of GPUs.")
+        raise ValueError("it is not a number of GPUs.")
     if not plain.isdigit() or len(plain) > 9:
-        raise ValueError("it is no number of GPUs.")
+        raise ValueError("it is not a number of GPUs.")
     count = int(plain)
     if count > _MOST_GPUS:
         raise ValueError(f"at most {_MOST_GPUS} GPUs can be asked for.")
@@ -97,7 +97,7 @@ def parse_gpus(text: Any) -> int:
 def parse_class(text: Any) -> str:
     """A priority class. Raises :class:`ValueError`."""
     if text not in ("interactive", "batch"):
-        raise ValueError("it is no priority class: write interactive or batch.")
+        raise ValueError("it is not a priority class: write interactive or batch.")
     return str(text)
 
 
@@ -110,7 +110,7 @@ def parse_seconds(text: Any) -> float:
         if plain and (parts := _TIMES.fullmatch(plain)) is not None:
             counts = zip(parts.groups(), "hms", strict=True)
             return float(sum(int(count) * _UNITS[unit] for count, unit in counts if count))
-    raise ValueError("it is no time: write seconds, or 90s, 10m, 1.5h, 1h30m.")
+    raise ValueError("it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m.")
 
 
 def parse_patience(text: Any) -> float:
@@ -207,7 +207,7 @@ def _parse_memory(text: Any) -> int:
     try:
         return parse_size(text)
     except ValueError:
-        raise ValueError("it is no memory size: write it like 8GiB or 512MiB.") from None
+        raise ValueError("it is not a memory size: write it like 8GiB or 512MiB.") from None
 
 
 def _optional(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:

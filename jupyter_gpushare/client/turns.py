@@ -64,7 +64,7 @@ class Gate(Enum):
 
 
 class Turns:
-    """See the module. ``gate`` and ``report`` are for the end of each step.
+    """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
 
     ``session`` and ``grant`` tell what this process has now. ``drop`` clears
     temporary memory at the end of a step, ``trim`` what only caches keep.
@@ -242,7 +242,7 @@ class Turns:
     def _go_on_without(self) -> None:
         self._gate, self._takes_turns = Gate.OPEN, False
         self._say(
-            f"The GPU node manager has not been heard for {self._unreachable:g} s, so this task "
+            f"The GPU node manager has not answered for {self._unreachable:g} s, so this task "
             "goes on without waiting for its turn. Others may compute on the same GPU."
         )
 

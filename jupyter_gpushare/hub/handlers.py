@@ -26,8 +26,8 @@ _LOG: Final = logging.getLogger("jupyter_gpushare.hub")
 
 _HUB_ANSWERS: Final = 10.0  # seconds for the Hub to say who somebody is
 HUB_AWAY: Final = (
-    "JupyterHub does not answer, so nobody can be told who you are. Tasks that hold a GPU keep "
-    "it. Try again in a minute."
+    "JupyterHub does not answer, so this page cannot find out who you are. Tasks that hold a GPU "
+    "keep it. Try again in a minute."
 )
 NOT_LET_IN: Final = (
     "You may not use this service: it needs the permission access:services!service=gpushare. Ask "

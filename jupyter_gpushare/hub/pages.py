@@ -553,7 +553,7 @@ class Whose:
     def unchanged(self) -> str:
         """That a form has done nothing."""
         subject = self.text()
-        return f"Nothing was changed: {subject[:1].lower()}{subject[1:]} is that already."
+        return f"Nothing was changed: {subject[:1].lower()}{subject[1:]} has these values already."
 
 
 class QuotaFormHandler(AdminPage):

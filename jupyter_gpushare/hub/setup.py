@@ -307,7 +307,7 @@ def _keep_port(c: Config, name: str, url: str) -> tuple[str, str | None]:
             warning += " They are served at a free port instead." if port != choice[-1] else ""
     raise SetupError(
         f"{warning} The proxy would give visitors' cookies to whoever listens there. End that "
-        "program (`ss -ltnp` names it), or leave the port away from url: one is found then."
+        "program (`ss -ltnp` names it), or leave the port out of url, and a free one is found."
     )
 
 

@@ -154,8 +154,8 @@ def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
         )
     if budget and budget["level"] == "spent" and not budget.get("per"):
         return (
-            "Your GPU-hours are spent. You get a GPU again when what you held long ago falls out "
-            f"of the last {words.duration(budget['window'])}."
+            "Your GPU-hours are spent. You get a GPU again when the hours that you held long "
+            f"ago are no longer in the last {words.duration(budget['window'])}."
         )
     if budget and budget["level"] == "spent":
         when = {"week": "the next week begins", "month": "the next month begins"}

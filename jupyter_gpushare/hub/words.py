@@ -59,12 +59,12 @@ TURNS: Final = {
 OVER_LIMIT: Final = {
     "trim": "Its caches are emptied in at most {}.",
     "park": "Its GPU is taken back when idle, in {} at the earliest.",
-    "last": "The node's last resort comes in {} at the earliest.",
+    "last": "The configured action (interrupt or kill) follows in {} at the earliest.",
 }
 #: Why an idle GPU is about to be taken back.
 WARNINGS: Final = {
     "contended": "it is idle and others wait",
-    "idle": "it has been idle for long",
+    "idle": "it reaches its idle time-out",
     "budget_spent": "it is idle and the GPU-hours are spent",
 }
 SOURCES: Final = {

@@ -929,7 +929,7 @@ def _paths(host: Host) -> Json:
             "parameters": [_GPU],
             "post": operation(
                 "drainGpu",
-                "Take a GPU out of service: it takes nothing new, and empties (admin).",
+                "Take a GPU out of service: nothing new is placed on it (admin).",
                 "GpuService",
                 404,
                 requestBody=_body("Drain"),

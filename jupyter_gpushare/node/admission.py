@@ -62,12 +62,12 @@ class _Pool(Generic[G]):
         return len(self.owners.get(owner, ()))
 
     def largest(self) -> tuple[Hashable, OrderedDict[G, None]]:
-        """Who has most; O(owners), asked only when all places are taken."""
+        """The owner with the most guests; O(owners), called only when all places are taken."""
         return max(self.owners.items(), key=lambda item: len(item[1]))
 
 
 class Admission(Generic[G]):
-    """Counts guests. Each method that lets one in may name another who has to go for it."""
+    """Counts guests. Each method that admits a guest may name another guest that must leave."""
 
     def __init__(self, places: Places) -> None:
         self._places: Final = places

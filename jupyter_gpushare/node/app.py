@@ -132,17 +132,20 @@ class Hub(Configurable):
         systemd's credential hub-token, else the environment variable JUPYTERHUB_API_TOKEN.""",
     ).tag(config=True)
     believed = Finite(
-        60.0, min=1.0, help="Seconds for which a good token is believed, so a revoked one works."
+        60.0,
+        min=1.0,
+        help="""Seconds for which a token that the Hub accepted is not checked again; a revoked
+        token works at most that long.""",
     ).tag(config=True)
     hub_away = Finite(
         600.0,
         min=0.0,
-        help="""Seconds, from the Hub's last yes, for which a token is believed while the Hub is
-        away: nobody answers, or it says HTTP 5xx. After a restart of the node manager as well, but
-        then nobody is an administrator.""",
+        help="""Seconds since the Hub last accepted a token for which the token still counts while
+        the Hub is away (it does not answer, or answers with HTTP 5xx). This also holds after a
+        restart of the node manager, but then nobody is an administrator.""",
     ).tag(config=True)
     refresh = Finite(
-        60.0, min=1.0, help="Seconds between two looks at the quotas of the Hub's groups."
+        60.0, min=1.0, help="Seconds between two readings of the quotas of the Hub's groups."
     ).tag(config=True)
     per_server = Bool(
         False,
@@ -218,24 +221,24 @@ class Policy(Configurable):
     restart_grace = Finite(
         30.0,
         min=0.0,
-        help="""Seconds for clients to come back after the node manager restarted, and to present
-        their leases where its ledger was lost; meanwhile nothing is granted there, and the audit
-        acts against nobody.""",
+        help="""Seconds that clients have to come back after the node manager restarted, and to
+        present their leases if its ledger was lost. In the second case nothing is granted
+        meanwhile, and the audit acts against nobody.""",
     ).tag(config=True)
     stalled_action = Enum(
         ("wait", "interrupt", "kill"),
         "wait",
-        help="""What is done to a stalled task that still holds GPU memory: wait for it,
+        help="""What the node manager does to a stalled task that still holds GPU memory: wait,
         interrupt it (SIGINT) or kill it.""",
     ).tag(config=True)
     audit_action = Enum(
         ("report", "interrupt", "kill"),
         "report",
-        help="""What is done about a process that uses a GPU without a lease, or much more
-        memory than its lease allows, for longer than audit_grace.""",
+        help="""What the node manager does about a process that uses a GPU without a lease, or much
+        more memory than its lease allows, for longer than audit_grace.""",
     ).tag(config=True)
     audit_grace = Finite(
-        10.0, min=0.0, help="Seconds between finding such a process and acting."
+        10.0, min=0.0, help="Seconds from finding such a process until audit_action is taken."
     ).tag(config=True)
     over_limit_trim = Finite(
         10.0,
@@ -265,13 +268,18 @@ class Policy(Configurable):
         help="Bytes on a GPU that no process accounts for and that are taken for the driver's.",
     ).tag(config=True)
     overtake_interactive = Integer(
-        32, min=0, help="Grants to later requests that an interactive request lets pass."
+        32,
+        min=0,
+        help="""How many later requests may be granted before an interactive request becomes
+        urgent.""",
     ).tag(config=True)
     overtake_batch = Integer(
-        128, min=0, help="Grants to later requests that a batch request lets pass."
+        128,
+        min=0,
+        help="""How many later requests may be granted before a batch request becomes urgent.""",
     ).tag(config=True)
     backfill_depth = Integer(
-        64, min=1, help="Waiting requests that are tried when something was freed."
+        64, min=1, help="How many waiting requests are tried when something becomes free."
     ).tag(config=True)
     max_waiting_per_environment = Integer(
         64, min=1, help="Requests that one environment may have waiting."
@@ -289,14 +297,14 @@ class Policy(Configurable):
     budget_window = Finite(
         7 * 86400.0,
         min=1.0,
-        help="""Seconds for which a quota's gpu_hours are the budget: what was held in the last
-        week, if not set. What lies further back counts no more.""",
+        help="""Length in seconds of the rolling window for a quota's gpu_hours; the default is one
+        week. GPU-hours that were held before the window do not count.""",
     ).tag(config=True)
     budget_warning = Finite(
         0.8, min=0.0, max=1.0, help="Share of the budget at which people are warned."
     ).tag(config=True)
     budget_interval = Finite(
-        30.0, min=0.1, help="Seconds between two looks at what was spent of the budgets."
+        30.0, min=0.1, help="Seconds between two readings of what was spent of the budgets."
     ).tag(config=True)
 
     idle_timeout = Finite(
@@ -314,19 +322,19 @@ class Policy(Configurable):
     park_when = Enum(
         ("contended", "always"),
         "contended",
-        help="""When such GPUs are asked back: only if that helps somebody who waits, or always.
-        Those of who has spent the GPU-hours are in any case.""",
+        help="""When idle GPUs are asked back: only if that helps a waiting request, or always. GPUs
+        of an environment that has spent its GPU-hours are asked back in any case.""",
     ).tag(config=True)
     min_idle = Finite(
         0.0,
         min=0.0,
-        help="Seconds of idleness below which no time-out goes, whatever a quota says.",
+        help="The shortest idle time-out in seconds; a quota cannot set a shorter one.",
     ).tag(config=True)
     notify_before = Finite(
         30.0,
         min=0.0,
-        help="""Seconds before a GPU is asked back at which its people are told, with a countdown
-        and a Keep button in JupyterLab and a line in the terminal. 0: not at all.""",
+        help="""How many seconds before a GPU is asked back its people are warned, with a countdown
+        and a Keep button in JupyterLab and a line in the terminal. 0: no warning.""",
     ).tag(config=True)
     keep_for = Finite(
         900.0, min=1.0, help="Seconds for which the Keep button keeps an idle kernel's GPU."
@@ -334,8 +342,8 @@ class Policy(Configurable):
     pin_limit = Finite(
         7200.0,
         min=0.0,
-        help="""The most seconds of idleness for which people may keep a GPU (the Keep button,
-        %gpushare pin). 0: they may not.""",
+        help="""The longest idle time in seconds for which people may keep a GPU (the Keep button,
+        %gpushare pin). 0: they cannot keep it.""",
     ).tag(config=True)
     busy_utilisation = Finite(
         0.1,
@@ -364,16 +372,16 @@ class Policy(Configurable):
     unparkable_action = Enum(
         ("keep", "interrupt", "kill"),
         "keep",
-        help="""What is done to an idle kernel that was asked for its GPU and cannot give it back:
-        it keeps it, or it is interrupted or killed, and loses its variables.""",
+        help="""What happens to an idle kernel that was asked for its GPU and cannot give it back:
+        it keeps the GPU, or it is interrupted or killed and loses its variables.""",
     ).tag(config=True)
     burst_memory = Union(
         [Finite(min=0.0), Unicode()],
         default_value=0.0,
-        help="""Up to what a lease's memory limit on a nearly empty GPU is lifted, while nobody
-        waits: a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks
-        whose limit can change while they run (PyTorch, CuPy). A quota's own burst_memory goes
-        before this.""",
+        help="""How far a lease's memory limit is lifted on a nearly empty GPU while nobody waits:
+        to a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks whose
+        limit can change while they run (PyTorch, CuPy). A quota's own burst_memory goes before
+        this.""",
     ).tag(config=True)
     burst_headroom = Union(
         [Finite(min=0.0), Unicode()],
@@ -389,7 +397,7 @@ class Policy(Configurable):
     spent_idle_timeout = Finite(
         60.0,
         min=1.0,
-        help="""Seconds for which a kernel may be idle whose environment has spent its GPU-hours,
+        help="""Idle time-out in seconds for kernels of an environment that has spent its GPU-hours,
         where no other time-out is set.""",
     ).tag(config=True)
 
@@ -417,7 +425,7 @@ class Policy(Configurable):
         60.0,
         min=0.0,
         help="""Seconds for which a task waits for memory that another did not clear after its
-        turn; then it computes with what is left.""",
+        turn; then it computes with the memory that is left.""",
     ).tag(config=True)
     turn_offset = Integer(
         100_000_000,
@@ -427,7 +435,7 @@ class Policy(Configurable):
     turn_context = Integer(
         512 * 1024**2,
         min=0,
-        help="""Bytes that CUDA itself takes in each process and no framework tells; counted with
+        help="""Bytes that CUDA itself takes in each process and that no framework reports; added to
         what a task keeps across its steps.""",
     ).tag(config=True)
 
@@ -495,14 +503,14 @@ class Connections(Configurable):
     strangers = Integer(
         2_000,
         min=1,
-        help="""Connections that have not said hello yet; of more, the one that has said nothing
-        for longest goes.""",
+        help="""Connections that may be open without a hello; if there are more, the one that has
+        been silent for longest is closed.""",
     ).tag(config=True)
     calls_per_second = Finite(
         500.0,
         min=1.0,
-        help="""Calls a second of one environment, over all its connections; a call that keeps
-        the node manager for 1 ms counts as two. More of them wait, and are not refused.""",
+        help="""Calls a second of one environment, over all its connections; a call that keeps the
+        node manager busy for 1 ms counts as two. Further calls wait; they are not refused.""",
     ).tag(config=True)
     burst = Integer(100, min=1, help="Calls of one environment at once.").tag(config=True)
     recorded_per_second = Finite(
@@ -576,9 +584,10 @@ class NodeManagerApp(JupyterApp):
     ledger_bytes = Integer(
         2**30,
         min=8 * 2**20,
-        help="""Bytes that the ledger's file may have, about. Of who has most the oldest events are
-        forgotten before history_days, and an environment has a sixteenth at most. GPU-hours are
-        kept as sums, and what administrators did stays.""",
+        help="""About how many bytes the ledger's file may have. If it grows larger, the oldest
+        events of the environments with the most bytes are forgotten before history_days; one
+        environment may have a sixteenth at most. GPU-hours are kept as sums, and what
+        administrators did stays.""",
     ).tag(config=True)
     measure_interval = Finite(
         2.0, min=0.05, help="Seconds between two measurements of the GPUs."
@@ -605,7 +614,8 @@ class NodeManagerApp(JupyterApp):
         False,
         help="""Let OS users in who have no entry in the host's user database, each with an
         environment (uid-NUMBER) and a quota of its own. Without JupyterHub only. Subordinate users
-        (/etc/subuid) are their owners in any case; root's are no person's.""",
+        (/etc/subuid) count as their owners in any case; root's subordinate users belong to no
+        person.""",
     ).tag(config=True)
     subordinate_users = Unicode(
         str(SUBORDINATES), help="The file that says whose subordinate user ids are."
@@ -632,8 +642,8 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     forget_hub = Bool(
         False,
-        help="""Forget whom JupyterHub vouched for lately, and end. Until it answers again nobody
-        is let in then who has to be asked about.""",
+        help="""Forget whom JupyterHub vouched for lately, and end. After that, nobody whose token
+        the Hub must check gets in until the Hub answers again.""",
     ).tag(config=True)
     record = Unicode(
         "", help="Append every command and its events to this file (JSON lines; for developers)."
@@ -880,7 +890,7 @@ class NodeManagerApp(JupyterApp):
                 return in_force.of(gpus, known)
 
             starting = loop.create_task(manager.start(first_quotas))
-            # A driver may hang right here; whoever waits must be able to give up.
+            # A driver may hang right here; the waiting caller must be able to give up.
             if not await _first(starting, ends):
                 return
             await service.recall()
@@ -1039,7 +1049,7 @@ async def _how_it_is(manager: Manager) -> str:
     if state.problem is not None:
         return f"Grants nothing now: {state.problem}"
     if state.rebuild is not None:
-        return "Grants nothing now: leases that the ledger does not know may be presented"
+        return "Grants nothing now: tasks may present leases that the ledger does not know"
     if manager.readings.problem is not None:
         return f"Cannot measure the GPUs: {manager.readings.problem}"
     waiting = sum(lease.phase is LeasePhase.QUEUED for lease in state.leases.values())

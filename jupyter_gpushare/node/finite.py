@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from traitlets import Float, TraitError
 
-_REFUSAL: Final = "{where} = {value} cannot be used: write a number; nan and inf are none."
+_REFUSAL: Final = "{where} = {value} cannot be used: write a finite number."
 
 
 class Finite(Float[float, Any]):

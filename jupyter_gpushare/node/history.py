@@ -78,10 +78,10 @@ def _ended(data: Mapping[str, Any]) -> str:
 
 
 _STAGES: Final = {
-    "warned": "its people are told",
+    "warned": "its people were warned",
     "trim": "it is asked to empty its caches",
     "park": "it is asked for its GPUs when it is idle",
-    "last": "the administrator's action is due",
+    "last": "audit_action is due",
 }
 
 #: What each kind of event is called where people choose among them.
@@ -124,7 +124,7 @@ WORDS: Final = {
     "TurnsJoined": "takes turns",
     "TurnGiven": "turn given",
     "TurnOverran": "turn overran",
-    "ProcessFlagged": "memory that is not allowed",
+    "ProcessFlagged": "unallowed memory use",
     "OverLimitStaged": "over its limit",
     "FlagActed": "acted against a process",
     "FlagCleared": "within bounds again",
@@ -142,7 +142,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "GpuTakenOut": lambda d: f"{d['gpu']} is taken out of service by {d['by']}: {d['reason']}",
     "GpuPutBack": lambda d: f"{d['gpu']} is put back into service by {d['by']}",
     "QuotaOverridden": _quota,
-    "QuotaOverrideRemoved": lambda d: f"has the configured quota again, by {d['by']}",
+    "QuotaOverrideRemoved": lambda d: f"has the configured quota again, set by {d['by']}",
     "GroupQuotaOverridden": _quota,
     "GroupQuotaOverrideRemoved": lambda d: f"{_whose(d)} is the configured one again, by {d['by']}",
     "GroupsChanged": lambda d: "groups: " + (", ".join(d["groups"]) or "none"),
@@ -152,7 +152,7 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "MemberJoined": lambda d: f"process {d['process']['pid']} joined",
     "MemberLeft": lambda d: f"process {d['process']['pid']} ended",
     "RebuildBegun": lambda d: "the ledger is new, or was restored: leases may be presented again",
-    "LeaseRebuilt": lambda d: "presented a lease of before, and has it again",
+    "LeaseRebuilt": lambda d: "presented an earlier lease and has it again",
     "RebuildRefused": lambda d: d["why"],
     "RebuildEnded": lambda d: f"leases presented again: {d['leases']}",
     "ActivityChanged": lambda d: f"is {d['activity']}",

@@ -68,7 +68,7 @@ TOO_NARROW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HubTrust:
-    """What is believed for how long (seconds), and who is what.
+    """How long answers of the Hub count (seconds), and who is an administrator.
 
     ``believed``: a token that the Hub knew, so a revoked one works at most so
     long. ``refused``: one that it did not know. ``hub_away``: one that it knew,

@@ -218,7 +218,7 @@ class HubMemory:
 
 
 def forget(path: Path) -> None:
-    """Have everybody forgotten who is in ``path``, by a node manager that runs too.
+    """Forget everybody in ``path``; a node manager that is running forgets them, too.
 
     The mark stays: without it, one that writes just now would bring them back. It is empty, as a
     full disk has room for that. Raises :class:`OSError`.

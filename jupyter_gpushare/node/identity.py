@@ -159,8 +159,8 @@ class PeerIdentity:
                 # A user of a container, say: the number is still a fact of the kernel's.
                 return Principal(f"uid-{peer.uid}", (), peer.uid in self._admin_uids)
             raise IdentityRefused(
-                f"User {peer.uid} has no entry in this host's user database and is no person's "
-                "subordinate user (/etc/subuid), so nobody's quota holds for it. The administrator "
+                f"User {peer.uid} has no entry in this host's user database and is not a person's "
+                "subordinate user (/etc/subuid), so no quota applies to it. The administrator "
                 "can make an entry, or let such users in: c.NodeManagerApp.nameless_users = True."
             )
         name = user.pw_name

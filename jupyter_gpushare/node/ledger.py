@@ -81,7 +81,7 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS = "kind, at, wall, environment, lease, data"
 #: The oldest release that can read all that :meth:`Ledger.load` gives, and its version of records.
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
-#: Set in a ledger that a backup became, until whoever holds leases was asked to present them.
+#: Set in a restored ledger until the holders of leases had time to present them.
 _RESTORED = "restored"
 #: Ends of names of SQLite's files beside a ledger: an old one would be believed to be a new file's.
 _LOGS = ("-wal", "-shm", "-journal")

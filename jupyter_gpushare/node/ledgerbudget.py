@@ -32,7 +32,7 @@ class LedgerBudget:
 
     @property
     def grown(self) -> int:
-        """Growth after which it is worth to look again who has how much."""
+        """Growth after which the shares of the environments are counted again."""
         return self.file // 64
 
 

@@ -52,7 +52,7 @@ class LedgerCare:
         return {"path": str(self._ledger.path), **asdict(health)}
 
     async def shares(self) -> tuple[dict[str | None, int], list[str]]:
-        """Who has how much of it; see :meth:`Reads.shares`."""
+        """How many bytes each environment has in it; see :meth:`Reads.shares`."""
         return await self._reads.ask("", lambda reads: reads.shares())
 
     def forget(self, conn: int) -> None:

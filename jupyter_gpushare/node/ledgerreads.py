@@ -53,7 +53,7 @@ class LedgerReads:
 
     @property
     def remembered(self) -> int:
-        """Bytes of the answers that are kept for who asks again."""
+        """Bytes of the answers that are kept in case the same question comes again."""
         return sum(self._sizes.values())
 
     async def ask(

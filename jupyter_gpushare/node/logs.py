@@ -317,7 +317,7 @@ class LogLines:
         return False
 
     def left_out(self) -> list[tuple[Hashable, int]]:
-        """Of whom so many lines were left out until now, where that is due to be told."""
+        """How many lines were left out by environment, for those that are due to be reported."""
         if not self._left_out:
             return []
         until = self._now() - LEFT_OUT_AFTER
@@ -381,7 +381,7 @@ class EventLog:
             say(self._log, level, name, call=outcome.call, request=request, **fields(event))
 
     def _is_told(self, event: ev.Event, state: State) -> bool:
-        """Whether it is within the allowance of whose task it is about; what somebody did is."""
+        """Whether the line is within its environment's allowance; people's actions always are."""
         owner = getattr(event, "environment", None)
         if owner is None and (lease := state.leases.get(getattr(event, "lease", LeaseId("")))):
             owner = lease.environment

@@ -228,8 +228,8 @@ class Manager:
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()
-        # Nor anything to who has spent the GPU-hours. Which quotas have such a budget may be
-        # known later (JupyterHub's groups), so this is read in any case.
+        # Nor anything to environments that have spent their GPU-hours. Which quotas have such a
+        # budget may be known later (JupyterHub's groups), so this is read in any case.
         await self._measure_budgets()
         await self.submit(await quotas(gpus))
         for effect in core.resume(self.state):
@@ -467,7 +467,7 @@ class Manager:
             pass
 
     async def _fit(self) -> None:
-        """Forget the oldest detail of whoever has more of the ledger than the budget allows."""
+        """Forget the oldest events of environments with more bytes in the ledger than allowed."""
         budget = self._ledger_budget
         _, used = await self.in_ledger(self.ledger.size)
         if used < self._fits_until:

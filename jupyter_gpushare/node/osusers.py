@@ -50,7 +50,7 @@ def user_entry(who: int | str) -> pwd.struct_passwd | None:
 
 
 def person(owner: str) -> pwd.struct_passwd | None:
-    """The user who has subordinate ids, by name or number; ``None``: the owner is no person.
+    """The user who owns subordinate ids, by name or number; ``None``: the owner is not a person.
 
     Root's are for containers of all people, and a name without an entry keeps ids for a program
     (Podman's "containers"). Raises :class:`OSError` when that cannot be known.

@@ -374,7 +374,7 @@ class Service:
     def _or_hang_up(
         self, conn: Conn, answer: Callable[[core.Decision], None]
     ) -> Callable[[core.Decision], None]:
-        """``answer``, but who cannot be answered is not left waiting: it comes back and asks."""
+        """Like ``answer``; a client that cannot be answered is disconnected and asks again."""
 
         def answered(decision: core.Decision) -> None:
             if not self._manager.observers.call(answer, decision):
@@ -743,7 +743,7 @@ class Service:
             self._stopped(effect.lease)
 
     def _hang_up(self, lease: LeaseId | None) -> None:
-        """Whoever waits for ``lease`` or holds it was not told something: it comes back."""
+        """Disconnect the clients of ``lease`` that missed a message, so that they attach again."""
         if lease is None:
             return
         holders = [self._guests.get(conn_id) for conn_id in self._holders.get(lease, ())]
@@ -917,7 +917,7 @@ class Service:
             await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
 
     def _tell_status(self, guest: _Guest, change: Encoded) -> None:
-        # Who has taken more of the processor than is theirs is told later, others are not.
+        # An environment that used more than its share of the processor is told later than others.
         if not self.owes(guest.who.environment):
             guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
 

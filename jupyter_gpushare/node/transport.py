@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         begun = self._home.now()
         self._in_flight.discard(call_id)
         self._send(messages.answer(call_id, result))
-        # A long answer takes long to encode: whoever asks for many pays for them.
+        # A long answer takes long to encode; the time counts for the environment that asked.
         took = self._home.now() - begun
         if took > _DEAR:
             self._home.turnstile.took(self.owner, took)
@@ -475,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         except Exception:
-            # As at hello: who cannot be looked at again must not stay for ever.
+            # As at hello: a peer that cannot be checked again must not stay for ever.
             self._home.log.exception("Connection %d could not be identified again", self.id)
             self.close()
             return

@@ -46,14 +46,14 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class TellGranted:
-    """Whoever waits for this lease has it."""
+    """Tell those that wait for this lease that it is granted."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
 class TellEnded:
-    """Whoever has or waits for this lease has it no more."""
+    """Tell those that hold or wait for this lease that it has ended."""
 
     lease: LeaseId
     reason: EndReason
@@ -115,7 +115,7 @@ class TellOverLimit:
 
 @dataclass(frozen=True, slots=True)
 class TellStopped:
-    """Whoever waits for this parked lease to resume waits no more; it stays parked."""
+    """Tell those that wait for this parked lease to resume that it stays parked."""
 
     lease: LeaseId
 

@@ -339,7 +339,7 @@ def _is_overdue(lease: Lease, lift: Lift, at: float, config: PolicyConfig) -> bo
     """Whether its time to come back is over."""
     if lease.phase is not LeasePhase.HELD:
         return at - lease.changed_at >= config.burst_return
-    # Who was just told to come back further has not been asked in vain yet.
+    # A task that was just told a lower limit still has time to answer.
     could_answer = at - lift.told_at >= patience(config)
     return could_answer and at - lift.lowered_since >= config.burst_return
 

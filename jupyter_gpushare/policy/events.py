@@ -248,7 +248,7 @@ class RebuildRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class RebuildEnded(Event):
-    """Whoever holds a lease has had time to present it; so many did."""
+    """The time for presenting leases has ended; ``leases`` were presented."""
 
     SINCE: ClassVar[int] = 2
     leases: int
@@ -616,7 +616,7 @@ class FlagCleared(Event):
 
 @dataclass(frozen=True, slots=True)
 class BudgetsMeasured(Event):
-    """GPU-hours that each environment held in the window; who is not named held none."""
+    """GPU-hours that each environment held in the window; a missing one held none."""
 
     DURABLE: ClassVar[bool] = False
     spent: tuple[tuple[EnvironmentName, float], ...]

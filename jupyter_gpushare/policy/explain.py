@@ -53,7 +53,7 @@ def refusal_text(refused: Refused) -> str:
         return (
             f"You asked for {gpus(asked)}{each}, but this node "
             f"has {gpus(n.get('node_gpus'))}, the largest with {size(n.get('node_memory'))}. "
-            "No waiting can change that: ask for less."
+            "Waiting does not help: ask for less."
         )
     return (
         f"A request needs at least 1 GPU and a positive memory size; this one asked for "
@@ -68,8 +68,8 @@ def doubt_texts(
     texts = []
     if capacities and quota.gpus > len(capacities):
         texts.append(
-            f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: "
-            "nobody gets more than there are."
+            f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: no "
+            "request can get more than that."
         )
     if capacities and quota.memory is not None and quota.memory > max(capacities):
         texts.append(
@@ -78,8 +78,8 @@ def doubt_texts(
         )
     if not is_known:
         texts.append(
-            f"Nobody is known by the name {whose}: no such user was here, and none is configured. "
-            "Is it spelled right? The quota is kept for when they come."
+            f"The name {whose} is not known: no such user has connected yet, and none is "
+            "configured. Check the spelling. The quota applies as soon as this user connects."
         )
     return texts
 
@@ -104,7 +104,10 @@ def _partly_text(short: Shortage) -> list[str]:
     said = [f"{', '.join(parts)} free."] if parts else []
     if short.full:
         verb = "has" if len(short.full) == 1 else "have"
-        said.append(f"{_named(short.full)} {verb} room, but as many tasks as a GPU may have.")
+        said.append(
+            f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
+            "GPU may have."
+        )
     return said
 
 
@@ -137,10 +140,11 @@ def own_tasks_text(asked: int, used: int, allowed: int, short: Shortage, ahead: 
     """Why a request waits that would fit if the same environment's other tasks held nothing."""
     said = [
         f"You asked for {asked_text(asked, short)}.",
-        f"Your own tasks hold {used} of the {gpus(allowed)} that you may have, and leave no room "
-        "there.",
+        f"Your own tasks hold {used} of the {gpus(allowed)} that your quota allows, and these "
+        "GPUs have no room left.",
         *_ahead(ahead),
-        "It is granted as soon as one of them ends or gives its GPU back, or others there do.",
+        "It is granted as soon as one of these tasks, or another task on these GPUs, ends or "
+        "gives its GPU back.",
     ]
     return " ".join(said)
 
@@ -148,8 +152,9 @@ def own_tasks_text(asked: int, used: int, allowed: int, short: Shortage, ahead: 
 def residue_bars_text(gpu: int, reserved: int) -> str:
     """Why a request waits that would fit without what a parked task has left."""
     return (
-        f"A parked task still has memory on GPU {gpu} ({size(reserved)} with its reserve). It is "
-        "asked for it now and then; it goes when the task can give it, goes on or ends."
+        f"A parked task still has memory on GPU {gpu} ({size(reserved)} with its reserve). The "
+        "task is asked for it again from time to time. It becomes free when the task can give it "
+        "back, resumes or ends."
     )
 
 
@@ -169,8 +174,9 @@ def cache_asked_text(gpu: int, late: float | None) -> str:
             "then there may be room."
         )
     return (
-        f"A task on GPU {gpu} was asked {_about(late)} ago to empty its cache, and has come to no "
-        "end of a training step since. It cannot be made to."
+        f"A task on GPU {gpu} was asked {_about(late)} ago to empty its cache, but has not "
+        "reached the end of a training step since. The node "
+        "manager cannot force it."
     )
 
 
@@ -178,8 +184,8 @@ def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
     """The same when it did so in vain; it is asked again in ``again`` seconds."""
     when = "" if again is None else f" It is asked again in about {_about(again)}."
     return (
-        f"A task on GPU {gpu} was asked to empty its cache, and still uses {size(used)} there, "
-        f"more than it says that it needs.{when}"
+        f"A task on GPU {gpu} was asked to empty its cache, but still uses {size(used)} there, "
+        f"more than it reports that it needs.{when}"
     )
 
 
@@ -243,20 +249,20 @@ def budget_notice_text(
     """What people are told when their budget is nearly, or all, spent."""
     if level is BudgetLevel.SPENT:
         return (
-            f"{budget_spent_text(spent, budget, window, per=per)} What computes goes on; an idle "
+            f"{budget_spent_text(spent, budget, window, per=per)} Running code continues; an idle "
             "GPU is taken back."
         )
     return (
-        f"You have used {_budget(spent, budget, window, per)}. When they are spent new requests "
-        "wait: release GPUs that you do not need."
+        f"You have used {_budget(spent, budget, window, per)}. When they are spent, new requests "
+        "wait. Release GPUs that you do not need."
     )
 
 
 def behind_text(ahead: int) -> str:
     """Why a request waits for which there would be room."""
     return (
-        f"There is room, but {_requests_are(ahead)} ahead that waited so long that nobody may "
-        "pass. It is granted after them."
+        f"There is room, but {_requests_are(ahead)} ahead that may not be overtaken any more. It "
+        "is granted after them."
     )
 
 
@@ -285,7 +291,7 @@ def lease_limit_text(whose: str, limit: int) -> str:
     """Too many leases of one ``process``, or of one ``environment``."""
     return (
         f"This {whose} has {limit} leases already, the most that one {whose} may have. Release "
-        "those that are not needed, or end what holds them."
+        "those that are not needed, or end the programs that hold them."
     )
 
 
@@ -297,33 +303,37 @@ def not_granting_text(problem: str) -> str:
     )
 
 
-_PARK_BECAUSE: Final = {
-    ParkReason.CONTENDED: "others wait for it",
-    ParkReason.IDLE: "that is the rule here",
-    ParkReason.BUDGET_SPENT: "your GPU-hours are spent",
-    ParkReason.OVER_LIMIT: "it uses more of it than it may",
-    ParkReason.OUT_OF_SERVICE: "that GPU is taken out of service",
+_ASKED_BACK: Final = {
+    ParkReason.CONTENDED: "This kernel was idle and others wait for its GPU",
+    ParkReason.IDLE: "This kernel reached its idle time-out",
+    ParkReason.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
+    ParkReason.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
+    ParkReason.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
+}
+_WILL_BE_ASKED: Final = {
+    ParkReason.CONTENDED: "because others wait for it",
+    ParkReason.IDLE: "when it reaches its idle time-out",
+    ParkReason.BUDGET_SPENT: "because your GPU-hours are spent",
+    ParkReason.OVER_LIMIT: "because it uses more of it than it may",
+    ParkReason.OUT_OF_SERVICE: "because that GPU is taken out of service",
 }
 
 
-def _because(reason: ParkReason, detail: str) -> str:
-    return (detail or _PARK_BECAUSE[reason]).removesuffix(".")
-
-
 def ask_back_text(reason: ParkReason, detail: str = "") -> str:
-    """Why an idle task is asked for its GPUs; ``detail`` says it better, where there is one."""
-    because = _because(reason, detail)
-    return f"This kernel was idle for a while, so its GPU is taken back: {because}."
+    """Why an idle task was asked for its GPUs; ``detail`` is more precise, where there is one."""
+    if detail:
+        return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
+    return f"{_ASKED_BACK[reason]}, so its GPU was taken back."
 
 
 def park_warning_text(reason: ParkReason, seconds: float, detail: str = "") -> str:
     """What the people of an idle task are told before it is asked for its GPUs."""
-    because = _because(reason, detail)
+    why = f"because {detail.removesuffix('.')}" if detail else _WILL_BE_ASKED[reason]
     keep = (
         "" if reason is ParkReason.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
     )
     return (
-        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
+        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, {why}. "
         f"Your variables are kept.{keep}"
     )
 
@@ -339,11 +349,12 @@ def over_limit_text(gpu: int, used: int, limit: int, config: PolicyConfig) -> st
     """What the people of a task are told, once, that uses more of a GPU than it may."""
     last = max(config.over_limit_last, config.audit_grace)
     return (
-        f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than the "
-        f"{size(limit)} that it may. Others are given what you leave, so please free some "
-        "(`del`, smaller batches). If it goes on, its caches are emptied in "
+        f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than its limit of "
+        f"{size(limit)}. Other tasks are granted the rest of the GPU and may run out of memory, "
+        "so please free some "
+        "(`del`, smaller batches). If it stays over its limit, its caches are emptied in "
         f"{_about(config.over_limit_trim)}, and after {_about(config.over_limit_park)} its GPU is "
-        "taken back while it is idle."
+        "taken back if it is idle."
     ) + _LAST[config.audit_action].format(last=_about(last))
 
 
@@ -359,7 +370,7 @@ def pin_limit_text(limit: float) -> str:
     """Why an idle task's GPUs cannot be kept any longer."""
     return (
         f"An idle kernel keeps its GPU for {span(limit)} at most here. "
-        "Its variables are kept when the GPU goes; run a cell to use it."
+        "Its variables are kept when the GPU is taken back. Run a cell to use the GPU."
     )
 
 
@@ -370,34 +381,40 @@ def missing_text(index: int, what: str, reason: str) -> str:
 
 #: Most GPUs out of service that one sentence names with their reasons.
 MOST_NAMED: Final = 3
-NEEDS_THEM_BACK: Final = "What is left is not enough: it is granted when they are back."
+NEEDS_THEM_BACK: Final = (
+    "The other GPUs are not enough for this request. It is granted when these GPUs are back."
+)
 OWN_THERE: Final = (
-    "Your own tasks there go on and count against your quota: it is granted when they end."
+    "Your own tasks there continue and count towards your quota. This request is granted when "
+    "they end."
 )
 BOUND_THERE: Final = (
-    "What this task has left there cannot go to another GPU: it goes on when that one is back. "
-    "Restarting the kernel drops it and gets another."
+    "The memory that this task left there cannot move to another GPU, so the task resumes when "
+    "that GPU is back. Restarting the kernel drops that memory and gets another GPU."
 )
-LEAVES: Final = "It cannot be kept; the kernel's variables are."
+LEAVES: Final = "The GPU cannot be kept. The kernel's variables are kept."
 NO_SUCH_GPU: Final = (
     "This node has no such GPU. `jupyter gpushare gpu list` shows those that it has."
 )
 NO_PINS = "The administrator does not let idle kernels keep their GPUs (pin_limit is 0)."
 NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
 DRAINING = (
-    "What this task gave back is not measured as free yet; it goes on as soon as it is, and "
-    "when there is room."
+    "The memory that this task gave back is not measured as free yet. The task resumes as soon as "
+    "that memory is free and there is room."
 )
 NOT_IDLE: Final = (
-    "Its GPUs cannot be given back now: it computes, or other processes share the lease."
+    "This task cannot give its GPUs back now: it computes, or other processes share the lease."
 )
 STILL_THERE = (
-    "It said that it had given its GPU back, but a measurement shows that its process still has "
-    "memory there, which stays reserved for it. A cell goes on with it; restarting the kernel "
-    "frees it."
+    "The task reported that it gave its GPU back, but a measurement shows that its process still "
+    "has memory there. That memory stays reserved. The next cell can use it; restarting the "
+    "kernel frees it."
 )
-GAVE_NO_MORE = "It was asked for what it still has on the GPU, and could give no more."
-NOTHING_TO_PARK = "This request still waits: there is nothing to give back. Release it instead."
+GAVE_NO_MORE = (
+    "The task was asked for the memory that it still has on the GPU, but could not give any more "
+    "of it back."
+)
+NOTHING_TO_PARK = "This request still waits, so it holds nothing to give back. Release it instead."
 KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."
 KEPT_SHARED = "Child processes share the lease."
 NOT_IN_NODE = "this GPU is no longer in the node"
@@ -406,20 +423,21 @@ NOT_IN_NODE = "this GPU is no longer in the node"
 def rebuilding_text() -> str:
     """Why nothing is granted while leases are presented again."""
     return (
-        "The ledger is new, or was restored, and who holds which GPU is not known: whoever held a "
-        "lease presents it again now, and until they had time for that nothing is granted. It goes "
-        "on by itself."
+        "The ledger is new, or was restored, so the node manager does not know who holds which "
+        "GPU. Tasks that held a lease present it again now. Nothing is granted until they have "
+        "had time for that; then granting resumes by itself."
     )
 
 
 PRESENTED_GPU_GONE = "The ledger was lost, and a GPU of this lease is no longer in the node."
 PRESENTED_TAKEN = (
-    "The ledger was lost, and the memory of this lease is another's by now. Restart the kernel or "
+    "The ledger was lost, and another task has the memory of this lease by now. Restart the "
+    "kernel or "
     "the program, and ask for a GPU again."
 )
 PRESENTED_TOO_MANY = (
-    "The ledger was lost, and this lease would be beyond the GPUs that your quota has ever allowed "
-    "at once. It has probably ended: ask for a GPU again."
+    "The ledger was lost, and with this lease you would hold more GPUs than your quota has ever "
+    "allowed at once. The lease has probably ended: ask for a GPU again."
 )
 UNKNOWN_LEASE = (
     "There is no such lease, or it is not yours. It may have ended: "

@@ -300,7 +300,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """A lease as the node manager signs it for whoever holds it, should the ledger be lost.
+    """A lease as the node manager signs it for its holder, in case the ledger is lost.
 
     It says all that a forger would want to change: whose, of which task (its process with boot and
     start time) and its ``members``, which GPUs with how much, how many GPUs the environment's

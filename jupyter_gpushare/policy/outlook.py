@@ -43,7 +43,7 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """An idle lease: for how long, after what it is asked back, and what is left (seconds)."""
+    """An idle lease: idle time, the idle time at which it is asked back, the rest (seconds)."""
 
     lease: LeaseId
     idle: float

@@ -329,7 +329,7 @@ def fits_without(
 ) -> bool:
     """Whether a waiting request could be granted if those leases held nothing.
 
-    What is lifted above their allocations comes back for whoever waits.
+    Memory lifted above their allocations comes back for waiting requests.
     """
     see = partial(unlifted, state, without)
     placed = try_place(state, state.leases[waiting], config, without, see)

@@ -199,7 +199,7 @@ class Queue:
                         yield self.waiting[lease]
 
     def service_order(self, grants: int) -> tuple[Waiting, ...]:
-        """Everybody in the order of service, who is held up last; for display, O(n log n)."""
+        """All requests in the order of service, held-up ones last; for display, O(n log n)."""
         urgent = sorted(
             (
                 item

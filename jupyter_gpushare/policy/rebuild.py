@@ -77,7 +77,7 @@ def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
 
 
 def end_when_due(draft: Draft) -> bool:
-    """Whether whoever holds a lease has had time to present it, just now."""
+    """Whether the time for presenting leases has just ended."""
     if draft.state.rebuild is None or draft.at < draft.state.rebuild.until:
         return False
     draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))

@@ -1,4 +1,4 @@
-"""Who waits is served: what fits now, in order, as plain reservations or by turns."""
+"""Serves waiting requests: those that fit now, in order, as plain reservations or by turns."""
 
 from __future__ import annotations
 

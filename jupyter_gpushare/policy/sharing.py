@@ -36,7 +36,7 @@ class TurnEnd(Enum):
     ALONE = "alone"
 
 
-#: The only table of allowed moves of a turn. Who is left alone leaves it from anywhere.
+#: The only table of allowed moves of a turn. A task that is left alone leaves it from anywhere.
 TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
     TurnPhase.REST: frozenset({TurnPhase.WAITS}),
     TurnPhase.WAITS: frozenset({TurnPhase.HOLDS, TurnPhase.REST}),

@@ -85,7 +85,7 @@ def _fits(state: State, config: PolicyConfig, waiting: Lease, names: Iterable[Le
 
 
 def _on_their_way(state: State, config: PolicyConfig, at: float) -> set[LeaseId]:
-    """Those of whom an answer may still be expected."""
+    """The tasks that may still answer."""
     return {
         name
         for name, trim in state.trims.items()

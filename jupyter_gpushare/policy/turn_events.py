@@ -60,7 +60,7 @@ def leave_behind(state: State, lease: LeaseId, at: float) -> State:
 
 
 def turn_given(state: State, event: ev.TurnGiven) -> State:
-    # The ledger keeps none of the moves between two turns: who has it now ended the others'.
+    # The ledger keeps no moves between two turns: giving the turn to one task ends the others'.
     for other, turn in tuple(state.turns.items()):
         if turn.phase in COMPUTING and set(turn.gpus) & set(event.gpus):
             state = no_turn(state, other)

@@ -1,4 +1,4 @@
-"""What who waits can expect, in sentences: made of a ``queued`` notice or a row of the queue.
+"""What a waiting request can expect, in sentences: from a ``queued`` notice or a queue row.
 
 The cell, ``%gpushare status``, the command line and the Hub's pages say the same. An older
 node manager's documents have no ``outlook``: then there is nothing to say.
@@ -52,7 +52,7 @@ def _estimate(estimate: object) -> str:
     if not span or not isinstance(estimate, Mapping):
         return "There is no estimate yet of how long it takes."
     if estimate.get("basis") == "idle":
-        return f"It takes about {span}, if what is idle now is not used again."
+        return f"It takes about {span}, if kernels that are idle now stay idle."
     return f"It takes about {span}, as it did for others in the last hour."
 
 

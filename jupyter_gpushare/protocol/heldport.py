@@ -55,7 +55,7 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
 
 
 def listener(url: str) -> int | None:
-    """The user id of whoever listens at the host and port of ``url``; ``None``: nobody.
+    """The user id of the process that listens at ``url``'s host and port; ``None``: nobody.
 
     While we hold the address that is our user. Whoever listens at all of IPv6 alone has nothing of
     what is sent to an IPv4 address, which the kernel's table does not tell: we knock there.

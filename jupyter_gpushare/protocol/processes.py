@@ -38,8 +38,8 @@ def user_ids(pid: int) -> frozenset[int]:
 def shares_pids(pid: int) -> bool:
     """Whether ``pid``, as a socket tells it, is of our own pid namespace.
 
-    The kernel tells 0 for who cannot be seen from here. Who can be, from a container say, has a
-    further pid in each namespace below ours.
+    The kernel reports 0 for a process that cannot be seen from here. One that
+    can be, from a container say, has a further pid in each namespace below ours.
     """
     return pid > 0 and _depth(pid) == _depth(os.getpid())
 

@@ -45,7 +45,7 @@ def gpu_driver_present() -> bool:
 
 
 class HostLock:
-    """The election: who holds the lock hosts. It is given back by the kernel when we die."""
+    """The election: the process with the lock hosts. The kernel frees the lock when we die."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

@@ -14,7 +14,7 @@ export const CommandIDs = {
   request: 'gpushare:request',
   /** Give an idle kernel's GPU back and keep its variables; `{lease}` or the current notebook's. */
   park: 'gpushare:park',
-  /** Have a GPU again for what is parked; `{lease}` or the current notebook's. */
+  /** Get a GPU again for the parked notebook; `{lease}` or the current notebook's. */
   resume: 'gpushare:resume',
   /** Open the notebook or script of `{lease}`. */
   open: 'gpushare:open',

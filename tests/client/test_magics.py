@@ -143,7 +143,7 @@ def test_two_gpus_are_two(kernel: Kernel) -> None:
 def test_pin_says_how_a_time_is_written(kernel: Kernel, time: str) -> None:
     reply = failed(kernel.run(f"%gpushare pin {time}"))
     assert reply["evalue"] == (
-        f"%gpushare pin {time}: it is no time: write seconds, or 90s, 10m, 1.5h, 1h30m. "
+        f"%gpushare pin {time}: it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m. "
         "`off` ends it."
     )
 
@@ -175,7 +175,7 @@ def test_release_after_cuda_started_says_what_becomes_of_the_memory(
     said = kernel.ok("%gpushare release").plain()
     kernel.ok("del sys.modules['torch']")
 
-    assert "when the process lets go of it" in said
+    assert "when the process releases it" in said
     assert "draining" in said
     assert "Restart the kernel" in said
 
@@ -215,7 +215,7 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
 
     assert "2 GPUs" in quota
     assert "1 held now" in quota
-    assert "1 more GPU can be yours" in quota
+    assert "You can get 1 more GPU" in quota
     assert "GPU-hours" in quota
     assert "got 1 GPU" in history.plain()
     assert "<table" in history.rich()[0]["text/html"]

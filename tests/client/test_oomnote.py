@@ -73,8 +73,8 @@ def test_a_shared_gpu() -> None:
     assert words(Facts("PyTorch", (gpu,))) == (
         "jupyter_gpushare: This task's lease allows 8 GiB of GPU 2's 80 GiB. PyTorch's data takes "
         "7 GiB there, and 1 GiB are cache. The GPU is shared with your own train.ipynb and 2 tasks "
-        "of other people. 4 GiB of it are not given to anybody. What to do: let go of what you no "
-        "longer need (`del`, and the last error keeps its variables alive, too), or compute in "
+        "of other people. 4 GiB of it are not given to anybody. What to do: delete what you no "
+        "longer need (`del`; the last error also keeps its variables alive), or compute in "
         "smaller pieces. `torch.cuda.empty_cache()` empties the cache, which helps if it is "
         "fragmented. Your tasks there share what the lease allows: end those that you do not "
         "need. For more memory, restart the kernel and begin with `%gpushare request --memory` "

@@ -388,7 +388,7 @@ def test_a_quota_says_what_is_left_and_what_was_used() -> None:
         ],
     }
     text = render.quota_text(status(), usage)
-    assert "1 more GPU can be yours" in text
+    assert "You can get 1 more GPU" in text
     assert "In the last 7 d: 2.00 GPU-hours held, 0.50 of them busy (25%)." in text
     assert "■□" in check_html(render.quota_html(status(), usage)).text
 
@@ -439,7 +439,7 @@ def test_who_waits_is_told_why_how_long_and_what_will_happen() -> None:
     )
     page = check_html(render.waiting_html(notice, 12, "Interrupt to leave.")).text
     assert "GPUs 0 and 1 have 16 GiB free." in page
-    assert "It takes about 10 to 30 min, if what is idle now is not used again." in page
+    assert "It takes about 10 to 30 min, if kernels that are idle now stay idle." in page
     assert "Somebody's kernel has been idle for 12 min; after 30 min it is asked" in page
     for whose, said in (
         ({"environment": "bob"}, "A kernel of bob has been idle"),
@@ -505,10 +505,10 @@ def test_what_one_shares_with_oneself_is_said() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"free": 10 * GIB}, "1 more GPU can be yours now."),
-        ({"free": 7 * GIB}, "1 more GPU can be yours, as soon as there is room."),
-        ({"free": 10 * GIB, "tasks": 4}, "1 more GPU can be yours, as soon as there is room."),
-        ({"free": 10 * GIB, "problem": "lost"}, "1 more GPU can be yours, as soon as there is"),
+        ({"free": 10 * GIB}, "You can get 1 more GPU now."),
+        ({"free": 7 * GIB}, "You can get 1 more GPU, as soon as there is room."),
+        ({"free": 10 * GIB, "tasks": 4}, "You can get 1 more GPU, as soon as there is room."),
+        ({"free": 10 * GIB, "problem": "lost"}, "You can get 1 more GPU, as soon as there is"),
     ],
 )
 def test_what_can_be_yours_now_is_not_put_off(more: dict[str, Any], said: str) -> None:

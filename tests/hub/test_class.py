@@ -216,14 +216,14 @@ def test_what_was_not_changed_is_not_said_to_be(carol: httpx.Client, root: NodeC
     form = carol.get(f"{FORM}?node={node_name(carol)}&environment=s05")
     assert note(save(carol, form)) == (
         "info",
-        "Nothing was changed: the quota of s05 is that already.",
+        "Nothing was changed: the quota of s05 has these values already.",
     )
     assert row(root, "s05")["source"] == "group", "nor is it an administrator's now"
     assert note(save(carol, form, weight="2"))[0] == "success"
     assert row(root, "s05")["budget"]["per"] == "month", "what was not typed anew stays"
     for _ in range(2):
         last = note(save(carol, form, action="unset"))
-    assert last == ("info", "Nothing was changed: the quota of s05 is that already.")
+    assert last == ("info", "Nothing was changed: the quota of s05 has these values already.")
 
 
 def test_a_lease_that_has_ended_is_not_released_again(hub: RunningHub) -> None:

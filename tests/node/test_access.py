@@ -247,6 +247,6 @@ c.NodeManagerApp.subordinate_users = {str(subuid)!r}
         assert one.hello["environment"] == other.hello["environment"] == "nobody"
         mine = one.request(gpus=1)["gpus"][0]["uuid"]
         assert other.request(gpus=1)["gpus"][0]["uuid"] == mine, "one GPU for all of them"
-        with pytest.raises(RemoteError, match="no person's subordinate user") as refused:
+        with pytest.raises(RemoteError, match="not a person's subordinate user") as refused:
             beyond.client(node.socket)
         assert refused.value.reason is Reason.NOT_ALLOWED

@@ -173,7 +173,7 @@ def test_release_revoke_and_the_kernels_end_work_on_a_parked_lease(tmp_path: Pat
 
 # -- two notebooks of one person, and a quota of one GPU ------------------------------------------
 
-OWN = "Your own tasks hold 1 of the 1 GPU that you may have"
+OWN = "Your own tasks hold 1 of the 1 GPU that your quota allows"
 ONE = 'c.Quotas.default = {"gpus": 1}\n'
 CROWDED = (
     'c.Quotas.users = {"alice": {"gpus": 1}, "bob": {"gpus": 2}}\nc.Policy.max_tasks_per_gpu = 4\n'

@@ -41,7 +41,7 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
             "a request that names no size gets the whole GPU."
         ]
         assert warnings(root, "ada", gpus=99) == [
-            "ada may have 99 GPUs, but this node has 2 GPUs: nobody gets more than there are.",
+            "ada may have 99 GPUs, but this node has 2 GPUs: no request can get more than that.",
             "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
             "a request that names no size gets the whole GPU.",
         ]
@@ -61,6 +61,6 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
 def test_a_quota_for_a_name_that_nobody_has_is_said(tmp_path: Path) -> None:
     with RunningNode(tmp_path, simulate="1x24GiB") as node, node.client() as root:
         (said,) = warnings(root, "nobody-of-that-name", gpus=1)
-        assert said.startswith("Nobody is known by the name nobody-of-that-name:")
+        assert said.startswith("The name nobody-of-that-name is not known:")
         assert warnings(root, "nobody-of-that-name", gpus=1) == [], "it was said"
         assert warnings(root, "daemon", gpus=1) == [], "the host knows such a user"

@@ -273,7 +273,7 @@ def test_who_waits_is_told_of_the_idle_kernel_and_no_strangers_name(
         # What is asked is what it takes: by the quota, here.
         assert [rows[0]["memory"] for rows in (mine, theirs, all_)] == [8 * GIB] * 3
         said = mine[0]["message"]
-        assert said.startswith("You asked for 1 GPU with 8 GiB. GPU 0 has room, but as many")
+        assert said.startswith("You asked for 1 GPU with 8 GiB. GPU 0 has enough free memory, but")
 
 
 def test_who_shares_a_gpu_with_oneself_is_told_with_what(tmp_path: Path, people: list[str]) -> None:

@@ -111,7 +111,7 @@ def test_what_is_saved_when_it_is_needed_counts(home: Home, server: Server) -> N
 
 
 NONSENSE: list[tuple[Any, list[str]]] = [
-    ({"gpus": "many"}, ["gpushare.gpus='many'", "no number of GPUs", "Using the default"]),
+    ({"gpus": "many"}, ["gpushare.gpus='many'", "not a number of GPUs", "Using the default"]),
     ({"memory": "8XB"}, ["gpushare.memory='8XB'", "8GiB", "Using the default"]),
     ({"gpus": [2]}, ["gpushare.gpus='[2]'", "Using the default"]),
     ({"class": True}, ["gpushare.class='True'", "interactive or batch"]),

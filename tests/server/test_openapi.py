@@ -120,7 +120,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert set_now.pop("own_burst_memory") is None
         assert (set_now.pop("from_groups"), set_now.pop("seen")) == ([], False)
         (warning,) = set_now.pop("warnings")
-        assert warning.startswith(f"Nobody is known by the name {name}:")
+        assert warning.startswith(f"The name {name} is not known:")
         assert set_now == {**wish, "groups": [], "source": "override", "used_gpus": 0}
         got = served.api.get(path)
         assert got.status_code == 200, got.text

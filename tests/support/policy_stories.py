@@ -953,7 +953,7 @@ def ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
     drain(world, 0)
     waits = world.request("alice", 2)
     assert isinstance(waits, core.Wait)
-    assert "count against your quota" in waits.message
+    assert "count towards your quota" in waits.message
     for pid in range(3, 9):
         decision = world.request("bob", pid)
         assert isinstance(decision, core.Grant)

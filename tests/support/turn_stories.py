@@ -293,12 +293,12 @@ def who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
         if second % 2:
             at.observe()
     assert asks(at) == 4, "after 0, 60, 180 and 420 seconds"
-    assert "has come to no end of a training step since" in why(at, bob) or (
+    assert "has not reached the end of a training step since" in why(at, bob) or (
         "at the end of its training step" in why(at, bob)
     )
     for _ in range(60):
         at.second()
-    assert "has come to no end of a training step since. It cannot be made to." in why(at, bob)
+    assert "a training step since. The node manager cannot force it." in why(at, bob)
     assert at.state.takers[alice.lease] is False, "it has not overrun: it had no turn"
     at.end_step(alice)
     at.at += 0.1

@@ -99,7 +99,7 @@ class _Lost(Exception):
 
 
 class DriverCheckpoint:
-    """See the module. One object may be used by several threads.
+    """Checkpoints and restores one process by the driver. Several threads may use one object.
 
     ``pid``: whose memory (default: this process, also after a fork).
     ``place``: the helper's socket (default: this user's own, in a private
@@ -292,8 +292,9 @@ def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
     if not isinstance(answer, Outcome) or answer.result is not Result.REFUSED:
         return answer
     message = (
-        "A checkpoint helper went away in its work, and the next one cannot tell how far it came:"
-        " this process's next CUDA call may hang. Resume tries again; else restart the kernel."
+        "A checkpoint helper ended during its work, and the next one cannot tell how far it got. "
+        "This process's next CUDA call may hang. `%gpushare resume` tries again; if that does not "
+        "help, restart the kernel."
     )
     return replace(answer, result=Result.STUCK, message=message)
 

@@ -45,7 +45,7 @@ Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
 
 
 class Ladder:
-    """See the module. Not thread-safe; called only while no cell runs.
+    """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs.
 
     ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
     ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,

@@ -15,7 +15,9 @@ from .survey import Survey, obstacles
 
 _log = logging.getLogger("jupyter_gpushare")
 
-_NO_MEANS: Final = "a CuPy array cannot be moved away and back under its owner's hands."
+_NO_MEANS: Final = (
+    "a CuPy array cannot be moved to host memory and back while the program holds it."
+)
 
 
 class CuPyParker:

@@ -167,7 +167,7 @@ class NvmlInventory:
             return readings
 
     def close(self) -> None:
-        # First the flag, then the try: whoever holds the lock looks at the
+        # First the flag, then the try: the thread with the lock looks at the
         # flag after letting go of it, so one of the two always stops NVML.
         self._closed = True
         if self._lock.acquire(blocking=False):
@@ -393,7 +393,7 @@ class NvmlInventory:
     def _processes(
         self, handle: _Handle, uuid: GpuUuid, utilisation: float | None
     ) -> tuple[ProcessReading, ...]:
-        """Who is on the device, of whose work ``utilisation`` is the sum."""
+        """The processes on the device; ``utilisation`` is the sum of their work."""
         merged: dict[int, int | None] = {}
         for ask in _PROCESS_LISTS:
             for pid, memory in _one_list(handle, ask).items():
@@ -417,7 +417,7 @@ class NvmlInventory:
     def _work(
         self, handle: _Handle, uuid: GpuUuid, pids: Collection[int], whole: float | None
     ) -> dict[int, float]:
-        """Utilisation (0-1) since the last reading by pid; who is missing: unknown."""
+        """Utilisation (0-1) since the last reading by pid; a missing pid is unknown."""
         since = self._sampled.get(uuid)
         samples = _samples(handle, since or 0)
         if samples is None:

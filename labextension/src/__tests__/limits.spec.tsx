@@ -96,7 +96,7 @@ describe('a limit that is exceeded', () => {
       '3 GiB over the limit of GPU 0. Now its GPU is taken back, if it is idle.'
     );
     expect(text(over({ next: 'last', next_at: 2120 }))).toContain(
-      "In 2 min the administrator's last resort is due."
+      'In 2 min the configured action (interrupt or kill) follows.'
     );
     expect(text(over({ next: null, next_at: null }))).toBe(
       '3 GiB over the limit of GPU 0.'

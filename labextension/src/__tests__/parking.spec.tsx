@@ -292,7 +292,7 @@ describe("the host's memory", () => {
   it('says what it means that all is used', () => {
     const full = { ...node, parked_memory_limit: 48 * GIB };
     show(GpusView, aStatus({ node: full }));
-    expect(screen.getByText(/is not parked, and keeps its GPU/)).toBeTruthy();
+    expect(screen.getByText(/cannot be parked and keeps its GPU/)).toBeTruthy();
   });
 
   it('is shown without a limit, and not where there is nothing to say', () => {

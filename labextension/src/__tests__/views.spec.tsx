@@ -348,7 +348,7 @@ describe('QueueView', () => {
     );
     const text = container.textContent ?? '';
     expect(text).toContain(
-      'It takes about 10 to 30 min, if what is idle now is not used again.'
+      'It takes about 10 to 30 min, if kernels that are idle now stay idle.'
     );
     expect(text).toContain(
       "Somebody's kernel has been idle for 12 min; after 30 min it is asked for its GPU."

@@ -11,7 +11,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Take a GPU out of service: it takes nothing new, and empties (admin). */
+        /** Take a GPU out of service: nothing new is placed on it (admin). */
         post: operations["drainGpu"];
         delete?: never;
         options?: never;

@@ -162,7 +162,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           const answer = await showDialog({
             title: trans.__('Release the GPU of %1?', taskName(lease, trans)),
             body: trans.__(
-              'It runs code now. The lease ends at once; memory that the code holds on the GPU is only freed when it lets go of it.'
+              'It runs code now. The lease ends at once; memory that the code holds on the GPU is only freed when the code releases it.'
             ),
             buttons: [
               Dialog.cancelButton(),
@@ -373,7 +373,9 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         gpuOf(args)?.out_of_service
           ? trans.__('Put GPU Back into Service')
           : trans.__('Take GPU out of Service…'),
-      caption: trans.__('It takes nothing new, and empties'),
+      caption: trans.__(
+        'No new leases are placed on it; running code goes on until it ends'
+      ),
       describedBy: {
         args: {
           type: 'object',

@@ -155,12 +155,14 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
             gpus: {
               type: 'number',
               minimum: 1,
-              description: trans.__('How many; a form asks for it if absent.')
+              description: trans.__(
+                'How many GPUs; a form asks if this is absent.'
+              )
             },
             memory: {
               type: 'string',
               description: trans.__(
-                'Memory on each, such as 8GiB; if absent as the notebook asks by itself.'
+                'Memory on each, such as 8GiB; if absent, what the notebook asks for by itself.'
               )
             },
             priorityClass: { type: 'string', enum: ['interactive', 'batch'] }
@@ -235,7 +237,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
     });
     addLeaseCommand('resume', canResume, {
       label: trans.__('Resume GPU'),
-      caption: trans.__('Have a GPU again for what is parked'),
+      caption: trans.__('Get a GPU again for the parked notebook'),
       icon: stateIcons.resuming
     });
 

@@ -60,7 +60,10 @@ function nextText(over: IExcess, trans: TranslationBundle): string {
     case 'park':
       return trans.__('%1 its GPU is taken back, if it is idle.', when);
     case 'last':
-      return trans.__("%1 the administrator's last resort is due.", when);
+      return trans.__(
+        '%1 the configured action (interrupt or kill) follows.',
+        when
+      );
     case null:
       return '';
   }

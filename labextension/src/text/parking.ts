@@ -65,7 +65,7 @@ export function warningReason(
     case 'contended':
       return trans.__('it is idle and others wait.');
     case 'idle':
-      return trans.__('it has been idle for long.');
+      return trans.__('it reaches its idle time-out.');
     case 'budget_spent':
       return trans.__('it is idle and the GPU-hours are spent.');
   }

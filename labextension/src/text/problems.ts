@@ -22,7 +22,7 @@ export function explain(
       return {
         title: trans.__('The Jupyter server does not answer'),
         advice: trans.__(
-          'It is tried again by itself. If it stays so, check your network or start the server again.'
+          'It is retried automatically. If this continues, check your network or restart the server.'
         ),
         detail
       };
@@ -46,7 +46,7 @@ export function explain(
       return {
         title: trans.__('The node manager cannot be reached'),
         advice: trans.__(
-          'Leases that are held stay held; new ones have to wait. It is tried again by itself. If it stays so, "jupyter gpushare doctor" in a terminal says what is wrong.'
+          'Leases that are held stay held; new ones have to wait. It is retried automatically. If this continues, "jupyter gpushare doctor" in a terminal says what is wrong.'
         ),
         detail
       };
@@ -62,7 +62,7 @@ export function explain(
       return {
         title: trans.__('Changes do not come by themselves'),
         advice: trans.__(
-          'The live connection (a WebSocket) does not get through; it is tried again, and meanwhile what is shown is from the last try. A proxy in between may have to be told to let WebSockets pass.'
+          'The live connection (a WebSocket) cannot be established. It is retried, and until it works you see the state of the last attempt. A proxy in between may have to be configured to let WebSockets pass.'
         ),
         detail
       };

@@ -43,7 +43,7 @@ function estimateText(outlook: Outlook, trans: TranslationBundle): string {
   const span = formatRange(estimate.low, estimate.high, trans);
   return estimate.basis === 'idle'
     ? trans.__(
-        'It takes about %1, if what is idle now is not used again.',
+        'It takes about %1, if kernels that are idle now stay idle.',
         span
       )
     : trans.__(

@@ -138,7 +138,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
             className="jp-gpushare-chip"
             data-kind="turns"
             title={trans.__(
-              'Tasks that can, compute here one after the other where there are several.'
+              'Where several tasks can take turns, they compute here one after the other.'
             )}
           >
             {trans.__('By turns')}

@@ -271,7 +271,7 @@ const LeaseRow = React.memo(
           {lease.overran && (
             <div className="jp-gpushare-why">
               {trans.__(
-                'It did not give its turn back in time, and takes no turns any more.'
+                'It did not give its turn back in time, so it no longer takes turns.'
               )}
             </div>
           )}

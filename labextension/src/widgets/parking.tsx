@@ -105,7 +105,7 @@ export function HostMemory(props: {
       {use.level === Level.Full || use.level === Level.Over ? (
         <p className="jp-gpushare-advice">
           {trans.__(
-            'All of it is used: what would need more is not parked, and keeps its GPU.'
+            'All of it is used: a task that needs more cannot be parked and keeps its GPU.'
           )}
         </p>
       ) : null}

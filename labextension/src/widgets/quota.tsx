@@ -103,7 +103,7 @@ function budgetAdvice(
       );
     case 'spent':
       return trans.__(
-        'New requests wait until the older hours are out of that window. What computes goes on; an idle GPU is taken back.'
+        'New requests wait until the older hours are out of that window. Running code continues; an idle GPU is taken back.'
       );
   }
 }

@@ -43,7 +43,7 @@ class _Look:
 
 
 class Devices:
-    """See the module. ``after`` does something so many seconds later."""
+    """The storm's pretend GPUs. ``after`` runs an action so many seconds later."""
 
     def __init__(
         self,
