@@ -308,10 +308,11 @@ class Policy(Configurable):
     ).tag(config=True)
 
     idle_timeout = Finite(
-        0.0,
+        1800.0,
         min=0.0,
-        help="""Seconds for which a kernel may be idle before its GPUs are asked back; it keeps
-        its variables. 0: for ever. A quota's own idle_timeout goes before this.""",
+        help="""Seconds for which a kernel may be idle before its GPUs are asked back, as park_when
+        says: by default only if that helps somebody who waits. It keeps its variables. 0: for ever.
+        A quota's own idle_timeout goes before this.""",
     ).tag(config=True)
     idle_timeouts = Dict(
         value_trait=Finite(min=0.0),
@@ -398,7 +399,7 @@ class Policy(Configurable):
         60.0,
         min=1.0,
         help="""Idle time-out in seconds for kernels of an environment that has spent its GPU-hours,
-        where no other time-out is set.""",
+        if it is shorter than the one that holds otherwise.""",
     ).tag(config=True)
 
     share_mode = Enum(

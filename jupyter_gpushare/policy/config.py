@@ -22,7 +22,7 @@ class PolicyConfig:
 
     ``idle_timeout`` (0: never) and ``idle_timeouts`` (by a part of the GPU's
     name, upper or lower case) say how long a kernel may be idle before its GPUs
-    are asked back; ``spent_idle_timeout`` holds where none of them does and the
+    are asked back; ``spent_idle_timeout`` holds where it is shorter and the
     environment's GPU-hours are spent. None of them goes below ``min_idle``. Its people are
     told ``notify_before`` seconds ahead and may keep the GPUs ``keep_for`` seconds more, or
     for any time, but never beyond ``pin_limit`` seconds of idleness. GPU work counts as

@@ -69,8 +69,8 @@ def timeout(state: State, lease: Lease, config: PolicyConfig) -> float:
     """Seconds that this lease may be idle; 0: for ever."""
     own = state.quotas.resolve(lease.environment)[0].idle_timeout
     seconds = own if own is not None else _of_gpus(state, lease, config)
-    if not seconds and state.budget(lease.environment).level is BudgetLevel.SPENT:
-        return config.spent_idle_timeout
+    if state.budget(lease.environment).level is BudgetLevel.SPENT:
+        return min(seconds or math.inf, config.spent_idle_timeout)
     return seconds
 
 

@@ -13,6 +13,7 @@ from traitlets import Dict, TraitError, TraitType, Union
 from traitlets.config import Config, Configurable
 
 from jupyter_gpushare.node.app import Connections, Hub, NodeManagerApp, Policy
+from jupyter_gpushare.policy.model import ParkWhen
 
 CLASSES: tuple[type[Configurable], ...] = (Policy, Connections, Hub, NodeManagerApp)
 
@@ -54,6 +55,16 @@ def test_on_the_command_line_too() -> None:
     app.parse_command_line(["--Policy.quantum=nan"])
     with pytest.raises(TraitError, match=r"Policy\.quantum"):
         Policy(config=app.config)
+
+
+def test_by_default_idle_kernels_give_way_to_who_waits_after_a_warning() -> None:
+    """As the README promises, whoever runs the node manager: it is one program."""
+    policy = Policy().frozen()
+    assert policy.idle_timeout == 1800.0
+    assert policy.park_when is ParkWhen.CONTENDED
+    assert 0 < policy.notify_before < policy.idle_timeout
+    assert policy.keep_for > 0
+    assert policy.pin_limit > policy.idle_timeout, "Keep does nothing"
 
 
 def test_numbers_are_numbers() -> None:

@@ -221,7 +221,7 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
             said = "You asked for a whole GPU (24 GiB). No GPU is free for you now."
             assert mine[0]["message"].startswith(said)
             assert mine[0]["outlook"] == place["outlook"]
-            assert mine[0]["outlook"] == {"estimate": None, "idle": None, "idle_after": 0.0}
+            assert mine[0]["outlook"] == {"estimate": None, "idle": None, "idle_after": 1800.0}
             assert theirs[0]["outlook"] is None
             assert mine[0]["reason"] == "no_resources"
             assert theirs[0]["reason"] is theirs[0]["message"] is None
@@ -247,10 +247,8 @@ def test_a_wait_is_told_and_is_not_forgotten_in_a_crash(tmp_path: Path, people: 
 def test_who_waits_is_told_of_the_idle_kernel_and_no_strangers_name(
     tmp_path: Path, people: list[str]
 ) -> None:
-    config = (
-        "c.Policy.max_tasks_per_gpu = 1\nc.Policy.idle_timeout = 1800.0\n"
-        'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
-    )
+    """By default: half an hour of idleness is enough while somebody waits."""
+    config = 'c.Policy.max_tasks_per_gpu = 1\nc.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
     with (
         RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=people) as node,
         node.client("alice-token") as alice,

@@ -682,6 +682,21 @@ def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     assert phase(world, "L1") == "held"
 
 
+def a_spent_budget_shortens_the_time_out() -> None:
+    """The node's default of half an hour would keep a GPU that nobody has paid for."""
+    world = World(
+        PolicyConfig(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
+    ).start([gpu(0)], Quota(1, None, gpu_hours=5.0))
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.spent["alice"] = 5.0
+    world.measure_budgets()
+    world.tick(10)
+    assert asked(world) == []
+    world.tick(11)
+    assert asked(world) == ["L1"]
+
+
 def restarted(world: World) -> State:
     """The state that a node manager has which was killed and started again."""
     state = State()
@@ -1033,6 +1048,7 @@ STORIES = (
     a_trimmed_task_of_which_nothing_is_there_holds_nothing,
     time_outs_by_quota_and_gpu_and_always,
     an_idle_gpu_of_a_spent_budget_is_taken_back,
+    a_spent_budget_shortens_the_time_out,
     a_parked_task_survives_a_restart_and_ends_like_any_other,
     a_reservation_grows_only_into_room,
     a_restart_refuses_nobody_before_the_quotas_are_read,

@@ -7,6 +7,7 @@ test can compare what the policy promised with what was really there.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -251,8 +252,8 @@ class World:
         seconds = quota.idle_timeout
         if seconds is None:
             seconds = self.config.idle_timeout
-        if not seconds and self.is_spent(before, lease.environment):
-            seconds = self.config.spent_idle_timeout
+        if self.is_spent(before, lease.environment):
+            seconds = min(seconds or math.inf, self.config.spent_idle_timeout)
         assert seconds, "it may be idle for ever"
         since = max(since, self.asked.get(event.lease, since))
         worked = self.worked.get(lease.task.process.pid, since)
