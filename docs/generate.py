@@ -109,7 +109,7 @@ def environment() -> str:
         "kernel started, as JSON; for when the server does not answer.",
         "NOTEBOOK_SOCKET": "Set by the Jupyter server: where its kernels ask for that metadata "
         "as it is saved now.",
-        "GPUS": "How many GPUs to ask for; `0`: run on the CPU.",
+        "GPUS": "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota.",
         "MEMORY": "Memory on each GPU, like `8GiB`.",
         "CLASS": "`interactive` or `batch`.",
         "FALLBACK": "`cpu` (default) or `error`: what happens without a GPU.",

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from traitlets import Bool, Enum, Integer, Unicode
+from traitlets import Bool, Enum, Integer, Unicode, Union
 
 from ..client.display import TerminalDisplay
 from ..client.errors import GpuShareError
@@ -33,6 +33,7 @@ from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
+from ..protocol.sizes import GPUS_OF_QUOTA
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
 from .table import clean, duration
 from .verb import Duration, Refused, Size, UsageError, Verb
@@ -79,9 +80,12 @@ class RunApp(Verb):
     started; 1 when no lease could be had; 2 for wrong usage.
     """
 
-    gpus = Integer(None, allow_none=True, min=1, help="GPUs to ask for. Default: 1.").tag(
-        config=True
-    )
+    gpus = Union(
+        [Integer(min=1), Enum((GPUS_OF_QUOTA,))],
+        default_value=None,
+        allow_none=True,
+        help="GPUs to ask for; quota: as many as the quota allows. Default: 1.",
+    ).tag(config=True)
     memory = Size(help="Memory on each GPU, such as 8GiB. Default: what the quota gives.").tag(
         config=True
     )
@@ -154,7 +158,8 @@ class RunApp(Verb):
             value = environ.get(variable)
             if getattr(self, trait) is None and value:
                 try:
-                    setattr(self, trait, int(value) if trait == "gpus" else value)
+                    is_count = trait == "gpus" and value != GPUS_OF_QUOTA
+                    setattr(self, trait, int(value) if is_count else value)
                 except (TraitError, ValueError) as error:
                     raise UsageError(f"{variable}={value!r} cannot be used: {error}") from error
 

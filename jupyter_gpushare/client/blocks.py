@@ -30,6 +30,8 @@ class Needs:
 def covers(grant: Grant, ask: Ask) -> bool:
     """Whether a lease that is held is enough for what is asked."""
     enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
+    if isinstance(ask.gpus, str):
+        return enough and grant.of_quota
     return enough and len(grant.gpus) >= (ask.gpus or 1)
 
 

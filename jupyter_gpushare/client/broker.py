@@ -211,9 +211,13 @@ class Broker:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
+        if not isinstance(allowed, int):
+            return 0
         gpus = self.ask_as_known().gpus
+        if isinstance(gpus, str):
+            return allowed
         wanted = 1 if gpus is None else gpus
-        return wanted if isinstance(allowed, int) and wanted <= allowed else 0
+        return wanted if wanted <= allowed else 0
 
     def ensure(self, why: str) -> Grant | None:
         """The grant this process has, or gets now; ``None``: run without a GPU.
@@ -529,6 +533,8 @@ class Broker:
             away: Callable[[float], None],
         ) -> dict[str, Any]:
             result = session.request(params, queued, waiting, bound, away)
+            # Only who asked knows: the lease itself has a number.
+            result = {**result, "of_quota": isinstance(ask.gpus, str)}
             if exactly and not _is_what_is_asked(read_grant(result), ask):
                 leave(str(result["lease"]))
                 raise QuotaExceeded("It is more than was asked for.", Reason.NO_RESOURCES)
@@ -813,6 +819,8 @@ def _not_run(why: str) -> str:
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
     enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
+    if isinstance(ask.gpus, str):
+        return enough and grant.of_quota
     return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
 
 

@@ -45,10 +45,14 @@ class GrantedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A held lease: its id and the GPUs in the order the framework will number them."""
+    """A held lease: its id and the GPUs in the order the framework will number them.
+
+    ``of_quota``: it was granted as many as the quota allowed then.
+    """
 
     lease: str
     gpus: tuple[GrantedGpu, ...]
+    of_quota: bool = False
 
     @property
     def visible_devices(self) -> str:
@@ -92,7 +96,7 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         lease = result["lease"]
         if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
             raise ValueError("no lease, or no GPUs")
-        return Grant(lease, gpus)
+        return Grant(lease, gpus, result.get("of_quota") is True)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant makes no sense ({error!r}); are both of the same release?",

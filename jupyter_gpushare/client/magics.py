@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .settings import Ask, Settings
 
 OPTIONS = {
-    "--gpus": ("1", "2", "4", "8"),
+    "--gpus": ("1", "2", "4", "8", "quota"),
     "--memory": ("4GiB", "8GiB", "16GiB", "24GiB"),
     "--class": ("interactive", "batch"),
 }
@@ -112,9 +112,12 @@ class GpuShare(Configurable):
         help="""How long a cell waits for a node manager that stopped answering (it may be
         restarting) before the cell goes on without a GPU. 0: not at all.""",
     ).tag(config=True)
-    gpus = Parsed("parse_gpus", None, "a number of GPUs", help="GPUs to ask for. None: 1.").tag(
-        config=True
-    )
+    gpus = Parsed(
+        "parse_gpus",
+        None,
+        "a number of GPUs, or quota",
+        help="""GPUs to ask for, or "quota": as many as the quota allows. None: 1.""",
+    ).tag(config=True)
     memory = Parsed(
         "parse_size",
         None,

@@ -106,7 +106,9 @@ def _granted(gpu: GrantedGpu) -> str:
 
 def ask_words(ask: Ask) -> str:
     """``2 GPUs with 8 GiB on each, class batch``."""
-    words = count(ask.gpus or 1, "GPU")
+    words = "as many GPUs as the quota allows"
+    if not isinstance(ask.gpus, str):
+        words = count(ask.gpus or 1, "GPU")
     if ask.memory is not None:
         words += f" with {size(ask.memory)} on each"
     return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"

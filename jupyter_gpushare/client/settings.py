@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from ..protocol import names
 from ..protocol.address import Found, is_administrators
 from ..protocol.notebook import Notebook
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import GPUS_OF_QUOTA, parse_size
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -47,9 +47,12 @@ class Acquire(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a task asks; ``None`` leaves it to the next weaker source. ``memory`` in bytes."""
+    """What a task asks; ``None`` leaves it to the next weaker source. ``memory`` in bytes.
 
-    gpus: int | None = None
+    ``gpus`` is a number, or ``"quota"``: as many as the quota allows.
+    """
+
+    gpus: int | str | None = None
     memory: int | None = None
     priority_class: str | None = None
 
@@ -81,13 +84,15 @@ class Settings:
     complaints: tuple[str, ...] = field(default=(), compare=False)
 
 
-def parse_gpus(text: Any) -> int:
-    """A GPU count; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
+def parse_gpus(text: Any) -> int | str:
+    """A GPU count or ``"quota"``; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
     plain = str(text).strip()
+    if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
+        return GPUS_OF_QUOTA
     if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
-        raise ValueError("it is not a number of GPUs.")
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
     if not plain.isdigit() or len(plain) > 9:
-        raise ValueError("it is not a number of GPUs.")
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
     count = int(plain)
     if count > _MOST_GPUS:
         raise ValueError(f"at most {_MOST_GPUS} GPUs can be asked for.")

@@ -109,8 +109,10 @@ def _request(at: float, who: Caller, params: msg.RequestParams, fresh: LeaseId) 
         path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
     )
     memory = None if params.memory is None else Bytes(params.memory)
-    request = Request(params.gpus, memory, PriorityClass(params.priority_class), params.request_id)
-    return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait)
+    priority_class = PriorityClass(params.priority_class)
+    of_quota = params.gpus is None
+    request = Request(params.gpus or 0, memory, priority_class, params.request_id)
+    return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
 
 
 def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) -> cmd.Command:

@@ -67,13 +67,17 @@ class Introduce(Command):
 
 @dataclass(frozen=True, slots=True)
 class RequestLease(Command):
-    """A task asks for GPUs. ``lease`` is the id it gets; ``wait`` false: now or never."""
+    """A task asks for GPUs. ``lease`` is the id it gets; ``wait`` false: now or never.
+
+    ``of_quota``: for as many as its quota allows, whatever number the request has.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
     task: Task
     request: Request
     wait: bool = True
+    of_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Pure: the same state, command and configuration always give the same answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from . import (
@@ -132,6 +132,8 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     quota_commands.weigh(
         draft, (command.environment,)
     )  # a budget of 0 is spent by who held nothing yet
+    if command.of_quota:
+        command = _of_quota(draft.state, command)
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -146,6 +148,22 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
         )
         return refuse
     return _enqueue(draft, command)
+
+
+def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request, for as many GPUs as the quota allows and the node has.
+
+    GPUs that nobody is granted now are not counted, nor those that are too small: it would wait
+    for them for ever.
+    """
+    quota, _source = state.quotas.resolve(command.environment)
+    least = command.request.memory or 0
+    fit_for_it = sum(
+        books.problem is None and uuid not in state.out and books.gpu.memory >= least
+        for uuid, books in state.gpus.items()
+    )
+    count = max(1, min(quota.gpus, fit_for_it))
+    return replace(command, request=replace(command.request, gpus=count))
 
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:

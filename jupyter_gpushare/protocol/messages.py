@@ -22,6 +22,7 @@ from .errors import (
 )
 from .framing import Encoded, decode
 from .periods import parse_period
+from .sizes import GPUS_OF_QUOTA
 
 PROTOCOL: Final = 1
 #: By this name of a client the pages of JupyterHub's service are known.
@@ -132,11 +133,11 @@ class TaskParams:
 
 @dataclass(frozen=True, slots=True)
 class RequestParams:
-    """``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+    """``memory`` in bytes on each GPU. ``None``, of ``gpus`` too: what the quota gives."""
 
     task: TaskParams
     request_id: str | None
-    gpus: int
+    gpus: int | None
     memory: int | None
     priority_class: str
     wait: bool
@@ -490,6 +491,16 @@ class _Reader:
     def whole_or_none(self, name: str, least: int, most: int = 2**53) -> int | None:
         return None if self._data.get(name) is None else self.whole(name, least, most)
 
+    def gpu_count(self, name: str) -> int | None:
+        """How many GPUs are asked for, 1 where nothing is said; ``None``: what the quota allows.
+
+        A number that no quota allows is refused later, in words about quotas.
+        """
+        value = self._data.get(name)
+        if value is None:
+            return 1
+        return None if value == GPUS_OF_QUOTA else self.whole(name, -(2**31), 2**31)
+
     def number(self, name: str, default: float, least: float, most: float) -> float:
         value = self._data.get(name, default)
         wrong = isinstance(value, bool) or not isinstance(value, int | float)
@@ -557,7 +568,6 @@ def _hello(read: _Reader) -> Hello:
 
 def _request(read: _Reader) -> RequestParams:
     task = read.part("task")
-    gpus = read.whole_or_none("gpus", -(2**31), 2**31)
     return RequestParams(
         task=TaskParams(
             name=task.text("name", NAME),
@@ -566,7 +576,7 @@ def _request(read: _Reader) -> RequestParams:
             path=task.text_or_none("path", PATH),
         ),
         request_id=read.text_or_none("request_id", IDENTIFIER),
-        gpus=1 if gpus is None else gpus,
+        gpus=read.gpu_count("gpus"),
         memory=read.whole_or_none("memory", -(2**53)),
         priority_class=read.one_of("priority_class", ("interactive", "batch"), "interactive"),
         wait=read.flag("wait", True),

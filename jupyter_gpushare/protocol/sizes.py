@@ -24,6 +24,9 @@ _UNITS: Final = {
 }
 _SIZE: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
 
+#: Said in the place of a number of GPUs: as many as the quota allows.
+GPUS_OF_QUOTA: Final = "quota"
+
 
 def parse_size(text: str | int) -> int:
     """Bytes of ``"8GiB"`` (1024-based), ``"16GB"`` (1000-based) or a bare number of bytes.

@@ -104,6 +104,10 @@ def test_options_go_before_variables(node: LiveNode) -> None:
     assert lease["priority_class"] == "batch"
     assert lease["kind"] == "process"
     assert lease["name"] == os.path.basename(sys.executable)
+    for options, told in ((["--gpus", "quota"], {}), ([], {"JUPYTER_GPUSHARE_GPUS": "quota"})):
+        done = node.cli("run", *options, *show, environ=told)
+        (lease,) = json.loads(done.stdout)["leases"]
+        assert len(lease["gpus"]) == 2, "the quota is all of the node"
     for variable in ("GPUS", "MEMORY", "CLASS", "WAIT_TIMEOUT"):
         name = f"JUPYTER_GPUSHARE_{variable}"
         done = node.cli("run", "true", environ={name: "plenty"})

@@ -32,6 +32,12 @@ def test_defaults() -> None:
     assert read_settings({}) == Settings(Ask(), Fallback.CPU, Acquire.IMPORT, 0.0, 5.0)
 
 
+def test_all_of_the_quota_may_be_asked_for_by_any_source() -> None:
+    for wish in ("quota", " Quota "):
+        assert read_settings({"JUPYTER_GPUSHARE_GPUS": wish}).ask == Ask("quota")
+    assert read_settings({"JUPYTER_GPUSHARE_NOTEBOOK": '{"gpus": "quota"}'}).ask == Ask("quota")
+
+
 def test_the_stronger_source_wins_word_by_word() -> None:
     traits = Settings(Ask(1, 4 * GIB, "batch"), Fallback.ERROR, wait_timeout=60.0)
     notebook = json.dumps({"gpus": 2, "memory": "8GiB"})

@@ -367,6 +367,13 @@ def test_what_a_request_need_not_say() -> None:
     assert parse_call(line_of(Method.HELLO, hello)).params.token is None
 
 
+def test_a_request_may_be_for_all_of_the_quota() -> None:
+    task = {"name": "n", "kind": "process"}
+    read = parse_call(line_of(Method.REQUEST, {"task": task, "gpus": "quota"})).params
+    assert isinstance(read, RequestParams)
+    assert read.gpus is None
+
+
 def test_params_may_be_left_out() -> None:
     assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == StatusParams(0)
 

@@ -682,6 +682,26 @@ def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     assert phase(world, "L1") == "held"
 
 
+def all_of_the_quota_is_what_works_of_it() -> None:
+    """A broken GPU, one out of service or one that is too small is not waited for."""
+    world = World(PolicyConfig(max_tasks_per_gpu=1)).start(
+        [gpu(0), gpu(1), gpu(2), gpu(3)], Quota(3)
+    )
+    assert world.request("alice", 1, of_quota=True) == core.Grant(LeaseId("L1"))
+    assert len(world.state.leases[LeaseId("L1")].allocations) == 3
+    assert world.state.leases[LeaseId("L1")].request.gpus == 3
+    world.die(1)
+    world.observe()
+    for index in (0, 1):
+        world.run(cmd.TakeGpuOut(world.at, gpu(index).uuid, "a fan", EnvironmentName("root")))
+    world.request("alice", 2, of_quota=True)
+    assert len(world.state.leases[LeaseId("L2")].allocations) == 2
+    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(0), EnvironmentName("root")))
+    refused = world.request("bob", 3, of_quota=True)
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.ZERO_QUOTA
+
+
 def a_spent_budget_shortens_the_time_out() -> None:
     """The node's default of half an hour would keep a GPU that nobody has paid for."""
     world = World(
@@ -1049,6 +1069,7 @@ STORIES = (
     time_outs_by_quota_and_gpu_and_always,
     an_idle_gpu_of_a_spent_budget_is_taken_back,
     a_spent_budget_shortens_the_time_out,
+    all_of_the_quota_is_what_works_of_it,
     a_parked_task_survives_a_restart_and_ends_like_any_other,
     a_reservation_grows_only_into_room,
     a_restart_refuses_nobody_before_the_quotas_are_read,

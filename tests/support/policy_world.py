@@ -336,6 +336,7 @@ class World:
         *,
         wait: bool = True,
         kernel_id: str | None = None,
+        of_quota: bool = False,
     ) -> core.Decision:
         self.serial += 1
         return self.run(
@@ -346,6 +347,7 @@ class World:
                 task(pid, kernel_id),
                 request or Request(),
                 wait,
+                of_quota,
             )
         )
 
