@@ -272,7 +272,7 @@ def test_a_task_that_never_ends_a_step_leaves_the_newcomer_queued_and_says_so(
             return words in reason(node)
 
         until(lambda: says("to empty its cache"), "alice is asked")
-        until(lambda: says("to no end of a training step since"), "and does not")
+        until(lambda: says("has not reached the end of a training step"), "and does not")
         assert not bob.answered(waiting)
         alice.trains(5)
         assert not leases(node)["alice"]["overran"], "it is asked a favour, no turn is taken away"
