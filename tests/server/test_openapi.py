@@ -103,7 +103,8 @@ def test_bad_input_of_every_kind(served: Server) -> None:
         assert answer.status_code == 400, (body[:40], answer.text)
         assert answer.json()["reason"] == "bad_request"
         assert len(answer.json()["message"]) < 500
-    assert "Traceback" not in served.log.read_text(errors="replace")
+    # What was asked for stands in the log, too, and may well be that word.
+    assert "Traceback (most recent call last)" not in served.log.read_text(errors="replace")
 
 
 def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
