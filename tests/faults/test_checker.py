@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.faults.checker import Property, Rules, check
-from support.faults.observed import Log, Saw, Seen, read_log
+from support.faults.observed import Log, Saw, Seen, boot, read_log
+from support.faults.stage import Player
 
 from jupyter_gpushare.node.ledger import Record
 
@@ -435,3 +437,18 @@ def test_who_asks_is_answered_unless_something_is_in_the_way(why: str | None) ->
         history.see("harness", Saw.WENT_ON, client="who")
     found = why in (None, "client killed")
     assert history.broken() == ({Property.SILENT} if found else set())
+
+
+def test_what_a_tenant_wrote_before_it_was_called_does_not_end_the_waiting_for_it(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path / "tenant-1.log")
+    player = Player("tenant-1", 1, {}, log.path, -1)
+    log.note(Saw.WHOLE)
+    called = boot()
+    player.read_on()  # the line of before is read only now
+    assert player.settled_at < called
+    log.note(Saw.WHOLE)
+    player.read_on()
+    assert player.settled_at >= called
+    log.close()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from .observed import Saw, Seen
+from .observed import SETTLED, Saw, Seen
 
 
 class Property(Enum):
@@ -604,13 +604,15 @@ def _memory(
         who = line.data.get("client", "")
         if line.saw is Saw.STUCK:
             stories.append(f"{who} came back to a GPU without room for it before {line.t1:.3f}")
-        elif line.saw is Saw.CALLED and who in clients:
-            settled = (Saw.WHOLE, Saw.GIVEN_UP, Saw.DAMAGED, Saw.LOST, Saw.LET_GO)
-            if not any(x.saw in settled and x.t1 >= line.t0 for x in clients[who].lines):
-                stories.append(
-                    f"{who} had not got its memory back at {line.t1:.3f}, {line.t1 - line.t0:.0f} "
-                    f"s after all was well"
-                )
+        elif (
+            line.saw is Saw.CALLED
+            and who in clients
+            and not any(x.saw in SETTLED and x.t1 >= line.t0 for x in clients[who].lines)
+        ):
+            stories.append(
+                f"{who} had not got its memory back at {line.t1:.3f}, {line.t1 - line.t0:.0f} "
+                f"s after all was well"
+            )
     return [Finding(Property.MEMORY, story) for story in stories]
 
 

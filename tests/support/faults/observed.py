@@ -57,6 +57,10 @@ class Saw(Enum):
     PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
 
 
+#: A client had all of its memory, was told that it is lost, or vouches for nothing any more.
+SETTLED = (Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO)
+
+
 def boot() -> float:
     """Boot-time seconds."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

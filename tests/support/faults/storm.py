@@ -320,17 +320,17 @@ class Storm:
                 self.cast.kill(player)
         for notebook in self._notebooks:
             notebook.end()
-        called = {player.name: player for player in self._tenants if player.has_memory}
-        began, count = boot(), {name: player.settled for name, player in called.items()}
+        called = [player for player in self._tenants if player.has_memory]
+        began = boot()
+        # By when a line was written: one from before may be read only now.
         while boot() < began + COME_BACK and any(
-            player.pid in self.cast.players and player.settled == count[name]
-            for name, player in called.items()
+            player.pid in self.cast.players and player.settled_at < began for player in called
         ):
             self._supervise()
             time.sleep(0.02)  # as above
-        for name, player in called.items():
+        for player in called:
             if player.pid in self.cast.players:
-                self.harness.note(Saw.CALLED, began, client=name)
+                self.harness.note(Saw.CALLED, began, client=player.name)
 
     def _supervise(self) -> None:
         """Only what goes on while nobody is born."""
