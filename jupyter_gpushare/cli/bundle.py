@@ -62,7 +62,7 @@ history.json      the last events, as the caller may see them
 log.txt           the end of the node manager's log, where the caller may read it
 metrics.txt       its Prometheus metrics, where there are any
 
-Where a text was taken out it says <1f0c9a>: tokens, secrets and all that looks like one, lease and
+A text that was removed is replaced by a mark such as <1f0c9a>: tokens, secrets, lease and
 kernel ids, names of people other than the caller, of their groups, of homes, of users within
 addresses, and of notebooks. The same text has the same mark everywhere in this file.
 """

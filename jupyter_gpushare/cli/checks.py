@@ -556,9 +556,9 @@ def _set_aside(ledger: Path) -> Check | None:
         return None
     return warning(
         "ledger",
-        f"{ledger} began anew: the one before was damaged and lies beside it as {found[0].name}."
-        " Quotas set by command and the history of before are not in the new one.",
-        "See whether the disk is well, set those quotas again, and move that file away.",
+        f"{ledger} is new: the previous one was damaged and was moved aside as {found[0].name}."
+        " Quotas set by command and the earlier history are not in the new one.",
+        "Check the disk, set those quotas again, and move that file away.",
     )
 
 

@@ -234,9 +234,9 @@ class LedgerRestoreApp(LedgerVerb):
         check_backup(backup)  # as who calls: its owner may not be the ledger's
         with open(backup, "rb") as file, self.stopped() as ledger:
             old = ledger.replace(file.fileno(), time.time())
-        told = f"{ledger.path} is what {backup} was."
+        told = f"{ledger.path} was restored from {backup}."
         if old is not None:
-            told += f" What it was before is in {old}."
+            told += f" The previous ledger is in {old}."
         self.say({"path": str(ledger.path), "before": None if old is None else str(old)}, told)
         return 0
 

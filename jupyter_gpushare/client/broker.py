@@ -341,7 +341,7 @@ class Broker:
         """The status document. Raises :class:`GpuShareError`."""
         result = self.call(Method.STATUS)
         if not isinstance(result, dict):
-            raise NodeUnavailable("The node manager's status makes no sense.")
+            raise NodeUnavailable("The node manager's status cannot be read.")
         return result
 
     def set_activity(self, busy: bool) -> None:

@@ -99,7 +99,7 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         return Grant(lease, gpus, result.get("of_quota") is True)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
-            f"The node manager's grant makes no sense ({error!r}); are both of the same release?",
+            f"The node manager's grant cannot be read ({error!r}); are both of the same release?",
             Reason.UNAVAILABLE,
         ) from error
 

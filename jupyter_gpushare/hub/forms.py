@@ -204,7 +204,7 @@ def _burst(form: QuotaForm) -> dict[str, Any]:
         return {"burst_memory": parse_burst(form.burst.replace(",", "."))}
     except ValueError:
         raise _Mistake(
-            "A size as 60GiB, or a part of a GPU as 0.9; 0 is not at all; empty is the node's own."
+            "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty: the node's own."
         ) from None
 
 

@@ -159,7 +159,8 @@ class NodeLink:
             protocol.forget(call_id)
         if not isinstance(result, dict):
             raise NodeProblem(
-                "unsupported_protocol", f"The node manager answered {method.value!r} with nonsense."
+                "unsupported_protocol",
+                f"The node manager's answer to {method.value!r} cannot be read.",
             )
         return result
 

@@ -821,12 +821,12 @@ def _hub_schemas() -> Json:
 
 def _answers(schema: str, forbidden: str, *extra: int) -> Json:
     texts = {
-        400: "The request makes no sense; nothing was changed.",
+        400: "The request is not valid; nothing was changed.",
         403: forbidden,
         404: "There is no such thing, or it is not yours.",
         409: "It cannot be done in the present state.",
         429: "Too many requests; try again in a second.",
-        502: "The node manager answered nonsense or speaks another protocol.",
+        502: "The node manager's answer cannot be read, or it speaks another protocol.",
         503: "No node manager can be reached.",
         504: "The node manager did not answer in time.",
     }

@@ -37,7 +37,7 @@ MEANING: Final[dict[Reason, str]] = {
     Reason.BAD_REQUEST: "The message is malformed; the text says what is wrong with it.",
     Reason.UNSUPPORTED_PROTOCOL: "Client and node manager speak different protocol versions.",
     Reason.RATE_LIMITED: "Too many calls, connections or waiting requests.",
-    Reason.UNAVAILABLE: "The node manager keeps what runs but grants nothing new at present.",
+    Reason.UNAVAILABLE: "The node manager keeps what runs but grants nothing new at the moment.",
     Reason.TIMED_OUT: "No answer came in the time allowed.",
 }
 

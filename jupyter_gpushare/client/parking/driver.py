@@ -180,7 +180,7 @@ class DriverCheckpoint:
             return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
         if isinstance(answer, Outcome):
             return answer
-        said = "The checkpoint helper's answer is nonsense."
+        said = "The checkpoint helper's answer cannot be read."
         return Outcome(Result.STUCK, Cause.NO_HELPER, said)
 
     def _ask_until_heard(self, request: Request) -> Outcome | Ability:
@@ -221,7 +221,7 @@ class DriverCheckpoint:
             except OSError as error:
                 raise _Lost(f"The checkpoint helper went away ({error}).") from error
             except ProtocolError as error:
-                raise _Lost(f"The checkpoint helper's answer makes no sense: {error}") from error
+                raise _Lost(f"The checkpoint helper's answer cannot be read: {error}") from error
 
     @contextmanager
     def _traceable_by(self, helper: int) -> Iterator[None]:

@@ -181,8 +181,8 @@ function tell(good) {
   root.toggleAttribute('data-stale', !good);
   badge.hidden = good && live;
   badge.textContent = good
-    ? 'Changes do not come by themselves; looked at now and then'
-    : 'Not up to date; tried again';
+    ? 'No live updates; this page asks every 20 seconds'
+    : 'Not up to date; trying again';
 }
 
 /** The login has ended: no more tries. */

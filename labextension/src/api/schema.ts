@@ -796,7 +796,7 @@ export interface operations {
                     "application/json": components["schemas"]["GpuService"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -832,7 +832,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -881,7 +881,7 @@ export interface operations {
                     "application/json": components["schemas"]["GpuService"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -917,7 +917,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -969,7 +969,7 @@ export interface operations {
                     "application/json": components["schemas"]["History"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -996,7 +996,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1046,7 +1046,7 @@ export interface operations {
                     "application/json": components["schemas"]["Leases"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1073,7 +1073,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1122,7 +1122,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1158,7 +1158,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1211,7 +1211,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1247,7 +1247,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1300,7 +1300,7 @@ export interface operations {
                     "application/json": components["schemas"]["LeaseState"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1336,7 +1336,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1383,7 +1383,7 @@ export interface operations {
                     "application/json": components["schemas"]["OwnQuota"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1410,7 +1410,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1457,7 +1457,7 @@ export interface operations {
                     "application/json": components["schemas"]["Quotas"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1484,7 +1484,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1533,7 +1533,7 @@ export interface operations {
                     "application/json": components["schemas"]["Quota"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1569,7 +1569,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1622,7 +1622,7 @@ export interface operations {
                     "application/json": components["schemas"]["Quota"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1649,7 +1649,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1698,7 +1698,7 @@ export interface operations {
                     "application/json": components["schemas"]["Quota"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1734,7 +1734,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1784,7 +1784,7 @@ export interface operations {
                     "application/json": components["schemas"]["Readings"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1811,7 +1811,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1861,7 +1861,7 @@ export interface operations {
                     "application/json": components["schemas"]["Status"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1888,7 +1888,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1940,7 +1940,7 @@ export interface operations {
                     "application/json": components["schemas"]["Usage"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -1967,7 +1967,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -2021,7 +2021,7 @@ export interface operations {
                     "application/json": components["schemas"]["DailyUsage"];
                 };
             };
-            /** @description The request makes no sense; nothing was changed. */
+            /** @description The request is not valid; nothing was changed. */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2048,7 +2048,7 @@ export interface operations {
                     "application/json": components["schemas"]["Error"];
                 };
             };
-            /** @description The node manager answered nonsense or speaks another protocol. */
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
             502: {
                 headers: {
                     [name: string]: unknown;

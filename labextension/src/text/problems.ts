@@ -60,9 +60,9 @@ export function explain(
       };
     case 'not-live':
       return {
-        title: trans.__('Changes do not come by themselves'),
+        title: trans.__('No live updates'),
         advice: trans.__(
-          'The live connection (a WebSocket) cannot be established. It is retried, and until it works you see the state of the last attempt. A proxy in between may have to be configured to let WebSockets pass.'
+          'The live connection (a WebSocket) cannot be established. The panel keeps trying; until it succeeds you see the state of the last attempt. If there is a proxy, configure it to let WebSockets pass.'
         ),
         detail
       };

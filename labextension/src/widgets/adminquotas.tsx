@@ -441,7 +441,7 @@ function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
       return trans.__('A whole number from 0 to 4096.');
     case Mistake.NoSize:
       return trans.__(
-        'A size with its unit, as 8GiB or 16 GB; empty is the whole GPU.'
+        'A size with its unit, such as 8GiB or 16 GB; empty is the whole GPU.'
       );
     case Mistake.NotPositive:
       return trans.__('A number above 0, as 1 or 2.5.');

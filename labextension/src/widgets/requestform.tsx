@@ -65,7 +65,7 @@ function RequestFormView(): JSX.Element {
           />
           <div id={`${id}-size`}>
             {trans.__(
-              'A size with its unit, as 8GiB or 16 GB; empty: what the notebook asks for by itself, or what your quota allows.'
+              'A size with its unit, such as 8GiB or 16 GB; empty: what the notebook asks for by itself, or what your quota allows.'
             )}
           </div>
         </div>

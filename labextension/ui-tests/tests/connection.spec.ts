@@ -70,7 +70,7 @@ test('a server without the extension is told apart; without WebSockets what HTTP
   await panel.expectGpus('0 of 2');
 
   // WebSockets are closed still: what HTTP gives is shown.
-  await expect(panel.banner).toContainText('Changes do not come by themselves');
+  await expect(panel.banner).toContainText('No live updates');
 });
 
 test('a person who may not look is told so', async ({ page }) => {
