@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, cast
 
 from ..policy.model import ProcessId
 from ..protocol import messages
-from ..protocol.connection import Phase, ServerConnection
+from ..protocol.calls import Call
 from ..protocol.errors import (
     DOMAIN_ERROR,
     INTERNAL_ERROR,
@@ -34,7 +34,8 @@ from ..protocol.errors import (
     RemoteProtocolError,
 )
 from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
-from ..protocol.messages import Call, CallId, Method, Notice
+from ..protocol.messages import CallId, Method, Notice
+from ..protocol.nodeside import Phase, ServerConnection
 from .admission import Admission, Places, Refusal
 from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal

@@ -24,12 +24,12 @@ from jupyter_gpushare.node.app import identify_peer
 from jupyter_gpushare.node.identity import IdentityRefused, Peer, PeerIdentity, Principal
 from jupyter_gpushare.node.processes import read_boot_id
 from jupyter_gpushare.node.transport import Connection, Limits, SocketInUse, Transport
+from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
 from jupyter_gpushare.protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE
 from jupyter_gpushare.protocol.messages import (
     Answer,
-    Call,
     CallId,
     ErrorAnswer,
     Method,

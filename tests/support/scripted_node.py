@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.protocol import messages
+from jupyter_gpushare.protocol.calls import Call, parse_call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.framing import LineFramer, encode
-from jupyter_gpushare.protocol.messages import Call, Method, Notice
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GPU = {
     "uuid": "GPU-00000000-0000-0000-0000-000000000001",
@@ -48,7 +49,7 @@ class Visitor:
             data = self._wire.recv(65536)
             if not data:
                 raise EOFError
-            self._calls += [messages.parse_call(line) for line in self._framer.feed(data)]
+            self._calls += [parse_call(line) for line in self._framer.feed(data)]
         call = self._calls.pop(0)
         self._node.heard(call)
         return call
