@@ -7,9 +7,8 @@ wants a GPU loads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .errors import DOMAIN_ERROR, Reason, RemoteError, RemoteProtocolError
 from .framing import Encoded, decode
@@ -98,24 +97,21 @@ MOVABLE: Final = ("any", "kind", "same")
 CallId = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A result for call ``id``."""
 
     id: CallId
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorAnswer:
+class ErrorAnswer(NamedTuple):
     """An error for call ``id`` (``None``: the call could not be read)."""
 
     id: CallId | None
     error: RemoteError
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(NamedTuple):
     """Something the other side tells unasked; ``notice`` is ``None`` for one we do not know."""
 
     notice: Notice | None
