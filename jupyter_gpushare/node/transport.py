@@ -245,6 +245,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a whole line waits to be handled; the connection is read only when none does."""
         if self._protocol.phase is Phase.CLOSED or self._wire is None:
             return False
+        if self._protocol.phase is Phase.GREETING:
+            # What came behind hello is not looked at before it is known who says it.
+            if self._protocol.holds:
+                self._wire.pause_reading()
+            return False
         try:
             self._waiting = self._protocol.next_line()
         except RemoteProtocolError as error:
@@ -392,8 +397,6 @@ class Connection(asyncio.BufferedProtocol):
         elif call.method is Method.HELLO:
             self._in_flight.add(call.id)
             self._home.spawn(self._hello(call))
-        elif self._protocol.phase is not Phase.READY:
-            self._refuse(call.id, Reason.NOT_ALLOWED, "Wait for hello's answer.")
         else:
             self._in_flight.add(call.id)
             self._home.handler.on_call(self, call)
@@ -457,7 +460,11 @@ class Connection(asyncio.BufferedProtocol):
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
         self._check_later(call.params.token)
-        self._home.turnstile.charge(principal.environment, self._home.now() - begun)
+        turnstile, now = self._home.turnstile, self._home.now()
+        turnstile.charge(principal.environment, now - begun)
+        # A call that came behind hello is decided together with it.
+        if self._has_line() and turnstile.enter(self) and self._serve(now, 1):
+            turnstile.again(self)
 
     def _check_later(self, token: str | None) -> None:
         seconds = self._home.identity.recheck

@@ -26,6 +26,11 @@ class LineFramer:
         """More of the stream; :meth:`pop` gives the lines."""
         self._rest += data
 
+    @property
+    def holds(self) -> bool:
+        """Whether there is more of the stream than :meth:`pop` gave."""
+        return bool(self._rest)
+
     def pop(self) -> bytes | None:
         """The next whole line without its newline; ``None`` when there is none. Blank ones are
         dropped.

@@ -82,10 +82,14 @@ class Notice(Enum):
     OVER_LIMIT = "over_limit"
 
 
-#: What this release understands, as ``hello`` says it: calls, and what clients are told unasked.
+#: Calls may follow hello at once. An older node manager refuses them until it has answered hello.
+PIPELINED: Final = "pipelined"
+#: What this release understands, as ``hello`` says it: calls, what clients are told unasked, and
+#: that calls may be sent together with hello.
 FEATURES: Final = (
     *(method.value for method in Method),
     *(f"notice:{notice.value}" for notice in Notice),
+    PIPELINED,
 )
 
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.

@@ -41,6 +41,11 @@ class ServerConnection:
         """Bytes of the client; :meth:`next_line` gives the lines."""
         self._framer.push(data)
 
+    @property
+    def holds(self) -> bool:
+        """Whether there are bytes that :meth:`next_line` has not given."""
+        return self._framer.holds
+
     def next_line(self) -> bytes | None:
         """The next whole line, ``None`` when there is none.
 

@@ -75,10 +75,16 @@ class Visitor:
         self.send(encode(messages.notification(notice, params)))
 
     def welcome(
-        self, heartbeat_interval: float = 0.05, gpus: int = 2, *, parks: bool = False
+        self,
+        heartbeat_interval: float = 0.05,
+        gpus: int = 2,
+        *,
+        parks: bool = False,
+        hello: Call | None = None,
+        features: Sequence[str] = messages.FEATURES,
     ) -> Call:
-        """Answer hello as a good node manager does."""
-        call = self.read()
+        """Answer hello, which may be read already, as a good node manager does."""
+        call = hello or self.read()
         assert call.method is Method.HELLO
         self.answer(
             call,
@@ -90,6 +96,7 @@ class Visitor:
                 "admin": False,
                 "quota": {"gpus": gpus, "memory": None, "weight": 1.0},
                 "heartbeat_interval": heartbeat_interval,
+                "features": features,
             },
         )
         return call
