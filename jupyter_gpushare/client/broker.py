@@ -668,7 +668,7 @@ class Broker:
             # Before anything else here calls CUDA, which blocks until then.
             self._aside.bring_back(grant, self._session)
         self._frameworks.look_around()
-        if cuda_started() and self._holding.cuda_had != self._holding.gpus:
+        if self._holding.cuda_had != self._holding.gpus and cuda_started():
             self._say(
                 "CUDA was started in this process before this lease was granted, and keeps the "
                 "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."

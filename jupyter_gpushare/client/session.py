@@ -478,15 +478,22 @@ class Session:
         return waiting
 
     def _submit(self, waiting: _Waiting) -> None:
-        with self._lock:
+        """Send a call at once where nothing is in front of it, else the thread does."""
+        with deaf_to_interrupts(), self._lock:
             if self._link is Link.CLOSED:
                 waiting.failure = "this process has hung up"
                 waiting.done.set()
             elif self._link is Link.DOWN and not waiting.again:
                 waiting.failure = "it cannot be reached at present"
                 waiting.done.set()
-            else:
+            elif self._link is Link.DOWN or self._unsent or self._out:
                 self._unsent.append(waiting)
+            else:
+                self._put(waiting)
+                with contextlib.suppress(OSError):  # the thread meets it, too
+                    self._push()
+                if not self._out:
+                    return
         self._wake()
 
     def _abandon(self, waiting: _Waiting) -> None:
@@ -548,9 +555,9 @@ class Session:
 
     def _hang_up(self) -> None:
         """Close everything and wake everybody who still waits."""
-        if self._greeting is not None:
-            self._greeting.socket.close()
         with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
             self._link = Link.CLOSED
             for number in (self._wake_in, self._wake_out):
                 if number >= 0:
@@ -563,19 +570,19 @@ class Session:
             waiting.done.set()
 
     def _take(self, greeting: Greeting) -> None:
-        self._greeting = greeting
-        self.hello = greeting.result
-        self._out = b""
         with self._lock:
+            self._greeting = greeting
+            self.hello = greeting.result
+            self._out = b""
             if self._link is not Link.CLOSED:
                 self._link = Link.UP
 
     def _lost_link(self) -> None:
         """Fail what cannot be sent twice; the rest goes out again after the next hello."""
         self._down_since = self._down_since or time.monotonic()
-        if self._greeting is not None:
-            self._greeting.socket.close()
         with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
             if self._link is Link.UP:
                 self._link = Link.DOWN
             open_calls = [*self._calls.values(), *self._unsent]
@@ -629,15 +636,14 @@ class Session:
             while True:
                 closing = self._link is Link.CLOSED
                 self._gather()
-                if self._out:
-                    self._push(wire)
+                if time.monotonic() >= next_beat and not closing:
+                    next_beat = time.monotonic() + interval
+                    self._beat()
+                with self._lock:
+                    self._push()
                 if closing:
                     return
                 self._check_silence(interval)
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + interval
-                    self._beat()
-                    self._push(wire)
                 wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
                 selector.modify(wire, wanted)
                 wake_at = min(next_beat, self._settles_at or next_beat)
@@ -686,6 +692,11 @@ class Session:
             self._transmit(_Waiting(Method.HEARTBEAT, {"lease": lease}, False))
 
     def _transmit(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._put(waiting)
+
+    def _put(self, waiting: _Waiting) -> None:
+        """Behind what is to be sent; under the lock."""
         assert self._greeting is not None
         try:
             call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
@@ -694,14 +705,16 @@ class Session:
             waiting.done.set()
             return
         waiting.sent_at = time.monotonic()
-        with self._lock:
-            self._calls[call_id] = waiting
+        self._calls[call_id] = waiting
         self._out += line
 
-    def _push(self, wire: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            sent = wire.send(self._out)
-            self._out = self._out[sent:]
+    def _push(self) -> None:
+        """As much of it as the kernel takes; under the lock."""
+        assert self._greeting is not None
+        if self._out:
+            with contextlib.suppress(BlockingIOError):
+                sent = self._greeting.socket.send(self._out)
+                self._out = self._out[sent:]
 
     def _pull(self, wire: socket.socket) -> None:
         assert self._greeting is not None
