@@ -155,6 +155,64 @@ def measure_latency(figures: list[Figure], quick: bool) -> None:
             )
 
 
+_LEASES = """
+import sys, time
+from jupyter_gpushare.client import lease, status
+for name in ("broker", "session", "parking.base"):
+    __import__(f"jupyter_gpushare.client.{name}")
+for _ in range(int(sys.argv[1])):
+    began = time.perf_counter()
+    with lease(gpus=1):
+        print(time.perf_counter() - began)
+    while status()["leases"]:
+        time.sleep(0.001)
+"""
+
+_ECHOES = """
+import json, socket, sys, time
+wire = socket.socket(socket.AF_UNIX)
+wire.connect(sys.argv[2])
+answers = wire.makefile("rb")
+for number in range(int(sys.argv[1])):
+    began = time.perf_counter()
+    call = {"jsonrpc": "2.0", "id": number, "method": "echo", "params": {"gpus": 1}}
+    wire.sendall(json.dumps(call).encode() + b"\\n")
+    json.loads(answers.readline())
+    print(time.perf_counter() - began)
+    time.sleep(0.005)
+"""
+
+
+def measure_lease(figures: list[Figure], quick: bool) -> None:
+    """``lease(gpus=1)`` in a process: the first one, and those after it."""
+    first: list[float] = []
+    later: list[float] = []
+    floor: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        command = [PYTHON, str(HERE / "load.py"), "echo", f"{folder}/e", f"{folder}/e.sqlite"]
+        with serving(command), serving(node(folder)):
+            environment = {**os.environ, "JUPYTER_GPUSHARE_SOCKET": f"{folder}/node.sock"}
+            environment["JUPYTER_GPUSHARE_FALLBACK"] = "error"
+            for _ in range(5 if quick else 20):
+                for code, into in ((_ECHOES, floor), (_LEASES, later)):
+                    said = subprocess.run(
+                        [PYTHON, "-c", code, "25", f"{folder}/e"],
+                        check=True,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        env=environment,
+                    ).stdout.split()
+                    into += map(float, said[1:])
+                first.append(float(said[0]))
+    label = "lease(gpus=1) from Python"
+    low = percentile(floor, 0.5)
+    figures.append(Figure(f"{label}, p50, echo floor", low * 1e3, "ms"))
+    for name, took in ((f"{label}, first", first), (label, later)):
+        value = percentile(took, 0.5)
+        figures.append(Figure(f"{name}, p50", value * 1e3, "ms", "<= 1.0 ms"))
+        figures.append(Figure(f"{name}, p50, ratio", value / low, "x"))
+
+
 async def churn(path: str, tokens: list[str], seconds: float) -> float:
     """Grants and releases a second with a client for each of ``tokens`` at it at once."""
     connections = [await Client.connect(path, token=token) for token in tokens]
@@ -511,6 +569,7 @@ def main() -> None:
     figures: list[Figure] = []
     for part in (
         measure_latency,
+        measure_lease,
         measure_churn,
         measure_heartbeats,
         measure_watchers,

@@ -7,8 +7,7 @@ one asks for it and the last one gives it back. What the process held before, it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import GpuShareError
 from .grant import Grant
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(NamedTuple):
     """What a block asks for, and how it waits: as in `Broker.request`."""
 
     ask: Ask

@@ -76,7 +76,7 @@ class Broker:
         self._asked = Ask()
         self._notebook: Notebook | None = None  # as its server told it last
         self._session: Session | None = None
-        self._session_lock = threading.Lock()  # never held for longer than a hello
+        self._session_lock = threading.Lock()
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
         self._limits = Limits(self._frameworks.limit, self._answer_limits)
@@ -335,7 +335,7 @@ class Broker:
 
     def call(self, method: Method, **params: Any) -> Any:
         """Any call; its result. Raises :class:`GpuShareError`."""
-        return self._connect().call(method, again=True, **params)
+        return self._line().call(method, again=True, **params)
 
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
@@ -459,38 +459,40 @@ class Broker:
             self._say(text)
 
     def _connect(self, patience: float | None = None) -> Session:
+        session = self._line()
+        session.open(self.settings.answer_timeout if patience is None else patience)
+        return session
+
+    def _line(self) -> Session:
+        """The session; a new one connects with its first call, in one round trip."""
         with self._session_lock:
-            if self._session is not None and self._session.link is not Link.CLOSED:
-                return self._session
-            self._deserted = False
-            if not self.configured or self._found is None:
-                raise NodeUnavailable(
-                    "No GPU node manager is set up for this process. In Jupyter it comes with "
-                    "the server; elsewhere start `jupyter gpushare node` or set "
-                    f"{names.SOCKET}."
-                )
-            timeout, found = self.settings.answer_timeout, self._found
-            session = Session(
-                found.path,
-                lambda: read_token(self._environ, found),
-                timeout,
-                outage=self.settings.outage_timeout,
-                on_lost=self._lost,
-                on_notice=self._noticed,
+            if self._session is None or self._session.link is Link.CLOSED:
+                self._session = self._new_session()
+            return self._session
+
+    def _new_session(self) -> Session:
+        self._deserted = False
+        if not self.configured or self._found is None:
+            raise NodeUnavailable(
+                "No GPU node manager is set up for this process. In Jupyter it comes with "
+                "the server; elsewhere start `jupyter gpushare node` or set "
+                f"{names.SOCKET}."
             )
-            try:
-                session.open(timeout if patience is None else patience)
-                self._session = session
-            except BaseException:
-                session.close()  # its thread may run already
-                raise
-            return session
+        settings, found = self.settings, self._found
+        return Session(
+            found.path,
+            lambda: read_token(self._environ, found),
+            settings.answer_timeout,
+            outage=settings.outage_timeout,
+            on_lost=self._lost,
+            on_notice=self._noticed,
+        )
 
     def _join(self) -> Grant | None:
         """Join our parent's lease; when it has ended, ask for one of our own."""
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
-            session = self._connect()
+            session = self._line()
             result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
         except NodeUnavailable:
             if not self._holding.visible.names_gpus:
@@ -512,7 +514,7 @@ class Broker:
         self, ask: Ask, wait: bool, wait_timeout: float | None, *, exactly: bool = False
     ) -> Grant:
         """Ask and wait. ``exactly``: with no more than that, as a shared reservation may be."""
-        session = self._connect()
+        session = self._line()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
             "task": describe_task(self._told_environ()),
@@ -618,7 +620,7 @@ class Broker:
             return self.grant
         if lease is None:
             return self._ask_node(self.ask(), wait, wait_timeout)
-        session = self._connect()
+        session = self._line()
         bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
             return self._obtain(
@@ -666,7 +668,7 @@ class Broker:
             # Before anything else here calls CUDA, which blocks until then.
             self._aside.bring_back(grant, self._session)
         self._frameworks.look_around()
-        if cuda_started() and self._holding.cuda_had != self._holding.gpus:
+        if self._holding.cuda_had != self._holding.gpus and cuda_started():
             self._say(
                 "CUDA was started in this process before this lease was granted, and keeps the "
                 "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."

@@ -1,6 +1,7 @@
 """Showing that we wait: one place on the screen that changes, and nothing if it is quick.
 
-IPython is never imported from here; where it runs, it is found running.
+IPython is never imported from here; where it runs, it is found running. The words (`render`) are
+loaded when there is something to say: most imports of a framework say nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
-
-from . import render
 
 _QUICK: Final = 0.3  # seconds that nobody needs to be told about
 _REFRESH: Final = 1.0  # seconds between two updates that only count the time
@@ -37,6 +36,8 @@ class Display(Protocol):
 
 def say(text: str) -> None:
     """One line for the person, on stderr; never raises."""
+    from . import render
+
     try:
         sys.stderr.write(f"jupyter_gpushare: {render.plain(text, 2000)}\n")
         sys.stderr.flush()
@@ -49,6 +50,8 @@ def note(text: str) -> None:
     publisher = notebook_publisher()
     try:
         if publisher is not None:
+            from . import render
+
             publisher.publish({"text/plain": text, "text/html": render.note_html(text)})
         elif sys.stderr.isatty():
             say(text)
@@ -173,6 +176,8 @@ class NotebookDisplay:
 
     def update(self, notice: Mapping[str, Any]) -> None:
         if self._pace.due(_content(notice)):
+            from . import render
+
             elapsed = self._pace.elapsed
             self._publish(
                 f"{render.waiting_line(notice, elapsed)}. {_LEAVE_NOTEBOOK}",
@@ -181,12 +186,16 @@ class NotebookDisplay:
 
     def away(self, left: float) -> None:
         if self._pace.due(_AWAY):
+            from . import render
+
             line = f"{render.away_line(left, self._pace.elapsed)} {_STOP_NOTEBOOK}"
             self._publish(line, render.notice_html(line, good=False))
 
     def done(self, text: str | None = None) -> bool:
         if not self._there:
             return False
+        from . import render
+
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._publish(line, render.notice_html(line, good=text is not None))
@@ -219,6 +228,8 @@ class TerminalDisplay:
     def update(self, notice: Mapping[str, Any]) -> None:
         if not self._pace.due(_content(notice)):
             return
+        from . import render
+
         elapsed = self._pace.elapsed
         if self._terminal:
             line = render.waiting_line_within(notice, elapsed, _LEAVE_TERMINAL, self._width())
@@ -230,6 +241,8 @@ class TerminalDisplay:
     def away(self, left: float) -> None:
         if not self._pace.due(_AWAY):
             return
+        from . import render
+
         line = render.away_line(left, self._pace.elapsed)
         if self._terminal:
             self._write(f"{_CLEAR}{line[: self._width()]}")
@@ -239,6 +252,8 @@ class TerminalDisplay:
     def done(self, text: str | None = None) -> bool:
         if not self._pace.shown:
             return False
+        from . import render
+
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")

@@ -18,7 +18,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from .._version import __version__
 from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, Reason, RemoteError
 from ..protocol.messages import (
+    PIPELINED,
     PROTOCOL,
     CallId,
     ErrorAnswer,
@@ -55,30 +55,33 @@ class Link(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
 class _Waiting:
     """A call whose answer somebody waits for. ``again``: worth sending after a reconnect."""
 
-    method: Method
-    params: Mapping[str, Any]
-    again: bool
-    sent_at: float = 0.0
-    done: threading.Event = field(default_factory=threading.Event)
-    result: Any = None
-    error: RemoteError | None = None
-    failure: str | None = None
+    def __init__(self, method: Method, params: Mapping[str, Any], again: bool) -> None:
+        self.method, self.params, self.again = method, params, again
+        self.sent_at = 0.0
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: RemoteError | None = None
+        self.failure: str | None = None
 
 
 class Greeting:
-    """Connects and says hello, within ``timeout`` seconds.
+    """Connects and says hello, within ``timeout`` seconds, together with the ``first`` call.
 
-    ``result`` is hello's answer. Raises :class:`NodeUnavailable`;
-    :class:`NobodyThere` when nobody listens at ``path``.
+    ``result`` is hello's answer. ``first_id`` is the call's; ``None`` where the node manager wants
+    it again, because it reads nothing before its answer to hello. A request that nobody waits for
+    any more is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when nobody
+    listens at ``path``.
     """
 
-    def __init__(self, path: str, token: str | None, timeout: float) -> None:
+    def __init__(
+        self, path: str, token: str | None, timeout: float, first: _Waiting | None = None
+    ) -> None:
         self.protocol = ClientConnection()
         self.early: list[Incoming] = []
+        self.first_id: CallId | None = None
         deadline = time.monotonic() + timeout
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -89,45 +92,53 @@ class Greeting:
                 raise NobodyThere(_unreachable(path, error), Reason.UNAVAILABLE) from error
             except BlockingIOError as error:
                 raise OSError("it takes no more connections at present") from error
-            _id, line = self.protocol.call(
+            hello, line = self.protocol.call(
                 Method.HELLO,
                 protocol=PROTOCOL,
                 client={"name": "jupyter_gpushare", "version": __version__},
                 token=token,
             )
+            if first is not None:
+                self.first_id, more = self.protocol.call(first.method, **first.params)
+                line += more
             self.socket.sendall(line)
-            self.result = self._answer(deadline)
+            self.result = self._answer(hello, deadline)
             self.socket.setblocking(False)
-        except GpuShareError:
+        except BaseException as error:
+            if first is not None and first.method is Method.REQUEST:
+                with contextlib.suppress(*_TRANSIENT):
+                    request_id = first.params["request_id"]
+                    self.socket.send(self.protocol.call(Method.RELEASE, request_id=request_id)[1])
             self.socket.close()
+            if isinstance(error, _TRANSIENT):
+                raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
             raise
-        except _TRANSIENT as error:
-            self.socket.close()
-            raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
-        except BaseException:
-            self.socket.close()
-            raise
+        if self.first_id is not None and PIPELINED not in self.result.get("features", ()):
+            self.protocol.forget(self.first_id)
+            self.first_id = None
 
-    def _answer(self, deadline: float) -> dict[str, Any]:
-        while True:
+    def _answer(self, hello: CallId, deadline: float) -> dict[str, Any]:
+        result = None
+        while result is None:
             self.socket.settimeout(max(0.001, deadline - time.monotonic()))
             data = self.socket.recv(65536)
             if not data:
                 raise ConnectionError("it closed the connection")
             for message in self.protocol.receive(data):
-                if isinstance(message, ErrorAnswer):
+                if isinstance(message, Notification) or message.id != hello:
+                    self.early.append(message)
+                elif isinstance(message, ErrorAnswer):
                     error = message.error
                     raise NodeUnavailable(
                         f"The node manager does not let this process in: {error.message}",
                         error.reason,
                         error.data,
                     )
-                if isinstance(message, Notification):
-                    self.early.append(message)
                 elif isinstance(message.result, dict):
-                    return message.result
-            if time.monotonic() >= deadline:
+                    result = message.result
+            if result is None and time.monotonic() >= deadline:
                 raise TimeoutError("timed out")
+        return result
 
 
 class NobodyThere(NodeUnavailable):
@@ -150,7 +161,8 @@ def _away(path: str, seconds: float) -> str:
 
 
 class Session:
-    """One connection to the node manager. Thread-safe; ``open`` starts its thread.
+    """One connection to the node manager. Thread-safe; ``open``, or the first call, starts its
+    thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
     bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a
@@ -176,6 +188,7 @@ class Session:
         self._on_lost = on_lost
         self._on_notice = on_notice
         self._lock = threading.Lock()
+        self._opening = threading.Lock()  # never held for longer than a hello
         self._link = Link.DOWN
         self._secrets: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}  # what is shown to a node manager that lost its ledger
@@ -205,19 +218,40 @@ class Session:
     # -- the user's side ----------------------------------------------------------
 
     def open(self, patience: float = 0.0) -> None:
-        """Connect and start the thread.
+        """Connect and start the thread, where that was not done.
 
         A node manager that is being restarted is waited for: ``patience`` seconds. One that is
         there is heard out.
-        Raises :class:`NodeUnavailable`.
+        Raises :class:`NodeUnavailable`; then another session must be made.
         """
-        self._take(self._greet(time.monotonic() + patience))
+        self._open(patience, None)
+
+    def _open(self, patience: float, first: _Waiting | None) -> bool:
+        """Whether it was opened by this call, and ``first`` is under way."""
+        with self._opening:
+            if self._thread is not None or self._link is Link.CLOSED:
+                return False
+            try:
+                self._connect(patience, first)
+            except BaseException:
+                self._hang_up()
+                raise
+            return True
+
+    def _connect(self, patience: float, first: _Waiting | None) -> None:
+        greeting = self._greet(time.monotonic() + patience, first)
+        self._take(greeting)
+        if first is not None:
+            first.sent_at = time.monotonic()
+            if greeting.first_id is None:
+                self._unsent.append(first)
+            else:
+                self._calls[greeting.first_id] = first
         thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
         try:
             self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             thread.start()
         except (OSError, RuntimeError) as error:  # no descriptors, no threads, or at its end
-            self._hang_up()
             raise NodeUnavailable(
                 f"The thread that keeps a GPU lease alive cannot be started ({error}). "
                 "Close what else runs in this process, or raise its limits (`ulimit`).",
@@ -225,24 +259,28 @@ class Session:
             ) from error
         self._thread = thread
 
-    def _greet(self, until: float) -> Greeting:
+    def _greet(self, until: float, first: _Waiting | None) -> Greeting:
         pause, left = _FIRST_PAUSE, self._timeout
         while True:
             try:
-                return Greeting(self.path, self._token(), left)
-            except NobodyThere:
-                if time.monotonic() + pause >= until:
+                return Greeting(self.path, self._token(), left, first)
+            except NodeUnavailable as error:
+                # One that ended meanwhile may have granted what was asked: it is asked again.
+                ended = first is not None and isinstance(error.__cause__, ConnectionError)
+                is_away = isinstance(error, NobodyThere) or ended
+                if not is_away or time.monotonic() + pause >= until:
                     raise
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
             left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
 
     def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
-        """Call and wait for the answer, at most the time-out.
+        """Call and wait for the answer, at most the time-out. Opens, if that was not done.
 
         Raises :class:`GpuShareError` for an error answer or none.
         """
-        waiting = self._send(method, again, params)
+        waiting = _Waiting(method, params, again)
+        self._begin(waiting)
         if not waiting.done.wait(self._timeout):
             self._abandon(waiting)
             raise NodeUnavailable(
@@ -251,6 +289,11 @@ class Session:
                 Reason.TIMED_OUT,
             )
         return self._outcome(waiting)
+
+    def _begin(self, waiting: _Waiting) -> None:
+        """Send a call; the first one together with hello."""
+        if not self._open(self._timeout, waiting):
+            self._submit(waiting)
 
     def tell(self, method: Method, **params: Any) -> None:
         """Call without waiting for an answer."""
@@ -281,7 +324,7 @@ class Session:
         try:
             with self._lock:
                 self._news[request_id] = news
-            self._submit(waiting)
+            self._begin(waiting)
             result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
             self._no_news(request_id)
             return result
@@ -355,7 +398,7 @@ class Session:
         try:
             with self._lock:
                 self._news[lease] = news
-            self._submit(waiting)
+            self._begin(waiting)
             result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
             self._no_news(lease)
             return result
@@ -416,7 +459,10 @@ class Session:
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""
         self._link = Link.CLOSED
-        self._lock = threading.Lock()  # the parent's thread may have held it
+        self._lock, self._opening = (
+            threading.Lock(),
+            threading.Lock(),
+        )  # the parent's threads' may be held
         for number in (self._wake_in, self._wake_out):
             with contextlib.suppress(OSError):
                 os.close(number)
@@ -432,15 +478,22 @@ class Session:
         return waiting
 
     def _submit(self, waiting: _Waiting) -> None:
-        with self._lock:
+        """Send a call at once where nothing is in front of it, else the thread does."""
+        with deaf_to_interrupts(), self._lock:
             if self._link is Link.CLOSED:
                 waiting.failure = "this process has hung up"
                 waiting.done.set()
             elif self._link is Link.DOWN and not waiting.again:
                 waiting.failure = "it cannot be reached at present"
                 waiting.done.set()
-            else:
+            elif self._link is Link.DOWN or self._unsent or self._out:
                 self._unsent.append(waiting)
+            else:
+                self._put(waiting)
+                with contextlib.suppress(OSError):  # the thread meets it, too
+                    self._push()
+                if not self._out:
+                    return
         self._wake()
 
     def _abandon(self, waiting: _Waiting) -> None:
@@ -502,9 +555,9 @@ class Session:
 
     def _hang_up(self) -> None:
         """Close everything and wake everybody who still waits."""
-        if self._greeting is not None:
-            self._greeting.socket.close()
         with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
             self._link = Link.CLOSED
             for number in (self._wake_in, self._wake_out):
                 if number >= 0:
@@ -517,19 +570,19 @@ class Session:
             waiting.done.set()
 
     def _take(self, greeting: Greeting) -> None:
-        self._greeting = greeting
-        self.hello = greeting.result
-        self._out = b""
         with self._lock:
+            self._greeting = greeting
+            self.hello = greeting.result
+            self._out = b""
             if self._link is not Link.CLOSED:
                 self._link = Link.UP
 
     def _lost_link(self) -> None:
         """Fail what cannot be sent twice; the rest goes out again after the next hello."""
         self._down_since = self._down_since or time.monotonic()
-        if self._greeting is not None:
-            self._greeting.socket.close()
         with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
             if self._link is Link.UP:
                 self._link = Link.DOWN
             open_calls = [*self._calls.values(), *self._unsent]
@@ -583,15 +636,14 @@ class Session:
             while True:
                 closing = self._link is Link.CLOSED
                 self._gather()
-                if self._out:
-                    self._push(wire)
+                if time.monotonic() >= next_beat and not closing:
+                    next_beat = time.monotonic() + interval
+                    self._beat()
+                with self._lock:
+                    self._push()
                 if closing:
                     return
                 self._check_silence(interval)
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + interval
-                    self._beat()
-                    self._push(wire)
                 wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
                 selector.modify(wire, wanted)
                 wake_at = min(next_beat, self._settles_at or next_beat)
@@ -640,6 +692,11 @@ class Session:
             self._transmit(_Waiting(Method.HEARTBEAT, {"lease": lease}, False))
 
     def _transmit(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._put(waiting)
+
+    def _put(self, waiting: _Waiting) -> None:
+        """Behind what is to be sent; under the lock."""
         assert self._greeting is not None
         try:
             call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
@@ -648,14 +705,16 @@ class Session:
             waiting.done.set()
             return
         waiting.sent_at = time.monotonic()
-        with self._lock:
-            self._calls[call_id] = waiting
+        self._calls[call_id] = waiting
         self._out += line
 
-    def _push(self, wire: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            sent = wire.send(self._out)
-            self._out = self._out[sent:]
+    def _push(self) -> None:
+        """As much of it as the kernel takes; under the lock."""
+        assert self._greeting is not None
+        if self._out:
+            with contextlib.suppress(BlockingIOError):
+                sent = self._greeting.socket.send(self._out)
+                self._out = self._out[sent:]
 
     def _pull(self, wire: socket.socket) -> None:
         assert self._greeting is not None

@@ -11,9 +11,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..protocol import names
 from ..protocol.address import Found, is_administrators
@@ -45,8 +44,7 @@ class Acquire(Enum):
     FIRST_USE = "first-use"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a task asks; ``None`` leaves it to the next weaker source. ``memory`` in bytes.
 
     ``gpus`` is a number, or ``"quota"``: as many as the quota allows.
@@ -65,8 +63,7 @@ class Ask:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """``wait_timeout`` in seconds, 0: wait for ever. ``complaints`` are values not understood.
 
     ``answer_timeout`` (seconds) bounds every call but the wait in the queue;
@@ -81,7 +78,7 @@ class Settings:
     answer_timeout: float = 5.0
     outage_timeout: float = 30.0
     show_grant: bool = True
-    complaints: tuple[str, ...] = field(default=(), compare=False)
+    complaints: tuple[str, ...] = ()
 
 
 def parse_gpus(text: Any) -> int | str:
@@ -192,8 +189,7 @@ def read_settings(
                 source["class"][0], _optional(parse_class), source["class"][1], ask.priority_class
             ),
         )
-    return replace(
-        base,
+    return base._replace(
         ask=ask,
         fallback=of_env(names.FALLBACK, parse_fallback, base.fallback),
         acquire=of_env(names.ACQUIRE, parse_acquire, base.acquire),

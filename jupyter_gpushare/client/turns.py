@@ -17,7 +17,8 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from ..protocol.messages import Method, Notice, Notification
-from . import display, render
+from ..protocol.times import format_duration
+from . import display
 from .grant import Grant
 from .session import Link, Session
 
@@ -264,7 +265,7 @@ class _Shown:
             return
         publisher = display.notebook_publisher()
         if publisher is not None:
-            text = f"Waiting for its turn on {where}; {render.duration(seconds)} so far"
+            text = f"Waiting for its turn on {where}; {format_duration(seconds)} so far"
             self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
             return
         now = time.monotonic()
@@ -286,7 +287,7 @@ class _Shown:
         publisher = display.notebook_publisher() if self._is_there else None
         if publisher is not None:
             times = "once" if self._times == 1 else f"{self._times} times"
-            total = render.duration(self._seconds)
+            total = format_duration(self._seconds)
             self._publish(publisher, f"It waited {times} for its turn, {total} in all.")
         self._is_there = False
 
@@ -295,9 +296,11 @@ class _Shown:
             return
         self._now = text
         update, self._is_there = self._is_there, True
+        from .render import notice_html
+
         try:
             publisher.publish(
-                {"text/plain": text, "text/html": render.notice_html(text, good=True)},
+                {"text/plain": text, "text/html": notice_html(text, good=True)},
                 metadata={},
                 transient={"display_id": self._id},
                 update=update,

@@ -120,7 +120,7 @@ class LedgerReads:
     def _remember(self, loop: asyncio.AbstractEventLoop, key: Hashable, answer: Any) -> None:
         if key is None:
             return
-        self._sizes[key] = len(answer.json) if isinstance(answer, Encoded) else 0
+        self._sizes[key] = len(answer) if isinstance(answer, Encoded) else 0
         while self.remembered > REMEMBERED:
             self._forget(next(iter(self._sizes)))
         loop.call_later(FRESH, self._forget, key)

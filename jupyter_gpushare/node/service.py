@@ -48,23 +48,18 @@ from ..policy.model import (
 )
 from ..policy.outlook import Outlook, outlooks
 from ..policy.state import Lease, State
-from ..protocol.errors import DOMAIN_ERROR, Reason
-from ..protocol.framing import Encoded, encoded
-from ..protocol.messages import (
-    FEATURES,
-    PAGES,
-    PROTOCOL,
+from ..protocol.calls import (
     Call,
-    CallId,
     DailyUsageParams,
     HistoryParams,
-    Method,
-    Notice,
     QuotaName,
     ReadingsParams,
     ReleaseParams,
     UsageParams,
 )
+from ..protocol.errors import DOMAIN_ERROR, Reason
+from ..protocol.framing import Encoded, encoded
+from ..protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from . import history, translate, vouchers
 from .clock import Clock
 from .fairness import RoundRobin

@@ -44,6 +44,7 @@ from ..policy.quotas import QuotaBook
 from ..policy.rebuild import voucher_of
 from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
+from ..protocol import calls
 from ..protocol import messages as msg
 from ..protocol.errors import Reason
 from . import vouchers
@@ -100,7 +101,7 @@ def _within(text: str, most: int) -> str:
     return text[:fits] + "…"
 
 
-def _request(at: float, who: Caller, params: msg.RequestParams, fresh: LeaseId) -> cmd.Command:
+def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId) -> cmd.Command:
     task = Task(
         process=who.process,
         name=_within(params.task.name, _LONGEST_NAME),
@@ -115,12 +116,12 @@ def _request(at: float, who: Caller, params: msg.RequestParams, fresh: LeaseId) 
     return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
 
 
-def _activity(at: float, who: Caller, params: msg.ActivityParams, _: LeaseId) -> cmd.Command:
+def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
     activity = Activity.BUSY if params.busy else Activity.IDLE
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
-def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> cmd.Command:
+def _quota_set(at: float, who: Caller, params: calls.QuotaParams, _: LeaseId) -> cmd.Command:
     memory, per = _named(params.memory, None), _named(params.per, None)
     quota = Quota(
         _named(params.gpus, 0),
@@ -136,13 +137,13 @@ def _quota_set(at: float, who: Caller, params: msg.QuotaParams, _: LeaseId) -> c
     return cmd.SetQuota(at, EnvironmentName(params.whose.environment), quota, who.environment)
 
 
-def _quota_unset(at: float, who: Caller, whose: msg.QuotaName, _: LeaseId) -> cmd.Command:
+def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> cmd.Command:
     if whose.environment is None:
         return cmd.UnsetGroupQuota(at, whose.group, who.environment)
     return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
 
 
-def complete_quota(params: msg.QuotaParams, book: QuotaBook) -> msg.QuotaParams:
+def complete_quota(params: calls.QuotaParams, book: QuotaBook) -> calls.QuotaParams:
     """``params`` with what they leave out taken from the quota in force."""
     whose = params.whose
     if whose.environment is not None:
@@ -162,11 +163,11 @@ def complete_quota(params: msg.QuotaParams, book: QuotaBook) -> msg.QuotaParams:
     )
 
 
-def _named(value: T | msg.LeftOut, otherwise: T) -> T:
-    return otherwise if isinstance(value, msg.LeftOut) else value
+def _named(value: T | calls.LeftOut, otherwise: T) -> T:
+    return otherwise if isinstance(value, calls.LeftOut) else value
 
 
-def _figures(part: msg.GpuMemory) -> Figures:
+def _figures(part: calls.GpuMemory) -> Figures:
     sizes = (part.persistent, part.temporary, part.cache)
     return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
 

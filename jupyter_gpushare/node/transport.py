@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, cast
 
 from ..policy.model import ProcessId
 from ..protocol import messages
-from ..protocol.connection import Phase, ServerConnection
+from ..protocol.calls import Call
 from ..protocol.errors import (
     DOMAIN_ERROR,
     INTERNAL_ERROR,
@@ -34,7 +34,8 @@ from ..protocol.errors import (
     RemoteProtocolError,
 )
 from ..protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
-from ..protocol.messages import Call, CallId, Method, Notice
+from ..protocol.messages import CallId, Method, Notice
+from ..protocol.nodeside import Phase, ServerConnection
 from .admission import Admission, Places, Refusal
 from .fairness import Purses
 from .identity import Identity, IdentityRefused, Peer, Principal
@@ -244,6 +245,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a whole line waits to be handled; the connection is read only when none does."""
         if self._protocol.phase is Phase.CLOSED or self._wire is None:
             return False
+        if self._protocol.phase is Phase.GREETING:
+            # What came behind hello is not looked at before it is known who says it.
+            if self._protocol.holds:
+                self._wire.pause_reading()
+            return False
         try:
             self._waiting = self._protocol.next_line()
         except RemoteProtocolError as error:
@@ -391,8 +397,6 @@ class Connection(asyncio.BufferedProtocol):
         elif call.method is Method.HELLO:
             self._in_flight.add(call.id)
             self._home.spawn(self._hello(call))
-        elif self._protocol.phase is not Phase.READY:
-            self._refuse(call.id, Reason.NOT_ALLOWED, "Wait for hello's answer.")
         else:
             self._in_flight.add(call.id)
             self._home.handler.on_call(self, call)
@@ -456,7 +460,11 @@ class Connection(asyncio.BufferedProtocol):
         self._protocol.move(Phase.READY)
         self._home.handler.on_hello(self, principal, call)
         self._check_later(call.params.token)
-        self._home.turnstile.charge(principal.environment, self._home.now() - begun)
+        turnstile, now = self._home.turnstile, self._home.now()
+        turnstile.charge(principal.environment, now - begun)
+        # A call that came behind hello is decided together with it.
+        if self._has_line() and turnstile.enter(self) and self._serve(now, 1):
+            turnstile.again(self)
 
     def _check_later(self, token: str | None) -> None:
         seconds = self._home.identity.recheck

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from typing import Final
 from . import events as ev
 from . import memory, parking
 from .config import MIB, PolicyConfig
+from .copies import replace
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
 from .state import ClaimKey, Lease, Lift, ReservationKey, State

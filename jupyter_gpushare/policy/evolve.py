@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from immutables import Map
 
 from . import elastic, flag_events, memory, trimming, turn_events
 from . import events as ev
+from .copies import replace
 from .index import drop, lease_of, with_id, without_id
 from .lifecycle import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
 from .model import (

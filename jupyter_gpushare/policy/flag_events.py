@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from . import events as ev
+from .copies import replace
 from .index import drop
 from .model import FlagKind, GpuUuid, ProcessId
 from .state import Flag, State

@@ -10,13 +10,13 @@ GPU, and only where it makes room for somebody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from immutables import Map
 
 from . import events as ev
 from .config import PolicyConfig
+from .copies import replace
 from .lifecycle import InvariantBroken
 from .model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom

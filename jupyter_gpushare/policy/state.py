@@ -199,7 +199,7 @@ class Rebuild:
     done: frozenset[LeaseId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """Everything. Leases that ended are kept only while a claim of theirs drains.
 

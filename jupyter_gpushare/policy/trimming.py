@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -23,6 +22,7 @@ from typing import Final
 from . import events as ev
 from . import explain, memory, parking
 from .config import PolicyConfig
+from .copies import replace
 from .model import Activity, GpuUuid, LeaseId, LeasePhase
 from .placement import Granted
 from .sharing import Trim, TrimPhase

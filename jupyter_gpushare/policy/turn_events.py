@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from . import events as ev
+from .copies import replace
 from .index import drop, lease_of
 from .lifecycle import move
 from .model import LeaseId

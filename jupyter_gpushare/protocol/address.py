@@ -10,8 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from . import names
 
@@ -22,8 +21,7 @@ OLD_EMBEDDED_NAME: Final = f"{EMBEDDED_STEM}.sock"
 _MACHINE_ID: Final = "/etc/machine-id"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A socket's path. ``configured``: somebody said it must be there."""
 
     path: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from .errors import PARSE_ERROR, LocalProtocolError, RemoteProtocolError
@@ -26,6 +25,11 @@ class LineFramer:
     def push(self, data: bytes | memoryview) -> None:
         """More of the stream; :meth:`pop` gives the lines."""
         self._rest += data
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is more of the stream than :meth:`pop` gave."""
+        return bool(self._rest)
 
     def pop(self) -> bytes | None:
         """The next whole line without its newline; ``None`` when there is none. Blank ones are
@@ -56,11 +60,8 @@ class LineFramer:
         return list(iter(self.pop, None))
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(bytes):
     """JSON that is a value of a message as it is: encoded once for many."""
-
-    json: bytes
 
 
 def encoded(value: Any, **lists: Iterable[Encoded]) -> Encoded:
@@ -68,7 +69,7 @@ def encoded(value: Any, **lists: Iterable[Encoded]) -> Encoded:
 
     Raises :class:`TypeError` and :class:`ValueError` for what is no JSON.
     """
-    rows = {name: b"[" + b",".join(row.json for row in one) + b"]" for name, one in lists.items()}
+    rows = {name: b"[" + b",".join(one) + b"]" for name, one in lists.items()}
     return Encoded(_spliced(value, rows) if rows else _dump(value))
 
 
@@ -94,7 +95,7 @@ def _text(value: Any) -> bytes:
 def _dump(message: Any) -> bytes:
     ready = {}
     if isinstance(message, dict):
-        ready = {name: x.json for name, x in message.items() if isinstance(x, Encoded)}
+        ready = {name: x for name, x in message.items() if isinstance(x, Encoded)}
     if not ready:
         return _text(message)
     return _spliced({name: x for name, x in message.items() if name not in ready}, ready)

@@ -8,8 +8,7 @@ only afterwards, it may be renamed, and its metadata be edited and saved, before
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .errors import RemoteProtocolError
 
@@ -18,8 +17,7 @@ LONGEST_ANSWER: Final = 16384
 _LONGEST_PATH: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Notebook:
+class Notebook(NamedTuple):
     """``path`` for people, where the file is; ``wishes`` its ``gpushare`` metadata, unjudged."""
 
     path: str | None = None

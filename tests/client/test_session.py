@@ -16,6 +16,7 @@ from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.session import Link, NobodyThere, Session
+from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -205,6 +206,95 @@ def test_a_call_is_bounded(recorder: Recorder) -> None:
             line.call(Method.STATUS)
         assert time.monotonic() - begun < BOUND + SLACK
         assert caught.value.reason is Reason.TIMED_OUT
+
+
+# -- hello and the first call together ------------------------------------------------------
+
+
+@contextlib.contextmanager
+def unopened(node: ScriptedNode, recorder: Recorder, timeout: float = 20.0) -> Iterator[Session]:
+    session = Session(os.fspath(node.socket), lambda: None, timeout, on_lost=recorder.on_lost)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def both(visitor: Visitor) -> tuple[Call, Call]:
+    """Hello and the request behind it, neither of them answered."""
+    hello, request = visitor.read(), visitor.read()
+    assert (hello.method, request.method) == (Method.HELLO, Method.REQUEST)
+    return hello, request
+
+
+def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder) -> None:
+    def script(visitor: Visitor) -> None:
+        hello, request = both(visitor)
+        visitor.welcome(hello=hello)
+        visitor.grant(request)
+        visitor.live()
+
+    with ScriptedNode(script) as node, unopened(node, recorder) as session:
+        assert ask(session, recorder)["lease"] == LEASE
+        assert node.wait_for(Method.HEARTBEAT)
+        assert len(node.calls(Method.REQUEST)) == node.connections == 1
+
+
+@pytest.mark.parametrize("grants_at_once", [False, True])
+@pytest.mark.parametrize("first", ["the refusal", "hello's answer"])
+def test_an_older_node_manager_is_asked_again_after_hello(
+    first: str, grants_at_once: bool, recorder: Recorder
+) -> None:
+    """Until this release it refused a call that did not wait, unless it knew the person by then."""
+
+    def refuse(visitor: Visitor, request: Call) -> None:
+        if grants_at_once:
+            visitor.grant(request)
+        else:
+            visitor.refuse(request, Reason.NOT_ALLOWED, "Wait for hello's answer.")
+
+    def older(visitor: Visitor) -> None:
+        hello, request = both(visitor)
+        if first == "the refusal":
+            refuse(visitor, request)
+        visitor.welcome(hello=hello, features=["hello", "request"])
+        if first != "the refusal":
+            refuse(visitor, request)
+        again = visitor.expect(Method.REQUEST)
+        assert again.params == request.params
+        assert again.id != request.id
+        visitor.grant(again)
+        visitor.live()
+
+    with ScriptedNode(older) as node, unopened(node, recorder) as session:
+        assert ask(session, recorder)["lease"] == LEASE
+        assert session.holds(LEASE)
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Recorder) -> None:
+    """The node manager reads it when it is well again; it must not keep a GPU for nobody."""
+    with ScriptedNode(Visitor.hang) as node, unopened(node, recorder, BOUND) as session:
+        with pytest.raises(NodeUnavailable):
+            ask(session, recorder)
+        (call,) = node.wait_for(Method.RELEASE)
+        assert call.params.request_id == "r1"
+
+
+def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Recorder) -> None:
+    """It may have granted the request: the next one knows it by its id."""
+
+    def comes_back(visitor: Visitor) -> None:
+        hello, request = both(visitor)
+        visitor.welcome(hello=hello)
+        visitor.grant(request)
+        visitor.live()
+
+    def ends(visitor: Visitor) -> None:
+        both(visitor)
+
+    with ScriptedNode(ends, comes_back) as node, unopened(node, recorder) as session:
+        assert ask(session, recorder)["lease"] == LEASE
+        assert len({call.params.request_id for call in node.calls(Method.REQUEST)}) == 1
 
 
 # -- asking and waiting ------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_every_variable() -> None:
 )
 def test_a_bad_value_is_named_and_the_default_used(variable: str, value: str, used: str) -> None:
     settings = read_settings({f"JUPYTER_GPUSHARE_{variable}": value})
-    assert settings == Settings()
+    assert settings._replace(complaints=()) == Settings()
     (complaint,) = settings.complaints
     assert f"JUPYTER_GPUSHARE_{variable}={value!r}" in complaint
     assert complaint.endswith(f"Using {used}.")

@@ -29,8 +29,8 @@ from jupyter_gpushare.policy.model import (
     Quota,
 )
 from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.framing import encode
-from jupyter_gpushare.protocol.messages import parse_call
 
 MIB = 2**20
 BOOT = 1_700_000_000.0

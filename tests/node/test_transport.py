@@ -24,12 +24,12 @@ from jupyter_gpushare.node.app import identify_peer
 from jupyter_gpushare.node.identity import IdentityRefused, Peer, PeerIdentity, Principal
 from jupyter_gpushare.node.processes import read_boot_id
 from jupyter_gpushare.node.transport import Connection, Limits, SocketInUse, Transport
+from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
 from jupyter_gpushare.protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE
 from jupyter_gpushare.protocol.messages import (
     Answer,
-    Call,
     CallId,
     ErrorAnswer,
     Method,
@@ -307,20 +307,39 @@ def test_a_malformed_hello_is_a_bad_request_and_may_be_said_again(place: Path) -
     play(story, place / "s")
 
 
-def test_who_does_not_wait_for_hellos_answer_is_told_so(place: Path) -> None:
-    async def story(house: House) -> None:
-        wire = await house.connect()
-        hello = await wire.send(Method.HELLO, protocol=1, client=CLIENT)
-        early = await wire.send(Method.STATUS)
-        error = await wire.error()
-        assert (error.id, error.error.reason) == (early, Reason.NOT_ALLOWED)
-        assert isinstance(house.transport.identity, Slow)
-        house.transport.identity.go.set()
-        assert await wire.next() == Answer(hello, {"environment": "slow"})
-
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
+    place: Path, together: bool, known: bool
+) -> None:
     async def scene() -> None:
-        async with open_house(place / "s", identity=Slow()) as house:
-            await story(house)
+        identity = Slow() if known else Slow(outcome=IdentityRefused("You are nobody."))
+        async with open_house(place / "s", identity=identity) as house:
+            wire = await house.connect()
+            hello, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
+            look, more = wire.protocol.call(Method.STATUS)
+            nonsense = b"x" * 2**20  # more than is read at once: it is left in the socket
+            for part in [line + more + nonsense] if together else [line, more, nonsense]:
+                wire.writer.write(part)
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(WITHIN):
+                while not identity.asked:
+                    await asyncio.sleep(0)
+            (conn,) = house.host.opened
+            await house.host.until(lambda: conn._protocol.holds)
+            assert house.host.calls == 0
+            assert len(conn._protocol._framer._rest) < 2**16
+            identity.go.set()
+            if known:
+                assert await wire.next() == Answer(hello, {"environment": "slow"})
+                answered = await wire.next()
+                assert isinstance(answered, Answer)
+                assert answered.id == look
+            else:
+                error = await wire.error()
+                assert (error.id, error.error.reason) == (hello, Reason.NOT_ALLOWED)
+                assert await wire.ended()
+            assert house.host.calls == known
 
     asyncio.run(scene())
 

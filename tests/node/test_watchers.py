@@ -21,8 +21,9 @@ from jupyter_gpushare.node.statusboard import Slices
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import EnvironmentName, Gpu, ProcessId, Quota
+from jupyter_gpushare.protocol.calls import Call, Hello
 from jupyter_gpushare.protocol.framing import Encoded
-from jupyter_gpushare.protocol.messages import PROTOCOL, Call, CallId, Hello, Method, Notice
+from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice
 
 CLOCK = SystemClock()
 

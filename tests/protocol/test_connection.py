@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.protocol import messages
-from jupyter_gpushare.protocol.connection import MOVES, ClientConnection, Phase, ServerConnection
+from jupyter_gpushare.protocol.calls import Call
+from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import (
     INVALID_REQUEST,
     LocalProtocolError,
@@ -20,7 +21,8 @@ from jupyter_gpushare.protocol.errors import (
     RemoteProtocolError,
 )
 from jupyter_gpushare.protocol.framing import MAX_LINE, encode
-from jupyter_gpushare.protocol.messages import Answer, Call, ErrorAnswer, Method, Notice
+from jupyter_gpushare.protocol.messages import Answer, ErrorAnswer, Method, Notice
+from jupyter_gpushare.protocol.nodeside import MOVES, Phase, ServerConnection
 
 CLIENT = {"name": "test", "version": "0"}
 

@@ -11,27 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.protocol import messages
-from jupyter_gpushare.protocol.errors import (
-    DOMAIN_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    MEANING,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    Reason,
-    RemoteProtocolError,
-)
-from jupyter_gpushare.protocol.framing import encode
-from jupyter_gpushare.protocol.messages import (
+from jupyter_gpushare.protocol.calls import (
     AbilityParams,
     ActivityParams,
-    Answer,
     AttachParams,
     BackupParams,
     Call,
     DailyUsageParams,
     DrainParams,
-    ErrorAnswer,
     GpuMemory,
     GpuParams,
     Hello,
@@ -41,10 +28,7 @@ from jupyter_gpushare.protocol.messages import (
     LeftOut,
     LimitedParams,
     MemoryParams,
-    Method,
     NoParams,
-    Notice,
-    Notification,
     ParkedParams,
     ParkingParams,
     PinParams,
@@ -61,6 +45,24 @@ from jupyter_gpushare.protocol.messages import (
     TaskParams,
     UsageParams,
     parse_call,
+)
+from jupyter_gpushare.protocol.errors import (
+    DOMAIN_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MEANING,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    Reason,
+    RemoteProtocolError,
+)
+from jupyter_gpushare.protocol.framing import encode
+from jupyter_gpushare.protocol.messages import (
+    Answer,
+    ErrorAnswer,
+    Method,
+    Notice,
+    Notification,
     parse_incoming,
 )
 

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.protocol import messages
+from jupyter_gpushare.protocol.calls import Call, parse_call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.framing import LineFramer, encode
-from jupyter_gpushare.protocol.messages import Call, Method, Notice
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GPU = {
     "uuid": "GPU-00000000-0000-0000-0000-000000000001",
@@ -48,7 +49,7 @@ class Visitor:
             data = self._wire.recv(65536)
             if not data:
                 raise EOFError
-            self._calls += [messages.parse_call(line) for line in self._framer.feed(data)]
+            self._calls += [parse_call(line) for line in self._framer.feed(data)]
         call = self._calls.pop(0)
         self._node.heard(call)
         return call
@@ -74,10 +75,16 @@ class Visitor:
         self.send(encode(messages.notification(notice, params)))
 
     def welcome(
-        self, heartbeat_interval: float = 0.05, gpus: int = 2, *, parks: bool = False
+        self,
+        heartbeat_interval: float = 0.05,
+        gpus: int = 2,
+        *,
+        parks: bool = False,
+        hello: Call | None = None,
+        features: Sequence[str] = messages.FEATURES,
     ) -> Call:
-        """Answer hello as a good node manager does."""
-        call = self.read()
+        """Answer hello, which may be read already, as a good node manager does."""
+        call = hello or self.read()
         assert call.method is Method.HELLO
         self.answer(
             call,
@@ -89,6 +96,7 @@ class Visitor:
                 "admin": False,
                 "quota": {"gpus": gpus, "memory": None, "weight": 1.0},
                 "heartbeat_interval": heartbeat_interval,
+                "features": features,
             },
         )
         return call

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """What the allocator says of one device (bytes). ``requested``: ``None`` where not counted.
 
     ``peak`` is the most that was allocated since somebody reset it;

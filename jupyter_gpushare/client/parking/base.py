@@ -10,15 +10,14 @@ worse. (Printing it is safe: that shows that it is parked.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from ..errors import GpuShareError
-from .survey import Refusal, Survey, words
 
 if TYPE_CHECKING:
     from .steps import StepMeter
+    from .survey import Refusal, Survey
 
 
 class ParkingError(GpuShareError):
@@ -35,6 +34,8 @@ class ParkRefused(ParkingError):
     @classmethod
     def because(cls, refusals: tuple[Refusal, ...]) -> ParkRefused:
         """With all reasons in words."""
+        from .survey import words
+
         return cls(f"The GPU memory cannot be parked: {words(refusals)}.", refusals)
 
 
@@ -50,8 +51,7 @@ class ParkedDamaged(ParkingError):
     """The memory is on the GPU again, but some of it is not what it was when it was parked."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedBytes:
+class ParkedBytes(NamedTuple):
     """What was parked. ``bytes`` lie in host memory; the GPU has ``freed`` bytes more."""
 
     bytes: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ...protocol.checkpoint import Outcome, Result, SeenGpu
@@ -146,7 +146,7 @@ class Ladder:
         given = self._checkpoint(needs, plan, why)
         if given is None:
             raise CannotGive(" ".join(why))
-        return replace(given, seconds=self._clock() - began)
+        return given._replace(seconds=self._clock() - began)
 
     def _after_trimming(self, needs: Sequence[Need]) -> Sequence[Need]:
         freed = 0
@@ -301,7 +301,7 @@ def _less(needs: Sequence[Need], freed: int) -> Sequence[Need]:
     left = max(0, total - freed)
     return [
         # Rounded up: what stays is not told too small.
-        need if need.used is None else replace(need, used=-(-need.used * left // total))
+        need if need.used is None else need._replace(used=-(-need.used * left // total))
         for need in needs
     ]
 

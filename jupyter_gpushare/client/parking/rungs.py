@@ -6,9 +6,8 @@ Small, because every process under a lease loads it; `ladder` does the work.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import GpuShareError
 
@@ -32,8 +31,7 @@ class Movable(Enum):
     SAME = "same"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """A GPU that is asked back: ``may_stay`` bytes may stay, ``used`` were measured."""
 
     gpu: str
@@ -41,8 +39,7 @@ class Need:
     used: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What was done: ``memory`` bytes are in host memory now, after ``seconds``."""
 
     rung: Rung

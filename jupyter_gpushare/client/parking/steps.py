@@ -26,9 +26,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .allocator import Allocator, Figures
 from .walk import live_objects
@@ -40,8 +39,7 @@ _REFRESH: Final = 60.0  # seconds; models come and go without any optimizer
 _ERRORS: Final = 3  # failures of ours after which we stop measuring
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceUse(NamedTuple):
     """The memory of one device (bytes); ``None``: not known."""
 
     device: str
@@ -50,8 +48,7 @@ class DeviceUse:
     cache: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """What this task's GPU memory is made of (bytes), as of its last step.
 
     The sums over all ``devices``. ``temporary`` and ``cache`` are ``None``

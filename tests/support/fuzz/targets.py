@@ -26,9 +26,10 @@ from jupyter_gpushare.node.ledger import Ledger, LedgerError, Record
 from jupyter_gpushare.node.quota_config import NodeSize, configure
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.protocol import checkpoint
-from jupyter_gpushare.protocol.connection import ClientConnection, Phase, ServerConnection
+from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.nodeside import Phase, ServerConnection
 from jupyter_gpushare.protocol.sizes import parse_share, parse_size
 from jupyter_gpushare.replay.trace import TraceError, read_trace, write_trace
 
