@@ -45,7 +45,7 @@ def test_what_asks_meanwhile_waits_and_says_so(node: LiveNode, park: str) -> Non
         node.kill()
         begun = time.monotonic()
         cell = running.start(GPUS if park else f"%gpushare request\n{GPUS}")
-        until_shown(running, cell, "node manager is away")
+        until_shown(running, cell, "may be restarting")
         while time.monotonic() - begun < 2 * ANSWER:
             running.pump()
             assert not cell.done, cell
