@@ -21,6 +21,7 @@ from .model import (
     FlagKind,
     Gpu,
     GpuUuid,
+    HolderAction,
     LeaseId,
     Movable,
     OverLimitStage,
@@ -268,6 +269,29 @@ class HeartbeatLost(Event):
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class StallLooked(Event):
+    """A stalled task moved, or has not ``since`` (boot time); ``ticks`` of processor time it had.
+
+    ``since`` is ``None`` while it moves, is held, or nobody waits for its memory.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    since: float | None
+    ticks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StallActed(Event):
+    """A stalled task that did not move, and whose memory others wait for, got a signal."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+    action: HolderAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,6 +711,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         RebuildEnded,
         HeartbeatSeen,
         HeartbeatLost,
+        StallLooked,
+        StallActed,
         DeadlinesExtended,
         UsageSettled,
         ActivityChanged,
