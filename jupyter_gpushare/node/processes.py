@@ -141,7 +141,8 @@ def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
             tree.add(pid)
             left += children[pid]
     held = [found[pid].state in (b"T", b"t") or _is_traced(pid) for pid in tree]
-    return Vitals(sum(found[pid].ticks for pid in tree), any(held)) if tree else None
+    ticks = sum(found[pid].ticks for pid in tree)
+    return Vitals(ticks / os.sysconf("SC_CLK_TCK"), any(held)) if tree else None
 
 
 def _is_traced(pid: int) -> bool:

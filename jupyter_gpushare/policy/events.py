@@ -273,15 +273,15 @@ class HeartbeatLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class StallLooked(Event):
-    """A stalled task moved, or has not ``since`` (boot time); ``ticks`` of processor time it had.
+    """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
 
-    ``since`` is ``None`` while it moves, is held, or nobody waits for its memory.
+    ``since`` is ``None`` where that is not known, or nobody waits for its memory.
     """
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
     since: float | None
-    ticks: int | None
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -490,8 +490,8 @@ def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
 
 def _stall_looked(state: State, event: ev.StallLooked) -> State:
     before = state.stalled[event.lease]
-    acted = 0 if event.since is None or before.since is None else before.acted
-    seen = Stall(event.since, event.ticks, acted)
+    acted = before.acted if event.since is not None and event.since == before.since else 0
+    seen = Stall(event.since, event.cpu, event.at, acted)
     return replace(state, stalled=state.stalled.set(event.lease, seen))
 
 

@@ -179,12 +179,12 @@ class HolderAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Whether a task's processes go on. ``ticks`` of processor time that all of them had so far.
+    """Whether a task's processes go on. ``cpu`` seconds of processor time they had so far.
 
     ``is_held``: one of them is stopped, or a debugger has it.
     """
 
-    ticks: int
+    cpu: float
     is_held: bool
 
 

@@ -8,8 +8,10 @@ measured counts as progress. Its memory is freed by a measurement, never by the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Final
 
 from . import events as ev
 from . import parking
@@ -17,6 +19,11 @@ from .config import PolicyConfig
 from .model import GpuUuid, HolderAction, LeaseId, LeasePhase, TaskKind, Vitals
 from .sharing import TurnPhase
 from .state import Lease, Stall, State
+
+#: Processor time that counts as nothing: seconds at each look, for it is counted in hundredths,
+#: and of each second between two looks.
+GRAIN: Final = 0.02
+WAITING: Final = 0.01
 
 
 def steps(lease: Lease, config: PolicyConfig) -> tuple[tuple[float, HolderAction], ...]:
@@ -62,26 +69,32 @@ def look(
     wanted = _wanted(state, config) if state.rebuild is None else frozenset()
     for name, stall in sorted(state.stalled.items()):
         lease, seen = state.leases[name], vitals.get(name)
-        ticks = None if seen is None else seen.ticks
-        is_still = (
+        counts = (
             seen is not None
             and not seen.is_held
             and name in wanted
             and not _is_held(state, lease)
             and all(name in quiet.get(part.gpu, ()) for part in lease.allocations)
         )
-        if not is_still or ticks != stall.ticks:
-            # Quiet from the next look on, if that finds the same.
-            since = at if is_still else None
-            if (since, ticks) != (stall.since, stall.ticks):
-                yield ev.StallLooked(at, name, since, ticks)
+        if seen is None or not counts:
+            if stall.since is not None:
+                yield ev.StallLooked(at, name, None, 0.0)
             continue
-        now = Stall(at, ticks) if stall.since is None else stall
-        if now is not stall:
-            yield ev.StallLooked(at, name, now.since, ticks)
+        now = Stall(at, seen.cpu, at, 0)
+        if stall.since is not None and _stands_still(stall, now):
+            now = replace(now, since=stall.since, acted=stall.acted)
+        yield ev.StallLooked(at, name, now.since, now.cpu)
         due = following(lease, now, config)
         if due is not None and due[0] <= at:
             yield ev.StallActed(at, name, lease.environment, due[1])
+
+
+def _stands_still(before: Stall, now: Stall) -> bool:
+    """Whether a task did nothing between two looks.
+
+    Python's threads that wait for a lock which a stuck library keeps wake up 200 times a second.
+    """
+    return 0.0 <= now.cpu - before.cpu <= GRAIN + WAITING * (now.looked_at - before.looked_at)
 
 
 def _is_held(state: State, lease: Lease) -> bool:

@@ -167,12 +167,14 @@ class Lift:
 class Stall:
     """What was seen of a stalled task. ``since`` (boot time) nothing of it moved.
 
-    ``None``: something did, or nobody waits for its memory. ``ticks`` of processor time its
-    processes had at the last look, ``acted`` how many steps were taken since (:mod:`.stalled`).
+    ``None``: something may have, or nobody waits for its memory. ``cpu`` seconds of processor
+    time its processes had at the last look, ``looked_at``; ``acted`` is how many steps were taken
+    since (:mod:`.stalled`).
     """
 
     since: float | None = None
-    ticks: int | None = None
+    cpu: float = 0.0
+    looked_at: float = 0.0
     acted: int = 0
 
 

@@ -32,7 +32,7 @@ from jupyter_gpushare.policy.state import Stall, Turn
 ZERO = gpu(0).uuid
 ALICE = LeaseId("L1")
 INTERRUPT, KILL = HolderAction.INTERRUPT, HolderAction.KILL
-STILL = Vitals(700, is_held=False)
+STILL = Vitals(700.0, is_held=False)
 TIMEOUT = 1200.0  # seconds without a sign of life: long, so that a day has few of them
 
 
@@ -119,10 +119,10 @@ def test_nothing_is_done_where_its_memory_would_not_help() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        pytest.param({"vitals": replace(STILL, ticks=701)}, id="it computes"),
-        pytest.param({"vitals": replace(STILL, ticks=600)}, id="a child of it has ended"),
-        pytest.param({"vitals": None}, id="unknown"),
+        pytest.param({"vitals": replace(STILL, cpu=715.0)}, id="it computes"),
+        pytest.param({"vitals": replace(STILL, cpu=600.0)}, id="a child of it has ended"),
         pytest.param({"vitals": replace(STILL, is_held=True)}, id="stopped or traced"),
+        pytest.param({"vitals": None}, id="unknown"),
         pytest.param({"work": {(1, ZERO): 0.01}}, id="its GPU is at work"),
         pytest.param({"work": {}}, id="its GPU cannot be looked at"),
     ],
@@ -185,7 +185,7 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
         world.state,
         takers=world.state.takers.set(ALICE, False),
         turns=world.state.turns.set(ALICE, Turn(TurnPhase.REST, world.at)),
-        stalled=world.state.stalled.set(ALICE, Stall(world.at, STILL.ticks)),
+        stalled=world.state.stalled.set(ALICE, Stall(world.at, STILL.cpu, world.at)),
     )
     quiet = {ZERO: frozenset({ALICE})}
     (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
@@ -193,7 +193,9 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
     assert seen.since is None
     holds = state.turns.set(ALICE, Turn(TurnPhase.HOLDS, world.at))
     state = replace(state, turns=holds)
-    assert list(look(state, {ALICE: STILL}, quiet, world.at, world.config)) == []
+    (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
+    assert isinstance(seen, ev.StallLooked)
+    assert seen.since == world.at
 
 
 def test_it_is_acted_on_though_it_fell_silent_between_two_cells() -> None:
@@ -207,3 +209,13 @@ def test_it_is_acted_on_though_it_fell_silent_between_two_cells() -> None:
     world.observe()
     world.observe()
     assert [action for _at, action in pass_by(world, 1900)] == [INTERRUPT]
+
+
+def test_threads_that_wait_for_a_lock_are_no_progress() -> None:
+    world = silent()
+    world.observe()
+    for _ in range(6):
+        wait(world, 300)
+        world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 1.0)
+        world.observe()
+    assert [act.action for act in world.history if isinstance(act, ev.StallActed)] == [INTERRUPT]
