@@ -163,7 +163,7 @@ def stall_words(lease: Document, now: object) -> str:
     done = _STALLS[stall["next"]]
     if isinstance(stall.get("at"), int | float):
         return f"{done} in {_until(stall['at'], now)} unless it goes on: somebody waits for it"
-    after = duration(_number(stall.get("after")))
+    after = _until(stall.get("after"), 0.0)
     return f"{done} after {after} without progress, if somebody waits for its memory"
 
 

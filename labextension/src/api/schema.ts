@@ -487,7 +487,7 @@ export interface components {
             rung: "release" | "trim" | "temporary" | "storage" | "driver" | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
-            /** @description what is done next about a task that gives no sign of life and keeps its memory; null: it is not stalled, nothing more is done, or not yours to know */
+            /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
             stall: {
                 /** @description seconds that it makes no progress while somebody waits for its memory */
                 after: number;
