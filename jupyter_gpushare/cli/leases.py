@@ -91,11 +91,18 @@ def who(row: Mapping[str, Any]) -> str:
 
 def state(lease: Mapping[str, Any], now: float) -> str:
     """The state, with the place in the queue, its turn and limits, and what is told of parking."""
-    from ..client.render import parking_words, sharing_words
+    from ..client.render import parking_words, sharing_words, stall_words
 
     place = None if lease["position"] is None else str(lease["position"])
     more = ", ".join(
-        part for part in (place, sharing_words(lease, now), parking_words(lease, now)) if part
+        part
+        for part in (
+            place,
+            sharing_words(lease, now),
+            stall_words(lease, now),
+            parking_words(lease, now),
+        )
+        if part
     )
     return f"{lease['state']} ({more})" if more else str(lease["state"])
 

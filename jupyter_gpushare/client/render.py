@@ -151,6 +151,22 @@ def parking_words(lease: Document, now: object) -> str:
     return ", ".join(parts)
 
 
+#: What is done next about a task that gives no sign of life.
+_STALLS: Final = {"interrupt": "interrupted", "kill": "ended"}
+
+
+def stall_words(lease: Document, now: object) -> str:
+    """What is done next about a stalled task, and when; empty where nothing is."""
+    stall = lease.get("stall")
+    if not isinstance(stall, Mapping) or stall.get("next") not in _STALLS:
+        return ""
+    done = _STALLS[stall["next"]]
+    if isinstance(stall.get("at"), int | float):
+        return f"{done} in {_until(stall['at'], now)} unless it goes on: somebody waits for it"
+    after = _until(stall.get("after"), 0.0)
+    return f"{done} after {after} without progress, if somebody waits for its memory"
+
+
 #: How a task stands with its turn on a GPU that it shares with others.
 _TURNS: Final = {
     "holds": "has the turn",
@@ -435,7 +451,8 @@ def _at_place(waiting: Document) -> str:
 def _with_parking(shown: str, lease: Document, status: Document) -> str:
     """A lease's state, its turn, and what is said of its parking; none of it needs escaping."""
     now = status["node"].get("time")
-    more = ", ".join(filter(None, (sharing_words(lease, now), parking_words(lease, now))))
+    told = (sharing_words(lease, now), stall_words(lease, now), parking_words(lease, now))
+    more = ", ".join(filter(None, told))
     return f"{shown} ({more})" if more else shown
 
 

@@ -339,6 +339,12 @@ def _sharing_text(lease: Json, now: float) -> str:
         if over["next"] in words.OVER_LIMIT:
             left = words.duration(max(1.0, math.ceil(over["next_at"] - now)))
             parts.append(words.OVER_LIMIT[over["next"]].format(left))
+    stall = lease.get("stall")
+    if stall is not None and stall["at"] is not None:
+        left = words.duration(max(1.0, math.ceil(stall["at"] - now)))
+        parts.append(words.STALL_NOW[stall["next"]].format(left))
+    elif stall is not None:
+        parts.append(words.STALL_LATER[stall["next"]].format(words.duration(stall["after"])))
     return " ".join(part for part in parts if part)
 
 

@@ -28,7 +28,7 @@ STATES: Final[dict[str, tuple[str, str]]] = {
     ),
     "stalled": (
         "Stalled",
-        "Its process gives no sign of life; the GPU stays its own until the process ends.",
+        "Its process gives no sign of life. It keeps its memory until the process ends.",
     ),
     "over_limit": ("Over its limit", "Uses more GPU memory than its lease reserves."),
     "draining": (
@@ -54,6 +54,15 @@ TURNS: Final = {
     "yields": "It ends its turn.",
     "waits": "It waits for its turn.",
     "rest": "It asks for a turn when it computes.",
+}
+#: What is done next about a stalled task while somebody waits for its memory, and before.
+STALL_NOW: Final = {
+    "interrupt": "Somebody waits for its memory: it is interrupted in {} unless it goes on.",
+    "kill": "Somebody waits for its memory: it is ended in {} unless it goes on.",
+}
+STALL_LATER: Final = {
+    "interrupt": "It is interrupted after {} without progress, if somebody waits for its memory.",
+    "kill": "It is ended after {} without progress, if somebody waits for its memory.",
 }
 #: What comes next, and when, for a task that uses more than it may.
 OVER_LIMIT: Final = {

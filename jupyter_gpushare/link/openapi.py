@@ -402,6 +402,34 @@ def _schemas() -> Json:
                         {"type": "null"},
                     ],
                 },
+                "stall": {
+                    "description": (
+                        "what is done next about a task that gives no sign of life; null: it is "
+                        "not stalled, nothing more is done, or not yours to know"
+                    ),
+                    "anyOf": [
+                        _object(
+                            {
+                                "next": {"enum": ["interrupt", "kill"]},
+                                "after": {
+                                    "type": "number",
+                                    "description": (
+                                        "seconds that it makes no progress while somebody waits "
+                                        "for its memory"
+                                    ),
+                                },
+                                "at": _or_null(
+                                    "number",
+                                    description=(
+                                        "Unix time, seconds, if it makes no progress until then; "
+                                        "null: it does, or nobody waits for its memory"
+                                    ),
+                                ),
+                            }
+                        ),
+                        {"type": "null"},
+                    ],
+                },
                 "live_limits": _or_null(
                     "boolean",
                     description=(

@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from ..policy.model import (
     LeasePhase,
     ParkWhen,
     ProcessId,
+    Vitals,
 )
 from ..policy.sharing import ShareMode
 from ..policy.state import State
@@ -71,7 +72,7 @@ from .ledger import Ledger, LedgerError
 from .logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .manager import Failpoint, Listener, Manager, Outcome
 from .osusers import SUBORDINATES, SubordinateIds
-from .processes import ProcessError, ProcessWatch, identify, sees_others, send
+from .processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
 from .quota_config import NodeSize
 from .quotas_in_force import QuotasInForce
 from .service import Service
@@ -80,7 +81,7 @@ from .transport import Limits, SocketInUse, Transport
 #: Seconds for which one thread may compute while others wait.
 _SWITCH: Final = 0.0005
 _ACTIONS = dict.fromkeys(("wait", "report", "keep"), HolderAction.WAIT)
-_ACTIONS |= {"interrupt": HolderAction.INTERRUPT, "kill": HolderAction.KILL}
+_ACTIONS |= {each.value: each for each in HolderAction if each is not HolderAction.WAIT}
 
 
 #: Where Jupyter looks for everybody's configuration, the last of its places.
@@ -226,10 +227,21 @@ class Policy(Configurable):
         meanwhile, and the audit acts against nobody.""",
     ).tag(config=True)
     stalled_action = Enum(
-        ("wait", "interrupt", "kill"),
-        "wait",
-        help="""What the node manager does to a stalled task that still holds GPU memory: wait,
-        interrupt it (SIGINT) or kill it.""",
+        ("escalate", "wait", "interrupt", "kill"),
+        "escalate",
+        help="""What the node manager does to a stalled task that still holds GPU memory. escalate:
+        while somebody waits for that memory and the task makes no progress, interrupt it (SIGINT)
+        after stalled_interrupt and kill it after stalled_end. wait: nothing. interrupt, kill: that,
+        as soon as it is stalled, whether somebody waits or not.""",
+    ).tag(config=True)
+    stalled_interrupt = Finite(
+        1800.0,
+        min=1.0,
+        help="""Seconds without progress after which a stalled kernel is interrupted. An interrupt
+        ends a script, so a script is interrupted after stalled_end and killed this much later.""",
+    ).tag(config=True)
+    stalled_end = Finite(
+        86400.0, min=1.0, help="Seconds without progress after which a stalled kernel is killed."
     ).tag(config=True)
     audit_action = Enum(
         ("report", "interrupt", "kill"),
@@ -447,6 +459,8 @@ class Policy(Configurable):
             heartbeat_timeout=self.heartbeat_timeout,
             restart_grace=self.restart_grace,
             stalled_action=_ACTIONS[self.stalled_action],
+            stalled_interrupt=self.stalled_interrupt,
+            stalled_end=self.stalled_end,
             audit_action=_ACTIONS[self.audit_action],
             audit_grace=self.audit_grace,
             over_limit_tolerance=self.over_limit_tolerance,
@@ -1084,6 +1098,10 @@ class NodeProcesses:
         """SIGINT or SIGKILL; a process that is gone is no error."""
         number = signal.SIGKILL if effect.action is HolderAction.KILL else signal.SIGINT
         send(effect.process, number)
+
+    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
+        """Whether these processes and their children go on; ``None``: not known."""
+        return vitals(processes)
 
     def close(self) -> None:
         """Watch nobody any more."""

@@ -84,6 +84,8 @@ _STAGES: Final = {
     "last": "audit_action is due",
 }
 
+_SIGNALS: Final = {"interrupt": "interrupted", "kill": "killed"}
+
 #: What each kind of event is called where people choose among them.
 WORDS: Final = {
     "BootSeen": "node manager started",
@@ -107,6 +109,7 @@ WORDS: Final = {
     "LeaseRebuilt": "lease presented again",
     "RebuildRefused": "lease presented in vain",
     "RebuildEnded": "leases were presented again",
+    "StallActed": "acted against a stalled task",
     "ActivityChanged": "computes or is idle",
     "LeasePinned": "kept a GPU while idle",
     "LeaseKept": "could not give the GPU back",
@@ -155,6 +158,10 @@ _TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "LeaseRebuilt": lambda d: "presented an earlier lease and has it again",
     "RebuildRefused": lambda d: d["why"],
     "RebuildEnded": lambda d: f"leases presented again: {d['leases']}",
+    "StallActed": lambda d: (
+        f"was {_SIGNALS[d['action']]}: it gave no sign of life and made no progress while somebody "
+        "waited for its memory"
+    ),
     "ActivityChanged": lambda d: f"is {d['activity']}",
     "LimitTold": lambda d: (
         "may use " + ", ".join(f"{size(part['memory'])} of {part['gpu']}" for part in d["gpus"])

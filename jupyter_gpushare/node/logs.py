@@ -217,6 +217,11 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),
     ev.RebuildEnded: (_WARNING, "ledger.leases_presented", lambda e: {"leases": str(e.leases)}),
     ev.HeartbeatLost: (_WARNING, "lease.stalled", lambda e: {"lease": e.lease}),
+    ev.StallActed: (
+        _WARNING,
+        "lease.stall_acted",
+        lambda e: {**_who(e), "action": e.action.value},
+    ),
     ev.ActivityChanged: (
         _DEBUG,
         "lease.activity",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,7 +25,7 @@ from ..policy.config import PolicyConfig
 from ..policy.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.events import Event, GrantingChanged
 from ..policy.lifecycle import InvariantBroken
-from ..policy.model import EnvironmentName, Gpu, ProcessId
+from ..policy.model import EnvironmentName, Gpu, GpuReading, LeaseId, ProcessId, Vitals
 from ..policy.state import State
 from ..protocol.hostmemory import Room
 from . import walljumps
@@ -72,6 +72,9 @@ class Processes(Protocol):
 
     def signal(self, effect: Signal) -> None:
         """Interrupt or kill; a process that is gone is no error."""
+
+    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
+        """Whether these processes and their children go on; ``None``: not known. On any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,7 +572,9 @@ class Manager:
         at = self.clock.boot()
         loop = asyncio.get_running_loop()
         try:
-            readings = await loop.run_in_executor(self._inventory_thread, self.inventory.read)
+            readings, vitals = await loop.run_in_executor(
+                self._inventory_thread, self._read, self.state
+            )
         except InventoryError as error:
             self._measure_trouble.came(f"The GPUs could not be measured: {error}")
             self.readings.problem = str(error)
@@ -578,8 +583,17 @@ class Manager:
         self._measure_trouble.is_over()
         self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
         self.samples.add(self.clock.wall(), readings)
-        await self.submit(cmd.Observe(at, readings, self.clock.boot()))
+        await self.submit(cmd.Observe(at, readings, self.clock.boot(), vitals))
         self._tell_measured()
+
+    def _read(
+        self, state: State
+    ) -> tuple[tuple[GpuReading, ...], tuple[tuple[LeaseId, Vitals | None], ...]]:
+        """The GPUs, and what became of the stalled tasks of ``state``."""
+        assert self._processes is not None
+        readings = self.inventory.read()
+        stalled = (state.leases[name] for name in state.stalled)
+        return readings, tuple((x.id, self._processes.vitals(x.members)) for x in stalled)
 
     def _tell_measured(self) -> None:
         for measured in self.measured:

@@ -24,11 +24,12 @@ import os
 import re
 import select
 import signal as signals
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_gpushare.policy.model import ProcessId
+from jupyter_gpushare.policy.model import ProcessId, Vitals
 
 # What the kernel answers when a pid names no process (any more): ESRCH; for a
 # thread's id EINVAL, and ENOENT on newer kernels.
@@ -44,9 +45,14 @@ class ProcessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
-    """What we use of ``/proc/PID/stat``; ``start_time`` in clock ticks since boot."""
+    """What we use of ``/proc/PID/stat``; ``start_time`` in clock ticks since boot.
 
+    ``ticks`` of processor time that it and its children that ended had.
+    """
+
+    state: bytes
     parent: int
+    ticks: int
     start_time: int
 
 
@@ -54,7 +60,8 @@ def _parse_stat(text: bytes) -> _Stat:
     # The second field is the command's name in parentheses, and may itself
     # hold spaces, parentheses and newlines: only the last ")" is the end of it.
     fields = text.rpartition(b")")[2].split()
-    return _Stat(parent=int(fields[1]), start_time=int(fields[19]))
+    ticks = sum(map(int, fields[11:15]))
+    return _Stat(fields[0], int(fields[1]), ticks, start_time=int(fields[19]))
 
 
 def _read_stat(pid: int) -> _Stat | None:
@@ -109,6 +116,42 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
         if any(known.pid == pid for known in chain):
             break
     return tuple(chain)
+
+
+def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
+    """Whether these processes and all their children go on; ``None``: one cannot be looked at."""
+    found: dict[int, _Stat] = {}
+    for entry in os.listdir("/proc"):
+        stat = _read_stat(int(entry)) if entry.isdigit() else None
+        if stat is not None:
+            found[int(entry)] = stat
+    children = defaultdict[int, list[int]](list)
+    for pid, stat in found.items():
+        children[stat.parent].append(pid)
+    left = []
+    for process in processes:
+        own = found.get(process.pid)
+        if own is None or own.start_time != process.start_time:
+            return None
+        left.append(process.pid)
+    tree: set[int] = set()
+    while left:
+        pid = left.pop()
+        if pid not in tree:
+            tree.add(pid)
+            left += children[pid]
+    held = [found[pid].state in (b"T", b"t") or _is_traced(pid) for pid in tree]
+    ticks = sum(found[pid].ticks for pid in tree)
+    return Vitals(ticks / os.sysconf("SC_CLK_TCK"), any(held)) if tree else None
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether a debugger has it. What cannot be read may be."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            return not any(line.split() == ["TracerPid:", "0"] for line in file)
+    except OSError:
+        return True
 
 
 def container_of(pid: int) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final
 
-from ..policy import core, elastic, parking, watchdog
+from ..policy import core, elastic, parking, stalled, watchdog
 from ..policy.config import PolicyConfig
 from ..policy.explain import budget_when, rebuilding_text
 from ..policy.model import (
@@ -162,7 +162,7 @@ PAGE: Final = 200
 _HIDDEN: Final = dict.fromkeys(
     (
         *("id", "environment", "name", "kernel_id", "path", "pid", "kept", "ability"),
-        *("over_limit", "may_be_taken_at", "warning", "pinned_until"),
+        *("over_limit", "stall", "may_be_taken_at", "warning", "pinned_until"),
     )
 )
 
@@ -299,6 +299,7 @@ class Sheet:
                 "memory": outlook_status.asked_memory(state, lease, self._largest),
             },
             "over_limit": self._over_limit(lease),
+            "stall": self._stall(lease),
             **_parking(lease, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
             **sharing_status.of_lease(state, lease, offset, config),
@@ -364,6 +365,18 @@ class Sheet:
                 if gpu == uuid
             ],
         }
+
+    def _stall(self, lease: Lease) -> dict[str, Any] | None:
+        """What is done next about a stalled task; ``at`` while the time for it runs."""
+        stall = self._state.stalled.get(lease.id)
+        if stall is None:
+            return None
+        left = stalled.steps(lease, self._config)[stall.acted :]
+        if not left:
+            return None
+        after, action = left[0]
+        at = None if stall.since is None else stall.since + after + self._offset
+        return {"next": action.value, "after": after, "at": at}
 
     def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
         """How far it went with a task that uses more of a GPU than it may, and what comes when."""

@@ -19,6 +19,7 @@ from .model import (
     Request,
     Rung,
     Task,
+    Vitals,
     Voucher,
 )
 from .sharing import Figures
@@ -323,11 +324,13 @@ class UnsetGroupQuota(Command):
 class Observe(Command):
     """What the inventory measured, begun ``at``; ``ended``: when it had its figures.
 
-    What was so is dated by the begin; what follows from it, a grant, by the end.
+    What was so is dated by the begin; what follows from it, a grant, by the end. ``vitals`` of
+    stalled tasks; ``None``: they could not be read.
     """
 
     readings: tuple[GpuReading, ...]
     ended: float | None = None
+    vitals: tuple[tuple[LeaseId, Vitals | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class PolicyConfig:
     heartbeat_timeout: float = 15.0
     restart_grace: float = 30.0
     stalled_action: HolderAction = HolderAction.WAIT
+    stalled_interrupt: float = 1800.0
+    stalled_end: float = 86400.0
     audit_action: HolderAction = HolderAction.WAIT
     audit_grace: float = 10.0
     over_limit_tolerance: int = 512 * MIB

@@ -712,7 +712,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         used = used_by_environment(draft.state, command.readings, draft.config)
         for shrunk in elastic.settle(draft.state, used, draft.at, draft.config):
             draft.emit(shrunk)
-    for event in observe(draft.state, command.readings, draft.at, draft.config):
+    vitals = dict(command.vitals)
+    for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
         draft.emit(event)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
     for done in tuple(trimming.measured(draft.state, draft.config, command.at, seen_gpus)):

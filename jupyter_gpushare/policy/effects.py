@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from . import events as ev
 from .config import PolicyConfig
@@ -22,6 +23,9 @@ from .model import (
 )
 from .sharing import TurnEnd
 from .state import State
+
+#: What is done about a stalled task as soon as it is silent, whoever waits.
+_AT_ONCE: Final = (HolderAction.INTERRUPT, HolderAction.KILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +206,12 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.HeartbeatLost():
             yield Measure()
             lease = state.leases.get(event.lease)
-            if lease is not None and config.stalled_action is not HolderAction.WAIT:
+            if lease is not None and config.stalled_action in _AT_ONCE:
                 yield Signal(lease.task.process, config.stalled_action)
+        case ev.StallActed():
+            lease = state.leases.get(event.lease)
+            if lease is not None:
+                yield Signal(lease.task.process, event.action)
         case ev.BudgetChanged():
             if event.level is not BudgetLevel.OK and event.budget is not None:
                 quota, _source = state.quotas.resolve(event.environment)

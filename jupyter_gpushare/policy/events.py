@@ -21,6 +21,7 @@ from .model import (
     FlagKind,
     Gpu,
     GpuUuid,
+    HolderAction,
     LeaseId,
     Movable,
     OverLimitStage,
@@ -268,6 +269,29 @@ class HeartbeatLost(Event):
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class StallLooked(Event):
+    """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
+
+    ``since`` is ``None`` where that is not known, or nobody waits for its memory.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    since: float | None
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class StallActed(Event):
+    """A stalled task that did not move, and whose memory others wait for, got a signal."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+    action: HolderAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,6 +711,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         RebuildEnded,
         HeartbeatSeen,
         HeartbeatLost,
+        StallLooked,
+        StallActed,
         DeadlinesExtended,
         UsageSettled,
         ActivityChanged,

@@ -29,7 +29,7 @@ from .model import (
     Rung,
 )
 from .queueing import Account, Waiting
-from .state import Budget, Claim, GpuState, Lease, Rebuild, Reservation, State
+from .state import Budget, Claim, GpuState, Lease, Rebuild, Reservation, Stall, State
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -484,13 +484,29 @@ def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
     return replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        stalled=state.stalled.set(lease.id, None),
+        stalled=state.stalled.set(lease.id, Stall()),
     )
+
+
+def _stall_looked(state: State, event: ev.StallLooked) -> State:
+    before = state.stalled[event.lease]
+    acted = before.acted if event.since is not None and event.since == before.since else 0
+    seen = Stall(event.since, event.cpu, event.at, acted)
+    return replace(state, stalled=state.stalled.set(event.lease, seen))
+
+
+def _stall_acted(state: State, event: ev.StallActed) -> State:
+    before = state.stalled.get(event.lease)
+    if before is None:
+        return state  # read from the ledger: what it was seen to do then is not known any more
+    acted = replace(before, acted=before.acted + 1)
+    return replace(state, stalled=state.stalled.set(event.lease, acted))
 
 
 def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
     later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
-    return replace(state, last_seen=Map(later))
+    stalled = Map(dict.fromkeys(state.stalled, Stall()))  # nobody looked meanwhile
+    return replace(state, last_seen=Map(later), stalled=stalled)
 
 
 def _usage_settled(state: State, event: ev.UsageSettled) -> State:
@@ -723,6 +739,8 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.RebuildEnded: _rebuild_ended,
     ev.HeartbeatSeen: _heartbeat_seen,
     ev.HeartbeatLost: _heartbeat_lost,
+    ev.StallLooked: _stall_looked,
+    ev.StallActed: _stall_acted,
     ev.DeadlinesExtended: _deadlines_extended,
     ev.UsageSettled: _usage_settled,
     ev.ActivityChanged: _activity_changed,

@@ -166,11 +166,26 @@ class OverLimitStage(Enum):
 
 
 class HolderAction(Enum):
-    """What is done about a stalled holder or a process out of bounds."""
+    """What is done about a stalled holder or a process out of bounds.
+
+    ``ESCALATE`` is for stalled holders only: first the one, then the other (:mod:`.stalled`).
+    """
 
     WAIT = "wait"
     INTERRUPT = "interrupt"
     KILL = "kill"
+    ESCALATE = "escalate"
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Whether a task's processes go on. ``cpu`` seconds of processor time they had so far.
+
+    ``is_held``: one of them is stopped, or a debugger has it.
+    """
+
+    cpu: float
+    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)

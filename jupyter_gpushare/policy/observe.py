@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
-from . import explain, memory, parking, watchdog
+from . import explain, memory, parking, stalled, watchdog
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -29,6 +30,7 @@ from .model import (
     ProcessId,
     ProcessReading,
     Rung,
+    Vitals,
 )
 from .state import FlagKey, GpuState, Lease, State
 
@@ -49,11 +51,17 @@ class _Sorted:
     strangers: list[ProcessReading] = field(default_factory=list)
     owner: dict[ProcessId, LeaseId] = field(default_factory=dict)
     worked: set[LeaseId] = field(default_factory=set)
+    #: Did something there, however little, or may have: it could not be measured.
+    moved: set[LeaseId] = field(default_factory=set)
     opaque: bool = False
 
 
 def observe(
-    state: State, readings: Iterable[GpuReading], at: float, config: PolicyConfig
+    state: State,
+    readings: Iterable[GpuReading],
+    at: float,
+    config: PolicyConfig,
+    vitals: Mapping[LeaseId, Vitals | None] = MappingProxyType({}),
 ) -> Iterator[ev.Event]:
     """Events that follow from ``readings`` that were begun at boot time ``at``."""
     current: dict[FlagKey, Bytes | None] = {}
@@ -87,6 +95,8 @@ def observe(
             lease = seen[key[0]].owner[key[1]]
             over[key] = watchdog.Over(lease, size, lease in works)
     yield from watchdog.step(state, over, at, config)
+    quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
+    yield from stalled.look(state, vitals, quiet, at, config)
 
 
 def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
@@ -116,6 +126,8 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
         parts.by_lease[lease] = (before or 0) + (process.memory or 0) if known else None
         if (process.utilisation or 0.0) >= config.busy_utilisation:
             parts.worked.add(lease)
+        if process.utilisation is None or process.utilisation > 0.0:
+            parts.moved.add(lease)
         environment = state.leases[lease].environment
         if process.memory is None:
             parts.unknown.add(environment)

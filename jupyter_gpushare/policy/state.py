@@ -164,6 +164,21 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """What was seen of a stalled task. ``since`` (boot time) nothing of it moved.
+
+    ``None``: something may have, or nobody waits for its memory. ``cpu`` seconds of processor
+    time its processes had at the last look, ``looked_at``; ``acted`` is how many steps were taken
+    since (:mod:`.stalled`).
+    """
+
+    since: float | None = None
+    cpu: float = 0.0
+    looked_at: float = 0.0
+    acted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """Since when the audit holds something against a process, and whether it acted.
 
@@ -221,7 +236,7 @@ class State:
     last_seen: Map[LeaseId, float] = Map()
     resident: Map[ClaimKey, None] = Map()
     draining: Map[ClaimKey, None] = Map()
-    stalled: Map[LeaseId, None] = Map()
+    stalled: Map[LeaseId, Stall] = Map()
     idle: Map[LeaseId, None] = Map()
     #: Bytes of each reservation above what its environment is entitled to, while leases are
     #: lifted; and when that was last taken back on a GPU (:mod:`.elastic`).

@@ -593,3 +593,14 @@ def test_what_is_to_be_typed_is_code_in_a_notebook() -> None:
     shown = render.notice_html("It lasts until `%gpushare release` <or> its end.", good=True)
     assert "<code>%gpushare release</code> &lt;or&gt; its end." in shown
     assert "<code>%gpushare resume</code>" in render.note_html("Run `%gpushare resume`.")
+
+
+def test_what_is_done_next_about_a_stalled_task_is_told() -> None:
+    def told(**stall: Any) -> str:
+        return render.stall_words({**lease(state="stalled"), "stall": stall or None}, 100.0)
+
+    assert told() == ""
+    later = told(next="interrupt", after=1800.0, at=None)
+    assert later == "interrupted after 30 min without progress, if somebody waits for its memory"
+    soon = told(next="kill", after=86400.0, at=700.0)
+    assert soon == "ended in 10 min unless it goes on: somebody waits for it"

@@ -85,6 +85,16 @@ def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert last == "Uses 9 GiB and may use 8 GiB."
 
 
+def test_what_is_done_next_about_a_stalled_task() -> None:
+    stall = {"next": "interrupt", "after": 1800.0, "at": None}
+    text = shown_lease(stall=stall).sharing
+    assert text == (
+        "It is interrupted after 30 min without progress, if somebody waits for its memory."
+    )
+    text = shown_lease(stall={**stall, "next": "kill", "at": 1600.0}).sharing
+    assert text == "Somebody waits for its memory: it is ended in 10 min unless it goes on."
+
+
 def test_a_gpu_says_whose_turn_it_is_and_what_is_used_by_turns() -> None:
     shared = gpu(reserved=6 * GIB, mine=2 * GIB, shared=4 * GIB, lifted=0)
     taking = [

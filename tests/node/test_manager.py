@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from jupyter_gpushare.policy.model import (
     Rung,
     Task,
     TaskKind,
+    Vitals,
 )
 from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.protocol.hostmemory import Room
@@ -76,6 +77,9 @@ class Obliging:
 
     def signal(self, effect: Signal) -> None:
         self.signalled.append(effect)
+
+    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
+        return None
 
 
 class Forbidding(Obliging):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
@@ -25,6 +25,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Task,
     TaskKind,
+    Vitals,
 )
 
 from .clock import FakeClock
@@ -44,6 +45,9 @@ class Immortal:
 
     def signal(self, effect: Signal) -> None:
         raise AssertionError(effect)
+
+    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
+        return None
 
 
 class Classroom:

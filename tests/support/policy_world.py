@@ -32,6 +32,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Task,
     TaskKind,
+    Vitals,
 )
 from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.sharing import ShareMode
@@ -66,6 +67,8 @@ class World:
     #: Share of the time in which a process's kernels run there, and when that was last measured.
     work: dict[tuple[int, GpuUuid], float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
+    #: What is seen of stalled tasks' processes; others cannot be looked at.
+    vitals: dict[int, Vitals] = field(default_factory=dict)
     entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
     #: GPU-hours that each environment really held in the window, as the shell would measure.
     spent: dict[str, float] = field(default_factory=dict)
@@ -383,7 +386,11 @@ class World:
             holds = any((lease, uuid) in self.state.claims for lease in leases)
             if holds and (pid, uuid) in self.memory and share >= self.config.busy_utilisation:
                 self.worked[pid] = self.at
-        self.run(cmd.Observe(self.at, self.readings()))
+        vitals = tuple(
+            (name, self.vitals.get(self.state.leases[name].task.process.pid))
+            for name in self.state.stalled
+        )
+        self.run(cmd.Observe(self.at, self.readings(), None, vitals))
         self.nobody_waits_for_a_lift()
 
     def observe_only(self, index: int) -> None:

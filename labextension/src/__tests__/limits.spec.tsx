@@ -4,7 +4,12 @@ import React from 'react';
 
 import type { Lease } from '../api/types';
 import { excess, memoryLimit } from '../model/limits';
-import { excessText, gpuLiftedText, liftedText } from '../text/limits';
+import {
+  excessText,
+  gpuLiftedText,
+  liftedText,
+  stallText
+} from '../text/limits';
 import { AdminLeases } from '../widgets/adminleases';
 import { GpusView } from '../widgets/gpus';
 import { LeasesView } from '../widgets/leases';
@@ -123,5 +128,37 @@ describe('a limit that is exceeded', () => {
     const node = { ...aStatus().node, time: 2007 };
     model.setStatus(aStatus({ node, leases: [over()] }));
     expect(container.textContent).toContain('In 3 s its caches are emptied.');
+  });
+});
+
+describe('a task that gives no sign of life', () => {
+  function stalled(given: Partial<NonNullable<Lease['stall']>>): Lease {
+    return aLease('a', {
+      state: 'stalled',
+      stall: { next: 'interrupt', after: 1800, at: null, ...given }
+    });
+  }
+
+  it('is told what is done when', () => {
+    expect(stallText(aLease('a'), 2000, trans)).toBe('');
+    expect(stallText(stalled({}), 2000, trans)).toBe(
+      'It is interrupted after 30 min without progress, if somebody waits for its memory.'
+    );
+    expect(stallText(stalled({ next: 'kill', after: 86400 }), 0, trans)).toBe(
+      'It is ended after 1 d without progress, if somebody waits for its memory.'
+    );
+    expect(stallText(stalled({ at: 2600 }), 2000, trans)).toBe(
+      'Somebody waits for its memory: it is interrupted in 10 min unless it goes on.'
+    );
+    expect(stallText(stalled({ next: 'kill', at: 2600 }), 2000, trans)).toBe(
+      'Somebody waits for its memory: it is ended in 10 min unless it goes on.'
+    );
+  });
+
+  it('says so in its row', () => {
+    show(LeasesView, aStatus({ leases: [stalled({})] }));
+    expect(screen.getByRole('listitem').textContent).toContain(
+      'It is interrupted after 30 min without progress'
+    );
   });
 });

@@ -487,6 +487,15 @@ export interface components {
             rung: "release" | "trim" | "temporary" | "storage" | "driver" | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
+            /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
+            stall: {
+                /** @description seconds that it makes no progress while somebody waits for its memory */
+                after: number;
+                /** @description Unix time, seconds, if it makes no progress until then; null: it does, or nobody waits for its memory */
+                at: number | null;
+                /** @enum {unknown} */
+                next: "interrupt" | "kill";
+            } | null;
             /** @enum {unknown} */
             state: "queued" | "active" | "idle" | "stalled" | "draining" | "parking" | "parked" | "resuming" | "over_limit" | "ended";
             /**

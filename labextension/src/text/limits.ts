@@ -76,6 +76,41 @@ export function excessHint(trans: TranslationBundle): string {
   );
 }
 
+/** What is done next about a stalled task, and when; empty where nothing is. */
+export function stallText(
+  lease: Lease,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const stall = lease.stall;
+  if (!stall) {
+    return '';
+  }
+  const ends = stall.next === 'kill';
+  if (stall.at === null) {
+    const after = formatDuration(stall.after, trans);
+    return ends
+      ? trans.__(
+          'It is ended after %1 without progress, if somebody waits for its memory.',
+          after
+        )
+      : trans.__(
+          'It is interrupted after %1 without progress, if somebody waits for its memory.',
+          after
+        );
+  }
+  const left = formatDuration(Math.max(1, Math.ceil(stall.at - now)), trans);
+  return ends
+    ? trans.__(
+        'Somebody waits for its memory: it is ended in %1 unless it goes on.',
+        left
+      )
+    : trans.__(
+        'Somebody waits for its memory: it is interrupted in %1 unless it goes on.',
+        left
+      );
+}
+
 /** How much of a GPU's memory is lent beyond what was granted; empty where none is. */
 export function gpuLiftedText(
   gpu: Gpu,

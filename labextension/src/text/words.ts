@@ -52,7 +52,7 @@ export function stateHint(state: LeaseState, trans: TranslationBundle): string {
       );
     case 'stalled':
       return trans.__(
-        'Its process gives no sign of life; the GPU stays its own until the process ends.'
+        'Its process gives no sign of life. It keeps its memory until the process ends.'
       );
     case 'over_limit':
       return trans.__('Uses more GPU memory than its lease reserves.');

@@ -13,7 +13,7 @@ import {
   formatDuration,
   type Units
 } from '../text/format';
-import { excessText, liftedText } from '../text/limits';
+import { excessText, liftedText, stallText } from '../text/limits';
 import { abilityText, rungText } from '../text/parking';
 import { gpuNames, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useView } from './host';
@@ -76,6 +76,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
         const used = lease.gpus.map(part => part.measured);
         const hint =
           excessText(lease, now, units, trans) ||
+          stallText(lease, now, trans) ||
           liftedText(lease, units, trans);
         const words = lease.parked_memory
           ? trans.__(

@@ -24,7 +24,13 @@ import {
   warningReason,
   warningText
 } from '../text/parking';
-import { excessHint, excessText, liftedHint, liftedText } from '../text/limits';
+import {
+  excessHint,
+  excessText,
+  liftedHint,
+  liftedText,
+  stallText
+} from '../text/limits';
 import { kindsText, myTurnText, turnHint } from '../text/turns';
 import { sharedText, shortEstimate } from '../text/waiting';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
@@ -79,6 +85,7 @@ export function LeasesView(): JSX.Element {
             kept={keptUntilText(lease, now, trans)}
             turn={myTurnText(lease, status, now, trans)}
             over={excessText(lease, now, units, trans)}
+            stall={stallText(lease, now, trans)}
             shared={sharedText(lease, status, trans)}
             since={formatDuration(
               now - (lease.position !== null ? lease.requested : lease.since),
@@ -110,6 +117,8 @@ interface ILeaseRow {
   turn: string;
   /** How far it is over its memory limit, in words; empty: it is not. */
   over: string;
+  /** What is done about it when it gives no sign of life, in words; empty: nothing. */
+  stall: string;
   /** Which of one's own tasks share its GPUs, in words; empty: none. */
   shared: string;
   /** For how long it has been in its state, or has waited. */
@@ -119,7 +128,8 @@ interface ILeaseRow {
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, node, left, kept, turn, over, shared } = props;
+    const { lease, waiting, node, left, kept, turn, over, stall, shared } =
+      props;
     const { trans, commands, model } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
@@ -256,6 +266,7 @@ const LeaseRow = React.memo(
             </>
           )}
           {shared && <div>{shared}</div>}
+          {stall && <div className="jp-gpushare-advice">{stall}</div>}
           {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
           {over && (
             <div className="jp-gpushare-advice" title={excessHint(trans)}>

@@ -76,6 +76,7 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     overran: false,
     live_limits: null,
     over_limit: null,
+    stall: null,
     rung: null,
     parked_memory: null,
     warning: null,

@@ -1,0 +1,123 @@
+"""A task that gives no sign of life and keeps its memory: when the node manager acts on it.
+
+Only while somebody waits for that memory, and only after nothing of the task was seen to move
+for the whole time: neither the processor time of its processes nor a GPU. What cannot be
+measured counts as progress. Its memory is freed by a measurement, never by the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from . import events as ev
+from . import parking
+from .config import PolicyConfig
+from .model import GpuUuid, HolderAction, LeaseId, LeasePhase, TaskKind, Vitals
+from .sharing import TurnPhase
+from .state import Lease, Stall, State
+
+#: Processor time that counts as nothing: seconds at each look, for it is counted in hundredths,
+#: and of each second between two looks.
+GRAIN: Final = 0.02
+WAITING: Final = 0.01
+
+
+def steps(lease: Lease, config: PolicyConfig) -> tuple[tuple[float, HolderAction], ...]:
+    """What is done after how many seconds without progress, the first first.
+
+    An interrupt ends a script, so a script gets the longer time, and is killed that much later
+    as a kernel is interrupted.
+    """
+    if config.stalled_action is not HolderAction.ESCALATE:
+        return ()
+    soon, late = config.stalled_interrupt, config.stalled_end
+    if lease.task.kind is TaskKind.KERNEL:
+        return (soon, HolderAction.INTERRUPT), (max(soon, late), HolderAction.KILL)
+    return (late, HolderAction.INTERRUPT), (late + soon, HolderAction.KILL)
+
+
+def following(
+    lease: Lease, stall: Stall, config: PolicyConfig
+) -> tuple[float, HolderAction] | None:
+    """Boot time and kind of the next step, if nothing moves until then.
+
+    ``None``: something moved, nobody waits for its memory, or nothing more is done.
+    """
+    if stall.since is None:
+        return None
+    left = steps(lease, config)[stall.acted :]
+    return (stall.since + left[0][0], left[0][1]) if left else None
+
+
+def look(
+    state: State,
+    vitals: Mapping[LeaseId, Vitals | None],
+    quiet: Mapping[GpuUuid, Set[LeaseId]],
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.Event]:
+    """What a measurement begun ``at`` says of the stalled tasks, and what is due.
+
+    ``quiet``: tasks whose processes did nothing on a GPU, for the GPUs where that is known.
+    """
+    if config.stalled_action is not HolderAction.ESCALATE or not state.stalled:
+        return
+    wanted = _wanted(state, config) if state.rebuild is None else frozenset()
+    for name, stall in sorted(state.stalled.items()):
+        lease, seen = state.leases[name], vitals.get(name)
+        counts = (
+            seen is not None
+            and not seen.is_held
+            and name in wanted
+            and not _is_held(state, lease)
+            and all(name in quiet.get(part.gpu, ()) for part in lease.allocations)
+        )
+        if seen is None or not counts:
+            if stall.since is not None:
+                yield ev.StallLooked(at, name, None, 0.0)
+            continue
+        now = Stall(at, seen.cpu, at, 0)
+        if stall.since is not None and _stands_still(stall, now):
+            now = replace(now, since=stall.since, acted=stall.acted)
+        yield ev.StallLooked(at, name, now.since, now.cpu)
+        due = following(lease, now, config)
+        if due is not None and due[0] <= at:
+            yield ev.StallActed(at, name, lease.environment, due[1])
+
+
+def _stands_still(before: Stall, now: Stall) -> bool:
+    """Whether a task did nothing between two looks.
+
+    Python's threads that wait for a lock which a stuck library keeps wake up 200 times a second.
+    """
+    return 0.0 <= now.cpu - before.cpu <= GRAIN + WAITING * (now.looked_at - before.looked_at)
+
+
+def _is_held(state: State, lease: Lease) -> bool:
+    """Whether it may be that it stands still because of us: its memory moves, or its turn waits."""
+    turn = state.turns.get(lease.id)
+    waits = lease.id in state.takers and (turn is None or turn.phase is not TurnPhase.HOLDS)
+    return lease.phase is not LeasePhase.HELD or lease.is_resuming or bool(lease.planned) or waits
+
+
+def _wanted(state: State, config: PolicyConfig) -> frozenset[LeaseId]:
+    """Stalled tasks without whose memory the first in line cannot be granted."""
+    holders = sorted(
+        name
+        for name in state.stalled
+        if any((name, part.gpu) in state.resident for part in state.leases[name].allocations)
+    )
+    found: set[LeaseId] = set()
+    for waiting in islice(_line(state), parking.HELPED):
+        if not parking.fits_without(state, config, waiting, found):
+            fits = partial(parking.fits_without, state, config, waiting)
+            found.update(parking.fewest((n for n in holders if n not in found), found, fits))
+    return frozenset(found)
+
+
+def _line(state: State) -> Iterable[LeaseId]:
+    return (item.lease for item in state.queue.service_order(state.grants) if item.left is None)

@@ -1,0 +1,90 @@
+"""Real processes that hang with memory on their GPUs, and people who wait for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from support.node import GIB, RunningNode, token_file, until
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.protocol.messages import Method
+
+CONFIG = (
+    "c.NodeManagerApp.measure_interval = 0.5\nc.Policy.max_tasks_per_gpu = 1\n"
+    "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 1.0\n"
+    "c.Policy.stalled_interrupt = 1.0\nc.Policy.stalled_end = 2.0\n"
+)
+ASKS = "from jupyter_gpushare.client import request\nprint(request().lease, flush=True)\n"
+#: A library that never comes back and keeps Python from running anything else.
+HANGS = ASKS + "input()\nimport ctypes\nctypes.PyDLL(None).sleep(600)\n"
+#: The same, but it computes: nobody can tell that it never ends.
+COMPUTES = ASKS + "input()\nimport re\nre.match('(a|a)+b', 'a' * 60)\n"
+
+
+def test_one_that_hangs_is_interrupted_for_who_waits_and_one_that_computes_is_not(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    gpus = [nvml_world.add_gpu(), nvml_world.add_gpu()]
+    arguments = [token_file(tmp_path, "alice", "bob", "carol", "dave", "root")]
+    environ = nvml_world.environ()
+    with (
+        RunningNode(
+            tmp_path, simulate="", config=CONFIG, arguments=arguments, environ=environ
+        ) as node,
+        node.client("root") as admin,
+        ExitStack() as ends,
+    ):
+
+        def start(who: str, code: str) -> subprocess.Popen[str]:
+            own = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
+            process = ends.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    env={**os.environ, **own},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            ends.callback(process.kill)
+            return process
+
+        def lease_of(process: subprocess.Popen[str]) -> str:
+            assert process.stdout is not None
+            return process.stdout.readline().strip()
+
+        def rows() -> dict[str, dict[str, object]]:
+            return {row["id"]: row for row in admin.call(Method.STATUS)["leases"]}
+
+        hangs, computes = start("alice", HANGS), start("carol", COMPUTES)
+        names = {lease_of(process): process for process in (hangs, computes)}
+        for name, process in names.items():
+            (gpu,) = rows()[name]["gpus"]
+            assert gpu["uuid"] in gpus
+            nvml_world.add_process(gpu["uuid"], process.pid, 4 * GIB)
+        until(
+            lambda: all(part["measured"] for row in rows().values() for part in row["gpus"]),
+            "measured",
+        )
+        for process in names.values():
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        until(lambda: all(row["state"] == "stalled" for row in rows().values()), "both are silent")
+        stuck = next(name for name, process in names.items() if process is hangs)
+        assert rows()[stuck]["stall"] == {"next": "interrupt", "after": 2.0, "at": None}
+        waiting = [start("bob", ASKS), start("dave", ASKS)]
+        _out, said = hangs.communicate(timeout=60)
+        assert "KeyboardInterrupt" in said
+        until(lambda: any(one.poll() == 0 for one in waiting), "somebody got the GPU")
+        events = admin.call(Method.HISTORY, limit=100)["events"]
+        acted = [event for event in events if event["kind"] == "StallActed"]
+        assert [event["lease"] for event in acted] == [stuck]
+        assert "was interrupted: it gave no sign of life" in acted[0]["text"]
+        assert computes.poll() is None
+        assert not all(one.poll() == 0 for one in waiting), "the other GPU is in use"

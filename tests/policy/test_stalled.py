@@ -1,0 +1,221 @@
+"""A task that gives no sign of life and keeps memory that somebody waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.policy_world import GIB, World, gpu, process
+
+from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy import events as ev
+from jupyter_gpushare.policy.config import PolicyConfig
+from jupyter_gpushare.policy.effects import Signal
+from jupyter_gpushare.policy.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    Quota,
+    Request,
+    Task,
+    TaskKind,
+    Vitals,
+)
+from jupyter_gpushare.policy.sharing import TurnPhase
+from jupyter_gpushare.policy.stalled import look
+from jupyter_gpushare.policy.state import Stall, Turn
+
+ZERO = gpu(0).uuid
+ALICE = LeaseId("L1")
+INTERRUPT, KILL = HolderAction.INTERRUPT, HolderAction.KILL
+STILL = Vitals(700.0, is_held=False)
+TIMEOUT = 1200.0  # seconds without a sign of life: long, so that a day has few of them
+
+
+def silent(
+    kind: TaskKind = TaskKind.KERNEL, *, bob: bool = True, action: HolderAction | None = None
+) -> World:
+    """alice's task holds the only GPU and has just fallen silent; bob waits for it."""
+    config = PolicyConfig(stalled_action=action or HolderAction.ESCALATE, heartbeat_timeout=TIMEOUT)
+    world = World(config).start([gpu(0)], Quota(1, Bytes(24 * GIB)))
+    task = Task(process(1), "task-1", kind, None)
+    world.run(cmd.RequestLease(world.at, ALICE, EnvironmentName("alice"), task, Request(), True))
+    world.serial = 1
+    world.memory[(1, ZERO)] = 20 * GIB
+    world.work[(1, ZERO)] = 0.0
+    world.vitals[1] = STILL
+    world.observe()
+    if bob:
+        world.request("bob", 2)
+    wait(world, 1.5 * TIMEOUT)
+    assert world.state.leases[ALICE].stalled
+    return world
+
+
+def wait(world: World, seconds: float) -> None:
+    """bob goes on to give signs of life."""
+    end = world.at + seconds
+    while world.at < end:
+        world.at = min(end, world.at + TIMEOUT / 2)
+        for name, lease in world.state.leases.items():
+            if name != ALICE:
+                world.run(cmd.Heartbeat(world.at, name, lease.environment, lease.task.process))
+        world.run(cmd.Tick(world.at, world.at))
+
+
+def pass_by(world: World, seconds: float, every: float = 300.0) -> list[tuple[float, HolderAction]]:
+    """Measurements for some time: what was done, and when from now on."""
+    begun, before = world.at, len(world.history)
+    while world.at < begun + seconds:
+        wait(world, min(every, begun + seconds - world.at))
+        world.observe()
+    acts = [event for event in world.history[before:] if isinstance(event, ev.StallActed)]
+    for act in acts:
+        assert [*core.effects(act, world.state, world.config)] == [Signal(process(1), act.action)]
+    return [(act.at - begun, act.action) for act in acts]
+
+
+def test_a_kernel_is_interrupted_after_half_an_hour_and_killed_after_a_day() -> None:
+    world = silent()
+    world.observe()  # from here on nothing was seen to move
+    assert pass_by(world, 1799) == []
+    assert pass_by(world, 1) == [(1, INTERRUPT)]
+    assert pass_by(world, 86400 - 1800, every=1200) == [(86400 - 1800, KILL)]
+    assert pass_by(world, 86400, every=6000) == [], "more cannot be done"
+    assert world.state.leases[LeaseId("L2")].phase.value == "queued", "nothing is free by time"
+    del world.memory[(1, ZERO)]
+    world.observe()
+    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+
+
+def test_a_script_gets_the_longer_time_because_an_interrupt_ends_it() -> None:
+    world = silent(TaskKind.PROCESS)
+    world.observe()
+    assert pass_by(world, 90000, every=1800) == [(86400, INTERRUPT), (88200, KILL)]
+
+
+def test_nothing_is_done_while_nobody_waits_for_its_memory() -> None:
+    world = silent(bob=False)
+    assert pass_by(world, 4000) == []
+    world.request("bob", 2)
+    world.observe()
+    assert pass_by(world, 1790) == [], "the time begins when somebody waits"
+    assert pass_by(world, 10) == [(10, INTERRUPT)]
+
+
+def test_nothing_is_done_where_its_memory_would_not_help() -> None:
+    world = silent(bob=False)
+    world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
+    world.request("bob", 2)
+    world.memory[(2, gpu(1).uuid)] = GIB
+    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert pass_by(world, 4000) == []
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param({"vitals": replace(STILL, cpu=715.0)}, id="it computes"),
+        pytest.param({"vitals": replace(STILL, cpu=600.0)}, id="a child of it has ended"),
+        pytest.param({"vitals": replace(STILL, is_held=True)}, id="stopped or traced"),
+        pytest.param({"vitals": None}, id="unknown"),
+        pytest.param({"work": {(1, ZERO): 0.01}}, id="its GPU is at work"),
+        pytest.param({"work": {}}, id="its GPU cannot be looked at"),
+    ],
+)
+def test_one_sign_that_it_may_go_on_begins_the_time_anew(seen: dict[str, Any]) -> None:
+    world = silent()
+    world.observe()
+    assert pass_by(world, 1790) == []
+    if "vitals" in seen:
+        world.vitals[1] = seen["vitals"]
+    if "work" in seen:
+        del world.work[(1, ZERO)]
+        world.work |= seen["work"]
+    wait(world, 5)
+    world.observe()
+    world.vitals[1], world.work[(1, ZERO)] = STILL, 0.0
+    wait(world, 5)
+    world.observe()
+    assert world.state.stalled[ALICE].since is None or world.state.stalled[ALICE].since > 1790
+    assert pass_by(world, 1700) == []
+    assert [action for _at, action in pass_by(world, 200)] == [INTERRUPT]
+
+
+def test_a_sign_of_life_ends_it() -> None:
+    world = silent()
+    world.observe()
+    pass_by(world, 1790)
+    lease = world.state.leases[ALICE]
+    world.run(cmd.Heartbeat(world.at, ALICE, lease.environment, lease.task.process))
+    assert ALICE not in world.state.stalled
+    assert pass_by(world, 1000) == [], "silent again, from the beginning"
+
+
+def test_a_host_that_slept_begins_the_time_anew() -> None:
+    world = silent()
+    world.observe()
+    pass_by(world, 1790)
+    world.at += 3600.0
+    world.run(cmd.Tick(world.at, world.at - 3600.0))
+    assert world.state.stalled[ALICE].since is None
+
+
+@pytest.mark.parametrize("action", [HolderAction.WAIT, INTERRUPT, KILL])
+def test_what_an_administrator_chose_is_done_at_once_or_never(action: HolderAction) -> None:
+    world = silent(action=action)
+    assert pass_by(world, 90000, every=6000) == []
+    lost = [event for event in world.history if isinstance(event, ev.HeartbeatLost)]
+    done = [
+        effect.action
+        for event in lost
+        for effect in core.effects(event, world.state, world.config)
+        if isinstance(effect, Signal)
+    ]
+    assert done == ([] if action is HolderAction.WAIT else [action])
+
+
+def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
+    world = silent()
+    state = replace(
+        world.state,
+        takers=world.state.takers.set(ALICE, False),
+        turns=world.state.turns.set(ALICE, Turn(TurnPhase.REST, world.at)),
+        stalled=world.state.stalled.set(ALICE, Stall(world.at, STILL.cpu, world.at)),
+    )
+    quiet = {ZERO: frozenset({ALICE})}
+    (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
+    assert isinstance(seen, ev.StallLooked)
+    assert seen.since is None
+    holds = state.turns.set(ALICE, Turn(TurnPhase.HOLDS, world.at))
+    state = replace(state, turns=holds)
+    (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
+    assert isinstance(seen, ev.StallLooked)
+    assert seen.since == world.at
+
+
+def test_it_is_acted_on_though_it_fell_silent_between_two_cells() -> None:
+    world = silent(bob=False)
+    lease = world.state.leases[ALICE]
+    world.run(
+        cmd.SetActivity(world.at, ALICE, lease.environment, lease.task.process, Activity.IDLE)
+    )
+    world.request("bob", 2)
+    wait(world, 1.5 * TIMEOUT)
+    world.observe()
+    world.observe()
+    assert [action for _at, action in pass_by(world, 1900)] == [INTERRUPT]
+
+
+def test_threads_that_wait_for_a_lock_are_no_progress() -> None:
+    world = silent()
+    world.observe()
+    for _ in range(6):
+        wait(world, 300)
+        world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 1.0)
+        world.observe()
+    assert [act.action for act in world.history if isinstance(act, ev.StallActed)] == [INTERRUPT]
