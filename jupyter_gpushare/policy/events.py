@@ -281,7 +281,7 @@ class StallLooked(Event):
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
     since: float | None
-    cpu: float
+    cpu: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ measured counts as progress. Its memory is freed by a measurement, never by the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -66,35 +66,46 @@ def look(
     """
     if config.stalled_action is not HolderAction.ESCALATE or not state.stalled:
         return
-    wanted = _wanted(state, config) if state.rebuild is None else frozenset()
+    still = [
+        name
+        for name, stall in state.stalled.items()
+        if _may_be_stuck(state, state.leases[name], vitals.get(name), quiet)
+        and _stands_still(stall, vitals[name], at)
+    ]
+    wanted = _wanted(state, config, still) if state.rebuild is None else frozenset()
     for name, stall in sorted(state.stalled.items()):
-        lease, seen = state.leases[name], vitals.get(name)
-        counts = (
-            seen is not None
-            and not seen.is_held
-            and name in wanted
-            and not _is_held(state, lease)
-            and all(name in quiet.get(part.gpu, ()) for part in lease.allocations)
-        )
-        if seen is None or not counts:
-            if stall.since is not None:
-                yield ev.StallLooked(at, name, None, 0.0)
-            continue
-        now = Stall(at, seen.cpu, at, 0)
-        if stall.since is not None and _stands_still(stall, now):
-            now = replace(now, since=stall.since, acted=stall.acted)
-        yield ev.StallLooked(at, name, now.since, now.cpu)
-        due = following(lease, now, config)
+        seen, lease = vitals.get(name), state.leases[name]
+        since = None
+        if name in wanted:
+            since = at if stall.since is None else stall.since
+        cpu = None if seen is None else seen.cpu
+        yield ev.StallLooked(at, name, since, cpu)
+        acted = 0 if stall.since is None else stall.acted
+        due = following(lease, Stall(since, cpu, at, acted), config)
         if due is not None and due[0] <= at:
             yield ev.StallActed(at, name, lease.environment, due[1])
 
 
-def _stands_still(before: Stall, now: Stall) -> bool:
-    """Whether a task did nothing between two looks.
+def _may_be_stuck(
+    state: State, lease: Lease, seen: Vitals | None, quiet: Mapping[GpuUuid, Set[LeaseId]]
+) -> bool:
+    """Whether nothing explains that it stands still, and no GPU is at work for it."""
+    return (
+        seen is not None
+        and not seen.is_held
+        and not _is_held(state, lease)
+        and all(lease.id in quiet.get(part.gpu, ()) for part in lease.allocations)
+    )
+
+
+def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
+    """Whether a task computed nothing from one look to the next, ``at``.
 
     Python's threads that wait for a lock which a stuck library keeps wake up 200 times a second.
     """
-    return 0.0 <= now.cpu - before.cpu <= GRAIN + WAITING * (now.looked_at - before.looked_at)
+    if before.cpu is None or now is None:
+        return False
+    return 0.0 <= now.cpu - before.cpu <= GRAIN + WAITING * (at - before.looked_at)
 
 
 def _is_held(state: State, lease: Lease) -> bool:
@@ -104,18 +115,14 @@ def _is_held(state: State, lease: Lease) -> bool:
     return lease.phase is not LeasePhase.HELD or lease.is_resuming or bool(lease.planned) or waits
 
 
-def _wanted(state: State, config: PolicyConfig) -> frozenset[LeaseId]:
-    """Stalled tasks without whose memory the first in line cannot be granted."""
-    holders = sorted(
-        name
-        for name in state.stalled
-        if any((name, part.gpu) in state.resident for part in state.leases[name].allocations)
-    )
+def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> frozenset[LeaseId]:
+    """Of those that stand ``still``: without whose memory the first in line cannot be granted."""
+    longest = sorted(still, key=lambda name: (state.stalled[name].since or math.inf, name))
     found: set[LeaseId] = set()
-    for waiting in islice(_line(state), parking.HELPED):
+    for waiting in islice(_line(state), parking.HELPED) if longest else ():
         if not parking.fits_without(state, config, waiting, found):
             fits = partial(parking.fits_without, state, config, waiting)
-            found.update(parking.fewest((n for n in holders if n not in found), found, fits))
+            found.update(parking.fewest((n for n in longest if n not in found), found, fits))
     return frozenset(found)
 
 

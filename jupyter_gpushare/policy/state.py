@@ -168,12 +168,12 @@ class Stall:
     """What was seen of a stalled task. ``since`` (boot time) nothing of it moved.
 
     ``None``: something may have, or nobody waits for its memory. ``cpu`` seconds of processor
-    time its processes had at the last look, ``looked_at``; ``acted`` is how many steps were taken
-    since (:mod:`.stalled`).
+    time (``None``: unknown) its processes had at the last look, ``looked_at``. ``acted`` is how
+    many steps were taken since (:mod:`.stalled`).
     """
 
     since: float | None = None
-    cpu: float = 0.0
+    cpu: float | None = None
     looked_at: float = 0.0
     acted: int = 0
 
