@@ -257,7 +257,7 @@ def _no_room_text(
     seen = parking.unlifted(state, (), rooms(state, lease.environment))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and parking.waits_for_own(state, lease, config):
-        text = explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
+        text = explain.own_tasks_text(asked, used, quota, short, ahead)
     else:
         text = explain.no_room_text(room, asked, short, ahead)
     return _joined(text, out_of_service.text(state))

@@ -274,6 +274,11 @@ class Request:
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     request_id: str | None = None
 
+    @property
+    def named(self) -> int:
+        """Bytes that it asks for by itself; 0: it leaves that to the quota."""
+        return self.memory or 0
+
 
 @dataclass(frozen=True, slots=True)
 class Parked:
