@@ -378,6 +378,16 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+            remaining?: {
+                gpus: number;
+                memory: {
+                    /** @description bytes */
+                    bytes: number;
+                    index: number;
+                    uuid: string;
+                }[];
+            };
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
@@ -563,6 +573,16 @@ export interface components {
             memory: number | null;
             /** @description the quota's own burst_memory; null: it has none */
             own_burst_memory?: number | null;
+            /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+            remaining?: {
+                gpus: number;
+                memory: {
+                    /** @description bytes */
+                    bytes: number;
+                    index: number;
+                    uuid: string;
+                }[];
+            };
             /** @description whether it was ever here */
             seen?: boolean;
             /** @enum {unknown} */
