@@ -28,6 +28,7 @@ from ..policy.model import (
     ParkReason,
     PriorityClass,
     Quota,
+    is_own,
 )
 from ..policy.outlook import Outlook
 from ..policy.placement import wanted
@@ -64,8 +65,7 @@ class Viewer:
 
     def is_mine(self, environment: str) -> bool:
         """Whether it is the viewer's own, or a named server's of the viewer's."""
-        servers = self.all_servers and environment.startswith(f"{self.environment}/")
-        return environment == self.environment or servers
+        return is_own(environment, self.environment, servers=self.all_servers)
 
     def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
         """Those that are the viewer's."""

@@ -23,6 +23,11 @@ WEEK: Final = Period("week")
 MONTH: Final = Period("month")
 
 
+def is_own(environment: str, who: str, *, servers: bool) -> bool:
+    """Whether an environment is ``who`` itself or, with ``servers``, a named server of it."""
+    return environment == who or (servers and environment.startswith(f"{who}/"))
+
+
 class LeasePhase(Enum):
     """What a task is entitled to."""
 
