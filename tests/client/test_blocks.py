@@ -111,7 +111,7 @@ def test_the_inner_one_may_ask_for_less_and_not_for_more(broker: Broker) -> None
         with lease(memory="4GiB") as inner:
             assert inner is outer
         assert broker.grant is outer
-        with pytest.raises(GpuShareError, match="Ask for the most first"), lease(gpus=2):
+        with pytest.raises(GpuShareError, match="make the largest request first"), lease(gpus=2):
             pytest.fail("it must not run")
         assert broker.grant is outer
     assert broker.grant is None

@@ -84,11 +84,11 @@ class Parker(Protocol):
     def bytes_to_park(self) -> int:
         """Host bytes that `park` would need now; walks as `survey` does."""
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
-        """Move the memory to the host (rung 3). ``None``: no limit on host bytes.
+    def park(self) -> ParkedBytes:
+        """Move the memory to the host (rung 3).
 
         Raises:
-            ParkRefused: it is not safe or needs more than ``budget_bytes``; nothing changed.
+            ParkRefused: it is not safe; nothing changed.
             ParkFailed: it was broken off.
         """
 
