@@ -129,7 +129,6 @@ def _hours(seconds: object) -> float:
 _RUNGS: Final = {
     "release": "nothing was on the GPU",
     "trim": "caches emptied",
-    "temporary": "gradients and caches dropped",
     "storage": "tensors in host memory: {}",
     "driver": "all in host memory, by the driver: {}",
 }

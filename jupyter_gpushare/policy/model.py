@@ -108,9 +108,10 @@ class ParkReason(Enum):
 class Rung(Enum):
     """How a task gave its GPUs back; the lower the rung, the less it costs.
 
-    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: gradients
-    dropped, too. ``STORAGE``: the framework's tensors moved to host memory. ``DRIVER``: the
-    driver moved everything of the process there, its context as well. ``NONE``: it cannot.
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client does
+    that; an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
+    memory. ``DRIVER``: the driver moved everything of the process there, its context as well.
+    ``NONE``: it cannot.
     """
 
     RELEASE = "release"

@@ -116,7 +116,6 @@ def test_only_what_a_notebook_of_ones_own_holds_can_be_kept(more: dict[str, Any]
     [
         ("release", "Released: nothing was on the GPU."),
         ("trim", "Caches emptied"),
-        ("temporary", "Gradients"),
         ("storage", "Tensors moved to host memory: 2 GiB."),
         ("driver", "Moved to host memory by the driver: 2 GiB."),
     ],

@@ -67,13 +67,13 @@ class Parker(Protocol):
         """Whether there is something to `resume`."""
 
     def trim(self) -> int:
-        """Collect garbage and empty the framework's caches; bytes the GPU has more (rung 1).
+        """Collect garbage and empty the framework's caches; bytes the GPU has more (`trim`).
 
         Raises nothing: a driver that fails is logged.
         """
 
     def drop_temporary(self) -> int:
-        """Let go of what the next step makes anew, then `trim`; bytes freed (rung 2).
+        """Let go of what the next step makes anew, then `trim`; bytes freed.
 
         Only what is known to be temporary: what a program may still read stays.
         """
@@ -85,7 +85,7 @@ class Parker(Protocol):
         """Host bytes that `park` would need now; walks as `survey` does."""
 
     def park(self) -> ParkedBytes:
-        """Move the memory to the host (rung 3).
+        """Move the memory to the host (`storage`).
 
         Raises:
             ParkRefused: it is not safe; nothing changed.

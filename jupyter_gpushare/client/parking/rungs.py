@@ -18,7 +18,6 @@ class Rung(Enum):
 
     RELEASE = "release"
     TRIM = "trim"
-    TEMPORARY = "temporary"
     STORAGE = "storage"
     DRIVER = "driver"
     NONE = "none"

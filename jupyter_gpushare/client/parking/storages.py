@@ -109,7 +109,7 @@ class TorchParker:
         # A step's garbage is young; looking through everything takes long at every hand-over.
         return self._trim_safely(_YOUNG)
 
-    # -- rung 3 -------------------------------------------------------------------------
+    # -- storage ------------------------------------------------------------------------
 
     def survey(self) -> Survey:
         """Look at everything torch has on the lease's devices; changes nothing."""

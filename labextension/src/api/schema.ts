@@ -413,7 +413,7 @@ export interface components {
             /** @description the highest rung it can take, and why no higher; null: unknown */
             ability: {
                 /** @enum {unknown} */
-                rung: "release" | "trim" | "temporary" | "storage" | "driver" | "none";
+                rung: "release" | "trim" | "storage" | "driver" | "none";
                 why: string;
             } | null;
             /** @enum {unknown} */
@@ -494,7 +494,7 @@ export interface components {
              * @description how a parked or resuming task gave its GPUs back
              * @enum {unknown}
              */
-            rung: "release" | "trim" | "temporary" | "storage" | "driver" | null;
+            rung: "release" | "trim" | "storage" | "driver" | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @enum {unknown} */
