@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -136,13 +137,17 @@ def _rooms(
     """Every GPU as ``environment`` sees it; environments share one reservation a GPU each."""
     tasks = dict.fromkeys(capacities, 0)
     reserved: dict[str, dict[str, int]] = {uuid: {} for uuid in capacities}
+    named = Counter[tuple[str, str]]()
     for lease in leases:
         quota = quotas[lease.environment].memory
         for uuid in lease.gpus:
             asked = lease.memory if lease.memory is not None else quota
             size = capacities[uuid] if asked is None else min(asked, capacities[uuid])
             owners = reserved[uuid]
-            owners[lease.environment] = max(size, owners.get(lease.environment, 0))
+            named[uuid, lease.environment] += lease.memory or 0
+            owners[lease.environment] = max(
+                size, owners.get(lease.environment, 0), named[uuid, lease.environment]
+            )
             tasks[uuid] += 1
     return [
         GpuRoom(
@@ -154,6 +159,7 @@ def _rooms(
             reservation=(
                 Bytes(reserved[uuid][environment]) if environment in reserved[uuid] else None
             ),
+            named=named[uuid, environment],
         )
         for index, (uuid, capacity) in enumerate(capacities.items())
     ]

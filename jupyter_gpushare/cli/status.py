@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..protocol.expecting import short_estimate
+from ..protocol.holding import remaining_text
 from ..protocol.sizes import format_size
 from .leases import lease_table, short
 from .node import connect, whole_status
@@ -60,13 +61,14 @@ def heading(status: dict[str, Any]) -> str:
     node, quota = status["node"], status["quota"]
     kind = " (simulated GPUs)" if node["simulated"] else ""
     role = ", administrator" if status["admin"] else ""
+    left = f", left: {remaining}" if (remaining := remaining_text(quota)) else ""
     each = "" if quota["memory"] is None else f" with {format_size(quota['memory'])} on each"
     allowed = "1 GPU" if quota["gpus"] == 1 else f"{quota['gpus']} GPUs"
     lines = [
         f"{node['name']}{kind}, node manager {node['version']}, up"
         f" {duration(node['time'] - node['started'])}",
         f"You are {status['environment']}{role}. Quota: {allowed}{each}"
-        f" ({quota['source']}), {quota['used_gpus']} held.",
+        f" ({quota['source']}), {quota['used_gpus']} held{left}.",
     ]
     if memory := host_memory_line(node):
         lines.append(memory)

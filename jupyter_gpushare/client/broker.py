@@ -510,10 +510,7 @@ class Broker:
         self._tell_frameworks()
         return grant
 
-    def _ask_node(
-        self, ask: Ask, wait: bool, wait_timeout: float | None, *, exactly: bool = False
-    ) -> Grant:
-        """Ask and wait. ``exactly``: with no more than that, as a shared reservation may be."""
+    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         session = self._line()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
@@ -536,11 +533,7 @@ class Broker:
         ) -> dict[str, Any]:
             result = session.request(params, queued, waiting, bound, away)
             # Only who asked knows: the lease itself has a number.
-            result = {**result, "of_quota": isinstance(ask.gpus, str)}
-            if exactly and not _is_what_is_asked(read_grant(result), ask):
-                leave(str(result["lease"]))
-                raise QuotaExceeded("It is more than was asked for.", Reason.NO_RESOURCES)
-            return result
+            return {**result, "of_quota": isinstance(ask.gpus, str)}
 
         return self._obtain(session, request, leave)
 
@@ -692,7 +685,7 @@ class Broker:
         if self.standing is not Standing.HELD:
             return self._ask_node(wanted, wait, wait_timeout)
         try:
-            return self._ask_node(wanted, False, None, exactly=True)
+            return self._ask_node(wanted, False, None)
         except QuotaExceeded as error:
             if error.reason is not Reason.NO_RESOURCES:
                 raise

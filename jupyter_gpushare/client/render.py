@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..protocol.expecting import expectation, short_estimate, waits_for_budget
-from ..protocol.holding import shared_text, sharers
+from ..protocol.holding import remaining_text, shared_text, sharers
 from ..protocol.sizes import format_size
 from ..protocol.times import format_duration
 
@@ -129,7 +129,6 @@ def _hours(seconds: object) -> float:
 _RUNGS: Final = {
     "release": "nothing was on the GPU",
     "trim": "caches emptied",
-    "temporary": "gradients and caches dropped",
     "storage": "tensors in host memory: {}",
     "driver": "all in host memory, by the driver: {}",
 }
@@ -681,9 +680,10 @@ def quota_line(quota: Document | None) -> str:
     if quota is None:
         return "Your quota is not known."
     source = _SOURCES.get(str(quota.get("source")), plain(quota.get("source"), 20))
+    left = f", left: {plain(remaining)}" if (remaining := remaining_text(quota)) else ""
     return (
         f"Quota: {count(quota.get('gpus'), 'GPU')}, {each(quota.get('memory'))} on each "
-        f"({source}); {plain(quota.get('used_gpus', 0), 12)} held now."
+        f"({source}); {plain(quota.get('used_gpus', 0), 12)} held now{left}."
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .parking.ladder import Ladder
 
 #: Rungs after which something of this process stays on its GPUs.
-LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
+LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
 
 
 class SetAside:

@@ -123,7 +123,9 @@ def _quota_view(
     if budget:
         label = f"GPU-hours {budget_when(budget)}"
         bars.append(bar(label, budget_text(budget), budget["spent"], budget["hours"]))
+    left = holding.remaining_text(quota)
     facts = (
+        *([("Left", left)] if left else []),
         ("Memory on each GPU", words.memory_each(quota["memory"])),
         ("Weight", f"{quota['weight']:g}"),
         ("Set by", words.source_word(quota["source"], quota.get("from_groups") or ())),

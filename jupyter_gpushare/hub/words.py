@@ -44,7 +44,6 @@ RESTART_HELPS: Final = frozenset({"stalled", "draining", "over_limit"})
 RUNGS: Final = {
     "release": "Released: nothing was on the GPU.",
     "trim": "Caches emptied; what the code uses stayed on the GPU.",
-    "temporary": "Gradients and caches dropped; the rest stayed on the GPU.",
     "storage": "Tensors moved to host memory: {}.",
     "driver": "Moved to host memory by the driver: {}.",
 }

@@ -222,6 +222,18 @@ _WARNINGS: Json = {
 }
 
 
+_REMAINING: Json = {
+    **_object(
+        {
+            "gpus": _COUNT,
+            "memory": _array(_object({"uuid": _TEXT, "index": _COUNT, "bytes": _BYTES})),
+        }
+    ),
+    "description": "what is left of it: GPUs that are not held yet, and on each that is held the"
+    " memory that is not reserved yet",
+}
+
+
 def _quota(more: Json) -> Json:
     return {"gpus": _COUNT, "memory": _MEMORY_LIMIT, "weight": {"type": "number"}, **more}
 
@@ -584,12 +596,13 @@ def _schemas() -> Json:
                     "source": _SOURCE,
                     "from_groups": _FROM_GROUPS,
                     "used_gpus": _COUNT,
+                    "remaining": _REMAINING,
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
                 }
             ),
-            optional=("from_groups", "seen", "idle_timeout", "burst_memory", "own_burst_memory"),
+            optional=("from_groups", "remaining", "idle_timeout", "burst_memory"),
         ),
         "Budget": _BUDGET,
         "Live": {
@@ -786,6 +799,7 @@ def _schemas() -> Json:
                     "source": _SOURCE,
                     "from_groups": _FROM_GROUPS,
                     "used_gpus": _COUNT,
+                    "remaining": _REMAINING,
                     "idle_timeout": _IDLE,
                     "burst_memory": _BURST,
                     "budget": _ref("Budget"),
@@ -793,7 +807,7 @@ def _schemas() -> Json:
                 }
             ),
             optional=(
-                *("from_groups", "seen", "warnings"),
+                *("from_groups", "remaining", "seen", "warnings"),
                 *("idle_timeout", "burst_memory", "own_burst_memory"),
             ),
         ),

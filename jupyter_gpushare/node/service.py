@@ -350,20 +350,20 @@ class Service:
 
     # -- calls ---------------------------------------------------------------
 
-    def _command(
+    def _command(self, guest: _Guest, call: Call) -> None:
+        fresh = LeaseId(secrets.token_hex(16))
+        make = translate.COMMANDS[call.method]
+        command = make(self._clock.boot(), guest.who, call.params, fresh)
+        self._ask(guest, call, command, partial(self._answer, guest, call))
+
+    def _ask(
         self,
         guest: _Guest,
         call: Call,
-        who: Caller | None = None,
-        answer: Callable[[core.Decision], None] | None = None,
+        command: cmd.Command,
+        answer: Callable[[core.Decision], None],
     ) -> None:
-        fresh = LeaseId(secrets.token_hex(16))
-        command = translate.COMMANDS[call.method](
-            self._clock.boot(), who or guest.who, call.params, fresh
-        )
-        tag = call_tag(guest.conn.id, call.id)
-        answer = answer or partial(self._answer, guest, call)
-        owner = guest.who.environment
+        tag, owner = call_tag(guest.conn.id, call.id), guest.who.environment
         self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner)
 
     def _or_hang_up(
@@ -395,27 +395,17 @@ class Service:
         measured = vouchers.measured_of(voucher, readings)
         at = self._clock.boot()
         command = cmd.Present(at, voucher, who.environment, who.process, measured)
-        answer = self._or_hang_up(guest.conn, partial(self._answer, guest, call))
-        self._manager.ask(command, answer, call_tag(guest.conn.id, call.id), who.environment)
+        self._ask(guest, call, command, partial(self._answer, guest, call))
 
     def _release(self, guest: _Guest, call: Call) -> None:
-        state, who = self._manager.state, guest.who
         name = call.params.lease
         if call.params.request_id is not None:
-            name = state.by_request.get((who.process, call.params.request_id))
+            known = self._manager.state.by_request
+            name = known.get((guest.who.process, call.params.request_id))
             if name is None:
                 self._fail_unknown(guest, call)
                 return
-        lease = state.leases.get(LeaseId(name))
-        if lease is not None and who.viewer.is_mine(lease.environment):
-            who = replace(who, environment=lease.environment)
-        self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)), who)
-
-    def _pin(self, guest: _Guest, call: Call) -> None:
-        lease, who = self._manager.state.leases.get(LeaseId(call.params.lease)), guest.who
-        if lease is not None and who.viewer.is_mine(lease.environment):
-            who = replace(who, environment=lease.environment)
-        self._command(guest, call, who)
+        self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)))
 
     def _status(self, guest: _Guest, call: Call) -> None:
         self._lookers.put(guest.who.environment, (guest, call))
@@ -534,18 +524,19 @@ class Service:
             manager.care.forget(conn.id)
 
     def _quota_set(self, guest: _Guest, call: Call) -> None:
-        """What the call does not name stays as it is: a new count must not lift a budget."""
+        """Somebody may have to ask JupyterHub first who that is."""
         self._spawn(self._set_quota(guest, call))
 
     async def _set_quota(self, guest: _Guest, call: Call) -> None:
         whose, is_known = call.params.whose, True
+        groups: tuple[str, ...] = ()
         if whose.environment is not None:
             name = EnvironmentName(whose.environment)
             # Asked before it is set: who has a quota is known afterwards.
             is_known = name in self._known_names() or await self.knows(name) is not False
-        params = translate.complete_quota(call.params, self._with_members().quotas)
-        call = Call(call.id, call.method, params)
-        self._command(guest, call, answer=partial(self._quota_is_set, guest, call, is_known))
+            groups = self.members().get(name, ())
+        command = translate.quota_set(self._clock.boot(), guest.who, call.params, groups)
+        self._ask(guest, call, command, partial(self._quota_is_set, guest, call, is_known))
 
     def _quota_is_set(
         self, guest: _Guest, call: Call, is_known: bool, decision: core.Decision
@@ -621,7 +612,6 @@ class Service:
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,
         Method.RELEASE: _release,
-        Method.PIN: _pin,
         Method.STATUS: _status,
         Method.WATCH: _status,
         Method.USAGE: _usage,

@@ -28,8 +28,10 @@ from ..policy.model import (
     ParkReason,
     PriorityClass,
     Quota,
+    is_own,
 )
 from ..policy.outlook import Outlook
+from ..policy.placement import wanted
 from ..policy.quotas import QuotaSource
 from ..policy.state import Lease, State
 from . import outlook_status, sharing_status
@@ -63,8 +65,7 @@ class Viewer:
 
     def is_mine(self, environment: str) -> bool:
         """Whether it is the viewer's own, or a named server's of the viewer's."""
-        servers = self.all_servers and environment.startswith(f"{self.environment}/")
-        return environment == self.environment or servers
+        return is_own(environment, self.environment, servers=self.all_servers)
 
     def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
         """Those that are the viewer's."""
@@ -415,14 +416,21 @@ def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
 def quota_document(
     state: State, environment: EnvironmentName, config: PolicyConfig
 ) -> dict[str, Any]:
-    """An environment's quota in force, where it comes from, and the GPUs it holds now.
+    """An environment's quota in force, where it comes from, and what is held and left of it.
 
     ``budget`` is ``None`` where GPU-hours are not limited. ``idle_timeout`` is the quota's own,
     seconds, 0 for never; ``None`` leaves it to the node. ``burst_memory`` is the node's where
     the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
     """
     quota, source = state.quotas.resolve(environment)
-    used = sum((environment, gpu) in state.reservations for gpu in state.gpus)
+    held = []
+    for uuid, books in state.gpus.items():
+        key = (environment, uuid)
+        if own := state.reservations.get(key):
+            most = wanted(quota, None, books.gpu.memory)
+            reserved = (own.full or own.memory) - state.bursts.get(key, 0)
+            left = max(0, most - reserved)
+            held.append({"uuid": uuid, "index": books.gpu.index, "bytes": left})
     return {
         "gpus": quota.gpus,
         "memory": quota.memory,
@@ -431,7 +439,11 @@ def quota_document(
         "from_groups": list(state.quotas.giving(environment))
         if source is QuotaSource.GROUP
         else [],
-        "used_gpus": used,
+        "used_gpus": len(held),
+        "remaining": {
+            "gpus": max(0, quota.gpus - len(held)),
+            "memory": held,
+        },
         "idle_timeout": quota.idle_timeout,
         "burst_memory": elastic.burst_memory(state, config, environment),
         "budget": _budget(state, environment, quota, config),

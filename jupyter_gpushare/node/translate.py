@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ..policy import commands as cmd
@@ -29,7 +29,6 @@ from ..policy.model import (
     LeaseId,
     Movable,
     ParkReason,
-    Period,
     PriorityClass,
     ProcessId,
     Quota,
@@ -40,7 +39,6 @@ from ..policy.model import (
     TaskKind,
 )
 from ..policy.outlook import Outlook
-from ..policy.quotas import QuotaBook
 from ..policy.rebuild import voucher_of
 from ..policy.sharing import Figures, TrimPhase, TurnPhase
 from ..policy.state import Lease, State
@@ -121,50 +119,23 @@ def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) 
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
-def _quota_set(at: float, who: Caller, params: calls.QuotaParams, _: LeaseId) -> cmd.Command:
-    memory, per = _named(params.memory, None), _named(params.per, None)
-    quota = Quota(
-        _named(params.gpus, 0),
-        None if memory is None else Bytes(memory),
-        _named(params.weight, 1.0),
-        _named(params.gpu_hours, None),
-        _named(params.idle_timeout, None),
-        _named(params.burst_memory, None),
-        None if per is None else Period(per),
-    )
+def quota_set(
+    at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
+) -> cmd.Command:
+    """An edit of a quota; ``groups`` are those of an environment that was never here."""
+    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
+    parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+    quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
     if params.whose.environment is None:
-        return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment)
-    return cmd.SetQuota(at, EnvironmentName(params.whose.environment), quota, who.environment)
+        return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
+    environment = EnvironmentName(params.whose.environment)
+    return cmd.SetQuota(at, environment, quota, who.environment, named, groups)
 
 
 def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> cmd.Command:
     if whose.environment is None:
         return cmd.UnsetGroupQuota(at, whose.group, who.environment)
     return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
-
-
-def complete_quota(params: calls.QuotaParams, book: QuotaBook) -> calls.QuotaParams:
-    """``params`` with what they leave out taken from the quota in force."""
-    whose = params.whose
-    if whose.environment is not None:
-        now, _source = book.resolve(EnvironmentName(whose.environment))
-    else:
-        now = book.of_group(whose.group) or book.of_default
-    hours = _named(params.gpu_hours, now.gpu_hours)
-    return replace(
-        params,
-        gpus=_named(params.gpus, now.gpus),
-        memory=_named(params.memory, now.memory),
-        weight=_named(params.weight, now.weight),
-        gpu_hours=hours,
-        per=None if hours is None else _named(params.per, now.per),
-        idle_timeout=_named(params.idle_timeout, now.idle_timeout),
-        burst_memory=_named(params.burst_memory, now.burst_memory),
-    )
-
-
-def _named(value: T | calls.LeftOut, otherwise: T) -> T:
-    return otherwise if isinstance(value, calls.LeftOut) else value
 
 
 def _figures(part: calls.GpuMemory) -> Figures:
@@ -199,7 +170,9 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.RESTORED: lambda at, who, p, _: cmd.Restored(
         at, LeaseId(p.lease), who.environment, who.process, p.seconds
     ),
-    msg.Method.PIN: lambda at, who, p, _: cmd.Pin(at, LeaseId(p.lease), who.environment, p.seconds),
+    msg.Method.PIN: lambda at, who, p, _: cmd.Pin(
+        at, LeaseId(p.lease), who.environment, p.seconds, who.all_servers
+    ),
     msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
         at,
         LeaseId(p.lease),
@@ -238,12 +211,11 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         at, LeaseId(p.lease), who.environment, who.process
     ),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
-        at, LeaseId(p.lease or ""), who.environment, who.admin
+        at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers
     ),
     msg.Method.TASK_ENDED: lambda at, who, p, _: cmd.EndKernel(
         at, who.environment, p.kernel_id, p.pid
     ),
-    msg.Method.QUOTA_SET: _quota_set,
     msg.Method.QUOTA_UNSET: _quota_unset,
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment

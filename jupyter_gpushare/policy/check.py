@@ -27,12 +27,18 @@ def _require(holds: bool, story: str) -> None:
 
 def _books(state: State) -> None:
     claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
-    tasks = Counter(gpu for lease, gpu in state.claims if not state.leases[lease].has_residue)
+    tasks: Counter[str] = Counter()
+    named: Counter[tuple[str, str]] = Counter()
+    for name, gpu in state.claims:
+        if not (lease := state.leases[name]).has_residue:
+            tasks[gpu] += 1
+            named[(lease.environment, gpu)] += lease.request.named
     _require(set(claims) == set(state.reservations), "reservations and claims disagree")
     reserved: Counter[str] = Counter()
     for key, held in state.reservations.items():
         _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
         _require(held.memory > 0, f"reservation {key} is empty")
+        _require(held.named == named[key], f"reservation {key} counts wrong what tasks named")
         reserved[key[1]] += held.memory
     _shares(state)
     for uuid, books in state.gpus.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from .model import (
@@ -23,6 +23,9 @@ from .model import (
     Voucher,
 )
 from .sharing import Figures
+
+#: The parts of a quota that an edit may name.
+WHOLE_QUOTA: Final = frozenset(part.name for part in fields(Quota))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +165,13 @@ class Restored(Command):
 class Pin(Command):
     """The environment keeps an idle lease's GPUs ``seconds`` more; ``None``: the usual time.
 
-    0: no more.
+    0: no more. ``servers``: it may act for its named servers.
     """
 
     lease: LeaseId
     environment: EnvironmentName
     seconds: float | None = None
+    servers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +248,15 @@ class EndTurn(Command):
 
 @dataclass(frozen=True, slots=True)
 class Release(Command):
-    """The environment gives a lease back, or leaves the queue. ``admin``: may act for any."""
+    """The environment gives a lease back, or leaves the queue. ``admin``: may act for any.
+
+    ``servers``: it may act for its named servers.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
     admin: bool = False
+    servers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +296,16 @@ class EndKernel(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetQuota(Command):
-    """An admin's override."""
+    """An admin's override. What the parts ``named`` of the quota leave out stays as it is.
+
+    ``groups`` are those of an environment that was never here, as identity tells them.
+    """
 
     environment: EnvironmentName
     quota: Quota
     by: EnvironmentName
+    named: frozenset[str] = WHOLE_QUOTA
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +318,15 @@ class UnsetQuota(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetGroupQuota(Command):
-    """An admin's override of a group's quota, or (``group`` is ``None``) of the default one."""
+    """An admin's override of a group's quota, or (``group`` is ``None``) of the default one.
+
+    What the parts ``named`` of the quota leave out stays as it is.
+    """
 
     group: str | None
     quota: Quota
     by: EnvironmentName
+    named: frozenset[str] = WHOLE_QUOTA
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from .model import (
     ProcessId,
     RefusalReason,
     Rung,
+    is_own,
 )
 from .observe import observe, used_by_environment
 from .placement import Granted, NoRoom, refusal, shortage
@@ -257,7 +258,7 @@ def _no_room_text(
     seen = parking.unlifted(state, (), rooms(state, lease.environment))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and parking.waits_for_own(state, lease, config):
-        text = explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
+        text = explain.own_tasks_text(asked, used, quota, short, ahead)
     else:
         text = explain.no_room_text(room, asked, short, ahead)
     return _joined(text, out_of_service.text(state))
@@ -349,10 +350,17 @@ def unavailable(problem: str) -> Refuse:
 
 
 def _own_lease(
-    draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId | None = None
+    draft: Draft,
+    lease: LeaseId,
+    environment: EnvironmentName,
+    process: ProcessId | None = None,
+    *,
+    servers: bool = False,
 ) -> Lease | None:
     found = draft.state.leases.get(lease)
-    if found is None or found.environment != environment or found.phase is LeasePhase.ENDED:
+    if found is None or found.phase is LeasePhase.ENDED:
+        return None
+    if not is_own(found.environment, environment, servers=servers):
         return None
     if process is not None and process not in found.members:
         return None
@@ -504,7 +512,7 @@ def _restored(draft: Draft, command: cmd.Restored) -> Decision:
 
 
 def _pin(draft: Draft, command: cmd.Pin) -> Decision:
-    lease = _own_lease(draft, command.lease, command.environment)
+    lease = _own_lease(draft, command.lease, command.environment, servers=command.servers)
     if lease is None:
         return unknown_lease()
     if lease.phase is not LeasePhase.HELD:
@@ -644,12 +652,12 @@ def _resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
 
 def _release(draft: Draft, command: cmd.Release) -> Decision:
     lease = draft.state.leases.get(command.lease)
-    mine = lease is not None and (command.admin or lease.environment == command.environment)
-    if lease is None or not mine or lease.phase is LeasePhase.ENDED:
+    own = _own_lease(draft, command.lease, command.environment, servers=command.servers)
+    if lease is None or lease.phase is LeasePhase.ENDED or not (own or command.admin):
         return unknown_lease()
     queued = lease.phase is LeasePhase.QUEUED
     reason = EndReason.CANCELLED if queued else EndReason.RELEASED
-    draft.end(lease, reason, by=command.environment)
+    draft.end(lease, reason, by=None if own else command.environment)
     serve(draft)
     return Done(lease.id)
 

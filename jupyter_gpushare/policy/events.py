@@ -35,6 +35,7 @@ from .model import (
     Task,
 )
 from .sharing import Figures, Share, TurnEnd, TurnPhase
+from .versions import since
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +189,17 @@ class LeaseQueued(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseGranted(Event):
-    """A task is entitled to these GPUs."""
+    """A task is entitled to these GPUs, with the bytes that it may use on each.
+
+    ``reserved`` is what its environment's reservations come to, where that is more.
+    """
 
     lease: LeaseId
     environment: EnvironmentName
     gpus: tuple[Allocation, ...]
     activity: Activity
     parked: Parked | None = None
+    reserved: tuple[Allocation, ...] = since(2, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,6 +355,10 @@ def _put_lease(state: State, before: Lease, lease: Lease) -> State:
         for part in before.allocations:
             books = _gpu(state, part.gpu)
             state = _put_gpu(state, replace(books, tasks=books.tasks + change))
+            key = (lease.environment, part.gpu)
+            held = state.reservations[key]
+            held = replace(held, named=held.named + change * lease.request.named)
+            state = replace(state, reservations=state.reservations.set(key, held))
     return state
 
 
@@ -411,19 +415,21 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     opened = 0
     claims, reservations = state.claims.mutate(), state.reservations.mutate()
     gpus = state.gpus.mutate()
+    sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
     for part in event.gpus:
         books = _gpu(state, part.gpu)
         key = (event.environment, part.gpu)
-        old = reservations.get(key)
-        size = max(part.memory, old.memory if old else 0)
-        grown = size - (old.memory if old else 0)
+        old = reservations.get(key, Reservation(Bytes(0), 0))
+        size = max(sizes[part.gpu], old.memory)
+        grown = size - old.memory
         # A parked task that left something here has a claim already.
         more = (event.lease, part.gpu) not in claims
-        reservations[key] = Reservation(Bytes(size), (old.claims if old else 0) + more)
+        named = old.named + more * before.request.named
+        reservations[key] = Reservation(Bytes(size), old.claims + more, named=named)
         gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
         if more:
             claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
-        opened += old is None
+        opened += not old.claims
     earlier = state.reservations
     state = replace(
         state,
@@ -440,7 +446,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         key = (event.environment, part.gpu)
         state = elastic.forget(state, event.lease, part.gpu)
         if key in earlier:
-            state = elastic.granted(state, key, earlier[key].memory, part.memory)
+            state = elastic.granted(state, key, earlier[key].memory, sizes[part.gpu])
     return _charge(state, event.environment, event.at, opened)
 
 
@@ -626,7 +632,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     held = state.reservations[key]
     if held.claims > 1:
         state = _put_gpu(state, replace(books, tasks=books.tasks - 1))
-        kept = replace(held, claims=held.claims - 1)
+        kept = replace(held, claims=held.claims - 1, named=held.named - lease.request.named)
         state = replace(state, reservations=state.reservations.set(key, kept))
     else:
         reserved = books.reserved - held.memory

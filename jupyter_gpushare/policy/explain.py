@@ -136,12 +136,15 @@ def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> s
     return " ".join([*said, *_ahead(ahead), "It is granted as soon as others give GPUs back."])
 
 
-def own_tasks_text(asked: int, used: int, allowed: int, short: Shortage, ahead: int = 0) -> str:
+def own_tasks_text(asked: int, used: int, quota: Quota, short: Shortage, ahead: int = 0) -> str:
     """Why a request waits that would fit if the same environment's other tasks held nothing."""
+    full = "these GPUs have no room left."
+    if short.beyond_quota:
+        most = size(quota.memory or 0)
+        full = f"together they would exceed the {most} that it allows on each."
     said = [
         f"You asked for {asked_text(asked, short)}.",
-        f"Your own tasks hold {used} of the {gpus(allowed)} that your quota allows, and these "
-        "GPUs have no room left.",
+        f"Your own tasks hold {used} of the {gpus(quota.gpus)} that your quota allows, and {full}",
         *_ahead(ahead),
         "It is granted as soon as one of these tasks, or another task on these GPUs, ends or "
         "gives its GPU back.",

@@ -37,11 +37,6 @@ def promised(shares: Iterable[Share], offset: int) -> int:
     return kept + largest + offset if some else 0
 
 
-def fits(shares: Iterable[Share], plain: Iterable[int], offset: int, capacity: int) -> bool:
-    """S2's rule for tasks that take turns, beside plain reservations on the same GPU."""
-    return promised(shares, offset) + sum(plain) <= capacity
-
-
 def mode(config: PolicyConfig, gpu: Gpu) -> ShareMode:
     """How the tasks of this GPU share it; its UUID goes before a part of its name."""
     by_uuid = {part.lower(): how for part, how in config.share_modes}

@@ -23,6 +23,11 @@ WEEK: Final = Period("week")
 MONTH: Final = Period("month")
 
 
+def is_own(environment: str, who: str, *, servers: bool) -> bool:
+    """Whether an environment is ``who`` itself or, with ``servers``, a named server of it."""
+    return environment == who or (servers and environment.startswith(f"{who}/"))
+
+
 class LeasePhase(Enum):
     """What a task is entitled to."""
 
@@ -103,9 +108,10 @@ class ParkReason(Enum):
 class Rung(Enum):
     """How a task gave its GPUs back; the lower the rung, the less it costs.
 
-    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: gradients
-    dropped, too. ``STORAGE``: the framework's tensors moved to host memory. ``DRIVER``: the
-    driver moved everything of the process there, its context as well. ``NONE``: it cannot.
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client does
+    that; an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
+    memory. ``DRIVER``: the driver moved everything of the process there, its context as well.
+    ``NONE``: it cannot.
     """
 
     RELEASE = "release"
@@ -288,6 +294,11 @@ class Request:
     memory: Bytes | None = None
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     request_id: str | None = None
+
+    @property
+    def named(self) -> int:
+        """Bytes that it asks for by itself; 0: it leaves that to the quota."""
+        return self.memory or 0
 
 
 @dataclass(frozen=True, slots=True)

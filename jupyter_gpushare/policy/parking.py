@@ -437,7 +437,7 @@ def _emptied(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
     return tuple(
         room
         if room.reservation is None
-        else replace(room, free=room.free + room.reservation, reservation=None)
+        else replace(room, free=room.free + room.reservation, reservation=None, named=0)
         for room in rooms
     )
 
@@ -448,12 +448,15 @@ def rooms_without(
     """The node's GPUs as one environment would see them without those leases."""
     tasks: Counter[GpuUuid] = Counter()
     claims: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
+    named: Counter[GpuUuid] = Counter()
     for name in without:
         lease = state.leases[name]
         for part in lease.allocations:
             if (name, part.gpu) in state.claims:
                 tasks[part.gpu] += not lease.has_residue
                 claims[(lease.environment, part.gpu)] += 1
+                if lease.environment == environment and not lease.has_residue:
+                    named[part.gpu] += lease.request.named
     freed: Counter[GpuUuid] = Counter()
     for key, count in claims.items():
         held = state.reservations[key]
@@ -472,4 +475,5 @@ def rooms_without(
             tasks=books.tasks - tasks[uuid],
             reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
             usable=books.problem is None and uuid not in state.out,
+            named=own.named - named[uuid] if own else 0,
         )

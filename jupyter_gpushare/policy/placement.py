@@ -4,7 +4,8 @@ The rule as built (see "The allocation policy, exactly" in the docs): an
 environment that may still open GPUs takes the emptiest ones it does not hold
 and that have fewer than ``max_tasks_per_gpu`` tasks; what is missing it takes
 from the GPUs it already holds, the least loaded first. Tasks of one
-environment on one GPU share that environment's reservation.
+environment on one GPU share that environment's reservation; what those of them named that
+named their memory adds up, and the reservation covers the sum.
 
 One call costs O(g log g) in the node's g GPUs and nothing else.
 """
@@ -24,7 +25,8 @@ class GpuRoom:
     ``free`` is capacity minus all reservations minus memory measured as used
     by anyone without a lease, in bytes (negative when a squatter took more
     than was left). ``reservation`` is this environment's own there, ``None``
-    when it does not hold the GPU. ``tasks`` counts everybody's tasks.
+    when it does not hold the GPU, of which its tasks ``named`` bytes in their requests.
+    ``tasks`` counts everybody's tasks.
     """
 
     uuid: GpuUuid
@@ -34,6 +36,7 @@ class GpuRoom:
     tasks: int
     reservation: Bytes | None = None
     usable: bool = True
+    named: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,10 @@ def place(
     def want(room: GpuRoom) -> int:
         return wanted(quota, memory, room.memory)
 
+    def need(room: GpuRoom) -> int:
+        """What the reservation must come to: what tasks named must not exceed it together."""
+        return want(room) if memory is None else room.named + memory
+
     own = [room for room in rooms if room.reservation is not None]
     new = max(0, quota.gpus - len(own))
     candidates = sorted(
@@ -119,12 +126,18 @@ def place(
     reuse = gpus - len(chosen)
     if reuse:
         reusable = sorted(
-            (room for room in own if room.usable and want(room) - held(room) <= growth(room)),
+            (
+                room
+                for room in own
+                if room.usable
+                and need(room) - held(room) <= growth(room)
+                and not _exceeds(quota, room, memory)
+            ),
             key=lambda room: (room.tasks, -room.free, room.index),
         )
         if reuse > len(reusable):
             return NoRoom(len(candidates), len(reusable))
-        chosen += [(room, max(want(room), held(room))) for room in reusable[:reuse]]
+        chosen += [(room, max(need(room), held(room))) for room in reusable[:reuse]]
     return Granted(tuple(Allocation(room.uuid, Bytes(size)) for room, size in chosen))
 
 
@@ -154,13 +167,15 @@ class Shortage:
 
     ``each`` is what it takes on each (``None``: a whole GPU, as large as ``largest``);
     ``partly`` are GPUs new to the environment with something free, but too little;
-    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough.
+    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough. ``beyond_quota``: with
+    what the environment's tasks named there it would exceed the quota on each GPU it holds.
     """
 
     each: Bytes | None
     largest: Bytes
     partly: tuple[tuple[int, int], ...] = ()
     full: tuple[int, ...] = ()
+    beyond_quota: bool = False
 
 
 def shortage(
@@ -168,9 +183,9 @@ def shortage(
 ) -> Shortage:
     """What a person is told of a request that :func:`place` found no room for."""
     largest = max((room.memory for room in rooms), default=Bytes(0))
-    own = sum(room.reservation is not None for room in rooms)
+    own = [room for room in rooms if room.reservation is not None]
     others = [room for room in rooms if room.usable and room.reservation is None]
-    if own >= quota.gpus:
+    if len(own) >= quota.gpus:
         others = []  # what others leave is of no use to it
     enough = [room for room in others if room.free >= wanted(quota, memory, room.memory)]
     partly = [room for room in others if room.free > 0 and room not in enough]
@@ -179,7 +194,14 @@ def shortage(
         largest,
         tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
         tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
+        all(_exceeds(quota, room, memory) for room in own),
     )
+
+
+def _exceeds(quota: Quota, room: GpuRoom, memory: Bytes | None) -> bool:
+    """Whether tasks would have named more than the quota with another that names ``memory``."""
+    most = quota.memory
+    return memory is not None and most is not None and room.named + memory > most
 
 
 def held(room: GpuRoom) -> int:

@@ -9,6 +9,7 @@ from . import events as ev
 from .config import PolicyConfig
 from .draft import Decision, Done, Draft
 from .model import BudgetLevel, EnvironmentName, Quota
+from .quotas import edited
 from .serving import serve
 
 
@@ -73,7 +74,9 @@ def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
 
 def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     """Override an environment's quota."""
-    draft.emit(ev.QuotaOverridden(draft.at, command.environment, command.quota, command.by))
+    now, _source = draft.state.quotas.resolve(command.environment, command.groups)
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.QuotaOverridden(draft.at, command.environment, quota, command.by))
     weigh(draft, (command.environment,))
     serve(draft)
     return Done()
@@ -81,7 +84,10 @@ def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
 
 def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
     """Override a group's quota, or the default one."""
-    draft.emit(ev.GroupQuotaOverridden(draft.at, command.group, command.quota, command.by))
+    book = draft.state.quotas
+    now = book.of_group(command.group) or book.of_default
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.GroupQuotaOverridden(draft.at, command.group, quota, command.by))
     weigh_all(draft)
     serve(draft)
     return Done()

@@ -6,7 +6,7 @@ What an admin set for a group, or as the default, replaces what is configured th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from immutables import Map
@@ -78,17 +78,25 @@ class QuotaBook:
         """Those of its groups that have a quota."""
         return tuple(g for g in self.groups_of.get(environment, ()) if self.of_group(g))
 
-    def resolve(self, environment: EnvironmentName) -> tuple[Quota, QuotaSource]:
-        """The quota in force and where it came from."""
+    def resolve(
+        self, environment: EnvironmentName, told: tuple[str, ...] = ()
+    ) -> tuple[Quota, QuotaSource]:
+        """The quota in force and where it came from; ``told`` are the groups of a stranger."""
         if environment in self.overrides:
             return self.overrides[environment], QuotaSource.OVERRIDE
         if environment in self.users:
             return self.users[environment], QuotaSource.USER
-        groups = self.groups_of.get(environment, ())
+        groups = self.groups_of.get(environment, told)
         quotas = [quota for group in groups if (quota := self.of_group(group))]
         if quotas:
             return best(quotas), QuotaSource.GROUP
         return self.of_default, QuotaSource.DEFAULT
+
+
+def edited(now: Quota, edit: Quota, named: Iterable[str]) -> Quota:
+    """A quota with the parts ``named`` of an edit; without a budget it has no period for one."""
+    quota = replace(now, **{part: getattr(edit, part) for part in named})
+    return quota if quota.gpu_hours is not None else replace(quota, per=None)
 
 
 def best(quotas: Iterable[Quota]) -> Quota:

@@ -251,7 +251,10 @@ def _again(
     for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
         rest = max(0, state.gpus[gpu].unleased - beyond[gpu])
         yield ev.UnleasedChanged(at, gpu, Bytes(rest))
-    yield ev.LeaseGranted(at, name, who, parts, Activity.BUSY, None if is_parked else parked)
+    reserved = () if is_parked else tuple(_shared(state, voucher))
+    yield ev.LeaseGranted(
+        at, name, who, parts, Activity.BUSY, None if is_parked else parked, reserved
+    )
     yield ev.HeartbeatSeen(at, name)
     yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
@@ -259,6 +262,14 @@ def _again(
         # What it said to have given back, and still has, is no stranger's.
         if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, explain.STILL_THERE)
+
+
+def _shared(state: State, voucher: Voucher) -> Iterator[Allocation]:
+    """What is reserved where another task of the environment named its memory, too."""
+    for part in voucher.allocations:
+        own = state.reservations.get((voucher.environment, part.gpu))
+        if own is not None and own.named and voucher.request.named:
+            yield Allocation(part.gpu, Bytes(max(part.memory, own.named + voucher.request.named)))
 
 
 def _turns_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from . import events as ev
@@ -79,8 +80,17 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     in_order = tuple(
         sorted(granted.allocations, key=lambda part: draft.state.gpus[part.gpu].gpu.index)
     )
+    # A task may use what it named, however much is reserved for its environment.
+    most = draft.state.leases[item.lease].request.memory
+    limits = tuple(
+        part if most is None or part.memory <= most else replace(part, memory=most)
+        for part in in_order
+    )
+    reserved = () if limits == in_order else in_order
     draft.emit(
-        ev.LeaseGranted(draft.at, item.lease, item.environment, in_order, Activity.BUSY, parked)
+        ev.LeaseGranted(
+            draft.at, item.lease, item.environment, limits, Activity.BUSY, parked, reserved
+        )
     )
     for unleased in tuple(
         observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)

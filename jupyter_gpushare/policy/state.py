@@ -140,12 +140,15 @@ class Reservation:
     """An environment's bytes on one GPU, shared by its ``claims`` there.
 
     ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across
-    their steps, and ``full`` the plain reservation that it has otherwise.
+    their steps, and ``full`` the plain reservation that it has otherwise. ``named`` bytes
+    are what these tasks asked for in their requests, without those that said nothing and parked
+    ones that only left something behind.
     """
 
     memory: Bytes
     claims: int
     full: Bytes | None = None
+    named: int = 0
 
 
 @dataclass(frozen=True, slots=True)

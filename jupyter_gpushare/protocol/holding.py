@@ -38,6 +38,21 @@ def shared_text(names: Sequence[str], whose: str = "your ") -> str:
     return f"shared with {whose}{listed}"
 
 
+def remaining_text(quota: Document) -> str:
+    """What is left of a quota: ``1 GPU, 2 GiB on GPU 0``; empty where that is not told."""
+    left = quota.get("remaining")
+    if left is None:
+        return ""
+    count = left["gpus"]
+    parts = [f"{count} GPU" if count == 1 else f"{count} GPUs"] if count else []
+    parts += (
+        f"{format_size(part['bytes'])} on GPU {part['index']}"
+        for part in left["memory"]
+        if isinstance(part["bytes"], int) and part["bytes"] > 0
+    )
+    return ", ".join(parts) or "nothing"
+
+
 def each_text(sizes: Sequence[int]) -> str:
     """Bytes on each of several GPUs: ``24 GiB``, ``24 GiB each``, ``24 GiB and 80 GiB``."""
     words = [format_size(size) for size in sizes]

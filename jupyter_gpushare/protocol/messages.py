@@ -93,7 +93,7 @@ FEATURES: Final = (
 )
 
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
-RUNGS: Final = ("release", "trim", "temporary", "storage", "driver", "none")
+RUNGS: Final = ("release", "trim", "storage", "driver", "none")
 #: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.
 MOVABLE: Final = ("any", "kind", "same")
 

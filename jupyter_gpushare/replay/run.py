@@ -61,12 +61,11 @@ class Scan:
     gpu_seconds: float = 0.0
     open_gpu_seconds: float = 0.0
     open_seconds: float = 0.0
-    most_gpus: int = 0
 
     @classmethod
     def of(cls, sessions: Iterable[Session], until: float | None = None) -> Scan:
         """Count; with ``until`` only what happens before it."""
-        count = cells = most = 0
+        count = cells = 0
         last = computed = asked = opened = 0.0
         for one in sessions:
             end = one.end if until is None else min(one.end, until)
@@ -77,8 +76,7 @@ class Scan:
             span = max(0.0, end - one.start)
             asked += one.gpus * span
             opened += span
-            most = max(most, one.gpus)
-        return cls(count, cells, last, computed, asked, opened, most)
+        return cls(count, cells, last, computed, asked, opened)
 
 
 def assign(sessions: Iterable[Session], nodes: Sequence[int]) -> Iterator[tuple[int, Session]]:

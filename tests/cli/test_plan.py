@@ -163,6 +163,14 @@ def test_refusals_and_waits(plan: dict[str, Any], decision: str, reason: str) ->
     assert len(answer["message"]) > 20
 
 
+@pytest.mark.parametrize(("asks", "decision"), [(2, "grant"), (3, "wait"), (None, "grant")])
+def test_sizes_that_leases_name_add_up(asks: int | None, decision: str) -> None:
+    plan = line(gpus=1, quota=1, memory=8 * GIB, leases=[("alice", [0])])
+    plan["leases"][0]["memory"] = 6 * GIB
+    plan["request"]["memory"] = asks and asks * GIB
+    assert decide(plan)["decision"] == decision
+
+
 def without(*path: str) -> dict[str, Any]:
     plan = line(leases=[("alice", [0])])
     place: Any = plan

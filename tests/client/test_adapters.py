@@ -259,7 +259,7 @@ class TestCuPysLimit:
         pool.free = 30
         assert parker.drop_temporary() == 30
         with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
-            parker.park(None)
+            parker.park()
         parker.resume()
         assert (parker.is_parked, parker.bytes_to_park()) == (False, 0)
 

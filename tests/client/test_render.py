@@ -116,6 +116,7 @@ def status(**more: Any) -> dict[str, Any]:
             "weight": 1.0,
             "source": "group",
             "used_gpus": 1,
+            "remaining": {"gpus": 1, "memory": [{"uuid": "GPU-a", "index": 0, "bytes": 2 * GIB}]},
         },
         "gpus": [gpu()],
         "leases": [lease()],
@@ -255,7 +256,8 @@ def test_a_status_says_who_holds_what() -> None:
     for shown in (text, page):
         assert "big-host" in shown
         assert "simulated" not in shown
-        assert "You are alice. Quota: 2 GPUs, 8 GiB on each (from your group); 1 held now." in shown
+        assert "You are alice. Quota: 2 GPUs, 8 GiB on each (from your group)" in shown
+        assert "; 1 held now, left: 1 GPU, 2 GiB on GPU 0." in shown
         assert (
             "8 GiB yours, 4 GiB reserved by others, 2 GiB used without a lease, "
             "10 GiB free of 24 GiB" in shown

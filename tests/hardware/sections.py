@@ -107,7 +107,7 @@ def storage(bench: Bench) -> None:
         del tensors
         for repeat in range(bench.orders.repeats):
             began = time.monotonic()
-            parked = parker.park(None)
+            parked = parker.park()
             away = time.monotonic() - began
             left = nvml.used() - before
             began = time.monotonic()
@@ -139,7 +139,7 @@ def storage(bench: Bench) -> None:
         with torch.cuda.graph(graph):
             still.add_(1)
         try:
-            TorchParker(torch, allocator, others=tuple).park(None)
+            TorchParker(torch, allocator, others=tuple).park()
         except ParkRefused as error:
             bench.note("with_a_graph", str(error))
         else:

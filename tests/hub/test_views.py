@@ -126,7 +126,6 @@ def test_only_what_a_notebook_of_ones_own_holds_can_be_kept(more: dict[str, Any]
     [
         ("release", "Released: nothing was on the GPU."),
         ("trim", "Caches emptied"),
-        ("temporary", "Gradients"),
         ("storage", "Tensors moved to host memory: 2 GiB."),
         ("driver", "Moved to host memory by the driver: 2 GiB."),
     ],
@@ -190,8 +189,15 @@ def test_a_quota_in_bars_and_words() -> None:
         ("GPUs", "1 of 2", 0.5),
         ("Memory on GPU 0", "8 GiB of 8 GiB", 1.0),
     ]
-    assert dict(view.facts) == {"Memory on each GPU": "8 GiB", "Weight": "1", "Set by": "group"}
+    facts = {"Memory on each GPU": "8 GiB", "Weight": "1", "Set by": "group"}
+    assert dict(view.facts) == facts, "an older node manager does not say what is left"
     assert view.advice == ""
+    memory = [{"uuid": "GPU-0", "index": 0, "bytes": 0}, {"uuid": "G", "index": 1, "bytes": GIB}]
+    for gpus, text in ((0, "1 GiB on GPU 1"), (2, "2 GPUs, 1 GiB on GPU 1")):
+        left = quota(remaining={"gpus": gpus, "memory": memory})
+        assert dict(views.quota_view(status(quota=left)).facts) == {"Left": text, **facts}
+    full = quota(remaining={"gpus": 0, "memory": memory[:1]})
+    assert dict(views.quota_view(status(quota=full)).facts)["Left"] == "nothing"
 
 
 def test_each_named_server_shows_its_own_quota() -> None:

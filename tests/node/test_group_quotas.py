@@ -254,3 +254,18 @@ def test_members_are_those_of_groups_that_have_a_quota() -> None:
 def test_every_event_that_the_ledger_keeps_has_words() -> None:
     durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
     assert durable == WORDS.keys()
+
+
+def test_two_partial_edits_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each names one part; what it leaves out is as the edit before it left it."""
+    edits: tuple[dict[str, Any], ...] = ({"gpus": 4}, {"memory": 6 * GIB}, {"weight": 2.0})
+    with start(tmp_path) as node, node.client("root") as root:
+        for whose in ({"environment": "guest"}, {"group": "team"}, {"default": True}):
+            # Sent without waiting for the answers: they are decided together.
+            for call in [root.send(Method.QUOTA_SET, **whose, **edit) for edit in edits]:
+                told = root.wait(call)
+            assert (told["gpus"], told["memory"], told["weight"]) == (4, 6 * GIB, 2.0), whose
+        root.send(Method.QUOTA_SET, environment="guest", gpu_hours=5.0, per="week")
+        root.send(Method.QUOTA_SET, environment="guest", gpu_hours=None)
+        again = root.send(Method.QUOTA_SET, environment="guest", gpu_hours=6.0)
+        assert root.wait(again)["budget"]["per"] is None, "a budget that ended left nothing behind"

@@ -166,7 +166,7 @@ def test_of_two_who_present_the_same_memory_one_has_it(tmp_path: Path) -> None:
         damage(node)
         alice, bob = a.client(node.socket, "alice"), b.client(node.socket, "bob")
         assert present(bob, new)["state"] == "held"
-        assert "another's by now" in refused(alice, old)
+        assert "another task has the memory" in refused(alice, old)
         # What ends from now on is known, and is not had back.
         bob.call(Method.RELEASE, lease=new["lease"])
         assert "no such lease" in refused(bob, new)

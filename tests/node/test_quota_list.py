@@ -8,7 +8,7 @@ from typing import Any
 
 from support.node import GIB, NodeClient, RunningNode, until
 
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = """
 c.Quotas.default = {"gpus": 1, "memory": "4GiB"}
@@ -19,6 +19,12 @@ DEFAULT = {"gpus": 1, "memory": 4 * GIB, "weight": 1.0}
 TEAM = {"gpus": 2, "memory": 8 * GIB, "weight": 2.0}
 TEAM_OF_ONE = {"groups": ["team"], **TEAM}
 OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
+
+
+def left(quota: dict[str, Any]) -> tuple[int, list[int]]:
+    """GPUs that remain of a quota, and the GiB that remain on each that is held."""
+    more = quota["remaining"]
+    return more["gpus"], [part["bytes"] // GIB for part in more["memory"]]
 
 
 def listed(root: NodeClient) -> dict[str, Any]:
@@ -32,6 +38,8 @@ def listed(root: NodeClient) -> dict[str, Any]:
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
     assert {row.pop("own_burst_memory") for row in answer["quotas"]} == {None}
+    for row in answer["quotas"]:
+        row["remaining"] = left(row)
     return {row.pop("environment"): row for row in answer["quotas"]}
 
 
@@ -62,6 +70,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "from_groups": [],
                 "seen": False,
                 "used_gpus": 0,
+                "remaining": (3, []),
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
@@ -73,6 +82,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "from_groups": ["team"],
                 "seen": True,
                 "used_gpus": 0,
+                "remaining": (2, []),
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
@@ -90,6 +100,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "from_groups": [],
                 "seen": True,
                 "used_gpus": 1,
+                "remaining": (0, [0]),
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
@@ -100,6 +111,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "from_groups": ["team"],
                 "seen": True,
                 "used_gpus": 2,
+                "remaining": (0, [0, 0]),
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
@@ -111,15 +123,18 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "from_groups": [],
                 "seen": False,
                 "used_gpus": 0,
+                "remaining": (4, []),
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
             }
             # As each of them is told.
-            status = holder.call(Method.STATUS)
-            assert {**status["quota"], "groups": [], "seen": True} == rows["holder"]
+            status = holder.call(Method.STATUS)["quota"]
+            told = {"groups": [], "seen": True, "remaining": left(status)}
+            assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
-            assert {**of_member, "groups": TEAM_OF_ONE["groups"], "seen": True} == rows["member"]
+            told = {"groups": TEAM_OF_ONE["groups"], "seen": True, "remaining": left(of_member)}
+            assert {**of_member, **told} == rows["member"]
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
         with node.client("root-token") as root:
@@ -130,3 +145,29 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             # A GPU counts until a measurement has found it empty.
             until(lambda: listed(root)["holder"]["used_gpus"] == 0, "the GPU is no longer used")
             assert listed(root)["configured"] == whole
+
+
+def test_sizes_that_tasks_name_share_a_quota(tmp_path: Path) -> None:
+    """Each has its own to itself, also after a restart; who finds too little left waits."""
+    config = 'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
+    with RunningNode(tmp_path, simulate="1x24GiB", config=config) as node, node.client() as alice:
+
+        def remains() -> tuple[int, list[int]]:
+            return left(alice.call(Method.STATUS)["quota"])
+
+        assert remains() == (1, [])
+        first = alice.request(memory=6 * GIB)
+        assert remains() == (0, [2])
+        alice.ask(memory=6 * GIB)
+        told = alice.wait_notice(Notice.QUEUED)
+        assert "exceed the 8 GiB that it allows on each" in told["message"]
+        fits = alice.request(memory=2 * GIB)
+        assert [part["memory"] for part in fits["gpus"]] == [2 * GIB]
+        assert remains() == (0, [0])
+        node.restart()
+        with node.client() as again:
+            assert left(again.call(Method.STATUS)["quota"]) == (0, [0])
+            assert [row["memory"] for row in again.call(Method.STATUS)["queue"]] == [6 * GIB]
+            again.call(Method.RELEASE, lease=first["lease"])
+            until(lambda: not again.call(Method.STATUS)["queue"], "the second 6 GiB are granted")
+            assert left(again.call(Method.STATUS)["quota"]) == (0, [0])

@@ -13,7 +13,7 @@ from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, Refused,
 GIB = 1024**3
 
 
-def room(index, free=24, tasks=0, own=None, memory=24, usable=True):
+def room(index, free=24, tasks=0, own=None, memory=24, usable=True, named=0):
     return GpuRoom(
         GpuUuid(f"GPU-{index}"),
         index,
@@ -22,6 +22,7 @@ def room(index, free=24, tasks=0, own=None, memory=24, usable=True):
         tasks,
         None if own is None else Bytes(int(own * GIB)),
         usable,
+        int(named * GIB),
     )
 
 
@@ -86,9 +87,31 @@ def test_a_larger_ask_without_room_makes_the_gpu_not_eligible():
     assert place(rooms, quota(1, 16), 1, Bytes(16 * GIB), 4) == NoRoom(0, 0)
 
 
-def test_a_smaller_ask_shares_the_whole_reservation():
+def test_a_named_ask_fits_in_what_tasks_that_named_nothing_have_reserved():
     rooms = [room(0, free=0, tasks=1, own=8)]
     assert chosen(place(rooms, quota(1, 8), 1, Bytes(GIB), 4)) == [("GPU-0", 8)]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "free", "asks", "reserved"),
+    [
+        (8, 18, 2, 8),
+        (8, 18, 3, None),  # beyond the quota together
+        (16, 18, 6, 12),
+        (16, 6, 6, 12),
+        (16, 5, 6, None),  # the GPU has no room for both
+        (None, 18, 18, 24),
+        (8, 18, None, 8),
+        (6, 0, None, 6),  # who names nothing shares what is reserved
+        (4, 18, 1, None),  # a quota that was lowered
+        (4, 0, None, 6),
+    ],
+)
+def test_what_tasks_of_one_environment_name_adds_up(allowed, free, asks, reserved):
+    rooms = [room(0, free=free, tasks=1, own=6, named=6)]
+    asked = None if asks is None else Bytes(asks * GIB)
+    result = place(rooms, quota(1, allowed), 1, asked, 4)
+    assert result == NoRoom(0, 0) if reserved is None else chosen(result) == [("GPU-0", reserved)]
 
 
 def test_no_memory_anywhere_means_whole_gpus_of_any_size():
@@ -132,6 +155,7 @@ rooms_of_any_kind = st.lists(
         tasks=st.integers(0, 6),
         own=st.none() | st.integers(1, 24),
         usable=st.booleans(),
+        named=st.integers(0, 24),
     ),
     max_size=8,
     unique_by=lambda r: r.index,
@@ -164,6 +188,8 @@ def test_a_grant_never_breaks_a_limit(rooms, gpus_allowed, limit, gpus, memory, 
         assert part.memory - (there.reservation or 0) <= max(0, there.free)
         if there.reservation is None:
             assert there.tasks < threshold
+        elif asked is not None:
+            assert there.named + asked <= min(part.memory, q.memory or part.memory)
 
 
 def test_a_quota_beyond_the_gpus_gives_whole_ones_to_who_names_no_size():

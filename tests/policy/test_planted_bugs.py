@@ -65,6 +65,16 @@ def _grow_without_room(monkeypatch):
     monkeypatch.setattr(placement, "growth", lambda room: room.memory)
 
 
+def _share_what_others_named(monkeypatch):
+    """A task is placed as if those that share the reservation had named nothing."""
+    original = parking.rooms_without
+
+    def rooms(*arguments):
+        return (dataclasses.replace(room, named=0) for room in original(*arguments))
+
+    monkeypatch.setattr(parking, "rooms_without", rooms)
+
+
 def _forget_retries(monkeypatch):
     """A retried request is a new one."""
     original = decide._request
@@ -208,6 +218,7 @@ def run_everything():
         _free_on_a_timer,
         _ignore_squatters,
         _grow_without_room,
+        _share_what_others_named,
         _forget_retries,
         _let_the_urgent_be_passed,
         _leak_a_claim,

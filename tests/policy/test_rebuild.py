@@ -72,6 +72,19 @@ def forgot(world: World) -> World:
     return after
 
 
+def test_two_tasks_that_named_their_memory_have_it_again() -> None:
+    """The reservation covers both, however they come back."""
+    world = World(CONFIG).start(GPUS[:1], Quota(1, Bytes(16 * GIB)))
+    for pid in (1, 2):
+        world.request("alice", pid, Request(memory=Bytes(6 * GIB)))
+    after = World(CONFIG, at=world.at, serial=100)
+    after.run(cmd.Start(after.at, BOOT, GPUS[:1], True))
+    after.run(cmd.ConfigureQuotas(after.at, Quota(1, Bytes(16 * GIB))))
+    for voucher in reversed(vouchers(world)):
+        assert isinstance(present(after, voucher), core.Grant)
+    assert after.state.reservations == world.state.reservations
+
+
 def present(
     world: World,
     voucher: Voucher,

@@ -355,7 +355,7 @@ def test_sessions_are_spread_and_stay() -> None:
 
 def test_a_scan_counts_what_is_asked() -> None:
     scan = Scan.of([ALICE, session("b", 10, 50, gpus=3)])
-    assert (scan.sessions, scan.cells, scan.end, scan.most_gpus) == (2, 2, 300.0, 3)
+    assert (scan.sessions, scan.cells, scan.end) == (2, 2, 300.0)
     assert scan.gpu_seconds == 150
     assert scan.open_seconds == 340
     assert scan.open_gpu_seconds == 420

@@ -118,6 +118,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
         assert set_now.pop("idle_timeout") is None
+        assert set_now.pop("remaining") == {"gpus": 1, "memory": []}
         assert set_now.pop("own_burst_memory") is None
         assert (set_now.pop("from_groups"), set_now.pop("seen")) == ([], False)
         (warning,) = set_now.pop("warnings")

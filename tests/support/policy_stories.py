@@ -725,6 +725,62 @@ def restarted(world: World) -> State:
     return core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
 
 
+def named(world: World, who: str = "alice") -> tuple[int, int]:
+    """GiB that an environment has reserved on GPU 0, and that its tasks there named."""
+    held = world.state.reservations[(EnvironmentName(who), gpu(0).uuid)]
+    return held.memory // GIB, held.named // GIB
+
+
+def what_two_tasks_name_is_bounded_by_their_quota() -> None:
+    """Each has what it named to itself: the reservation grows, or the second one waits."""
+    six = Request(memory=Bytes(6 * GIB))
+    world = World().start([gpu(0)], Quota(1, Bytes(8 * GIB)), bob=Quota(1, Bytes(16 * GIB)))
+    world.request("bob", 1, six)
+    world.request("bob", 2, six)
+    assert named(world, "bob") == (12, 12)
+    limits = [world.state.leases[LeaseId(name)].allocations[0].memory for name in ("L1", "L2")]
+    assert limits == [6 * GIB, 6 * GIB], "none may use what the other one named"
+    world.request("alice", 3, six)
+    waits = world.request("alice", 4, six)
+    assert isinstance(waits, core.Wait)
+    assert "exceed the 8 GiB that it allows on each" in waits.message
+    assert isinstance(world.request("alice", 5, Request(memory=Bytes(2 * GIB))), core.Grant)
+    assert named(world) == (8, 8), "what is left of the quota is for who asks for no more"
+    assert restarted(world).reservations == world.state.reservations
+    world.memory[(3, gpu(0).uuid)] = 6 * GIB
+    world.observe()
+    world.release("L3", "alice")
+    assert named(world) == (8, 8), "its memory is not measured as free yet"
+    assert phase(world, "L4") == "queued"
+    world.memory.clear()
+    world.observe()
+    assert (phase(world, "L4"), named(world)) == ("held", (8, 8))
+
+
+def what_a_parked_task_named_is_free_until_it_resumes() -> None:
+    """Also where it left something behind; then it waits like any other one."""
+    six = Request(memory=Bytes(6 * GIB))
+    world = lazy()
+    world.start([gpu(0)], Quota(1, Bytes(8 * GIB)))
+    world.request("alice", 1, six)
+    world.memory[(1, gpu(0).uuid)] = 6 * GIB
+    world.observe()
+    idle(world, "L1")
+    plan(world, "L1", 5 * GIB)
+    given(world, "L1", Rung.STORAGE, 5 * GIB)
+    world.memory[(1, gpu(0).uuid)] = GIB // 2
+    world.at += 1
+    world.observe()
+    assert isinstance(world.request("alice", 2, six), core.Grant), "nobody else has it"
+    assert named(world) == (6, 6)
+    assert restarted(world).reservations == world.state.reservations
+    assert isinstance(resume(world, "L1"), core.Wait)
+    world.release("L2", "alice")
+    world.at += 1
+    world.observe()
+    assert (phase(world, "L1"), named(world)) == ("held", (6, 6))
+
+
 def a_thread_that_computes_keeps_the_gpu_and_keeping_it_warm_does_not() -> None:
     """What the driver measured of the task's own kernels counts, not what its client says."""
     for share, keeps in ((0.9, True), (0.1, True), (0.03, False), (0.0, False)):
@@ -1039,6 +1095,8 @@ def a_gpu_out_of_service_stays_so() -> None:
 
 
 STORIES = (
+    what_two_tasks_name_is_bounded_by_their_quota,
+    what_a_parked_task_named_is_free_until_it_resumes,
     a_gpu_out_of_service_takes_nothing_new_and_empties,
     who_computes_on_a_gpu_out_of_service_goes_on,
     who_needs_a_gpu_out_of_service_waits_and_bars_nobody,

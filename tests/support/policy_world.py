@@ -119,6 +119,7 @@ class World:
             earlier, replayed = replayed, core.evolve(replayed, event)
             if isinstance(event, ev.LeaseGranted):
                 self.within_capacity(earlier, replayed, event)
+                self.covers_what_was_named(replayed, event)
                 self.really_free(earlier, replayed, event)
             if isinstance(event, ev.ReservationResized):
                 self.lifts_nobody_elses(earlier, replayed, event)
@@ -150,6 +151,25 @@ class World:
             grew = after.gpus[part.gpu].reserved > before.gpus[part.gpu].reserved
             if grew and not self.had_back_by_turns(before):
                 assert after.gpus[part.gpu].free >= 0, "memory was promised twice"
+
+    def covers_what_was_named(self, after: State, event: ev.LeaseGranted) -> None:
+        """Who names its memory has it to itself: the reservation covers what all named."""
+        asked = after.leases[event.lease].request.memory
+        if asked is None or after.rebuild is not None:  # parked ones are presented so, too
+            return
+        for part in event.gpus:
+            named = sum(
+                other.request.memory or 0
+                for other in after.leases.values()
+                if other.environment == event.environment
+                and not other.has_residue
+                and (other.id, part.gpu) in after.claims
+            )
+            held = after.reservations[(event.environment, part.gpu)]
+            assert named <= (held.full or held.memory), "tasks named more than is reserved"
+            assert part.memory <= asked, "a task may use more than it named"
+            quota = after.quotas.resolve(event.environment)[0].memory
+            assert quota is None or named <= quota, "tasks named more than the quota"
 
     def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1 against the truth: what an earlier holder still has is given to nobody.
@@ -284,6 +304,7 @@ class World:
                     room,
                     free=room.memory - (room.reservation or 0),
                     tasks=0,
+                    named=0,
                     usable=works or room.usable,
                 )
                 for room in rooms

@@ -67,13 +67,13 @@ class Parker(Protocol):
         """Whether there is something to `resume`."""
 
     def trim(self) -> int:
-        """Collect garbage and empty the framework's caches; bytes the GPU has more (rung 1).
+        """Collect garbage and empty the framework's caches; bytes the GPU has more (`trim`).
 
         Raises nothing: a driver that fails is logged.
         """
 
     def drop_temporary(self) -> int:
-        """Let go of what the next step makes anew, then `trim`; bytes freed (rung 2).
+        """Let go of what the next step makes anew, then `trim`; bytes freed.
 
         Only what is known to be temporary: what a program may still read stays.
         """
@@ -84,11 +84,11 @@ class Parker(Protocol):
     def bytes_to_park(self) -> int:
         """Host bytes that `park` would need now; walks as `survey` does."""
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
-        """Move the memory to the host (rung 3). ``None``: no limit on host bytes.
+    def park(self) -> ParkedBytes:
+        """Move the memory to the host (`storage`).
 
         Raises:
-            ParkRefused: it is not safe or needs more than ``budget_bytes``; nothing changed.
+            ParkRefused: it is not safe; nothing changed.
             ParkFailed: it was broken off.
         """
 

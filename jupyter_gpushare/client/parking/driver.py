@@ -1,4 +1,4 @@
-"""The driver checkpoint of this process (rung 4), through a helper that can be killed.
+"""The driver checkpoint of this process (`driver`), through a helper that can be killed.
 
 How to call it, from a background thread (never from one that a cell waits for)::
 

@@ -172,7 +172,7 @@ class Ladder:
             plan(amount)
             for parker in parkers:
                 try:
-                    parked = parker.park(None)
+                    parked = parker.park()
                 finally:
                     if parker.is_parked:  # also one that broke off and could not go back
                         self._moved.append(parker)

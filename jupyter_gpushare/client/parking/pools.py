@@ -53,7 +53,7 @@ class CuPyParker:
         """None ever."""
         return 0
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
+    def park(self) -> ParkedBytes:
         """Always refuses."""
         raise ParkRefused.because(obstacles(self.survey()))
 

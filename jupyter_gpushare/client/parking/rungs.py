@@ -17,7 +17,6 @@ class Rung(Enum):
 
     RELEASE = "release"
     TRIM = "trim"
-    TEMPORARY = "temporary"
     STORAGE = "storage"
     DRIVER = "driver"
     NONE = "none"

@@ -109,7 +109,7 @@ class TorchParker:
         # A step's garbage is young; looking through everything takes long at every hand-over.
         return self._trim_safely(_YOUNG)
 
-    # -- rung 3 -------------------------------------------------------------------------
+    # -- storage ------------------------------------------------------------------------
 
     def survey(self) -> Survey:
         """Look at everything torch has on the lease's devices; changes nothing."""
@@ -119,7 +119,7 @@ class TorchParker:
         """Host bytes that `park` would need now."""
         return sum(rounded(storage.nbytes()) for storage in self._walk().storages)
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
+    def park(self) -> ParkedBytes:
         """Move all storages to the host; see `base.Parker.park`."""
         if self._parked:
             raise ParkRefused("The GPU memory of this process is parked already.")
@@ -134,11 +134,6 @@ class TorchParker:
             ) from error
         if refusals := obstacles(survey):
             raise ParkRefused.because(refusals)
-        if budget_bytes is not None and survey.bytes_to_park > budget_bytes:
-            raise ParkRefused(
-                f"The GPU memory cannot be parked: {format_size(survey.bytes_to_park)} of host "
-                f"memory are needed, and {format_size(budget_bytes)} may be used."
-            )
         storages = findings.storages
         del findings  # it holds what would else be freed meanwhile
         copies = self._copy_out(storages)

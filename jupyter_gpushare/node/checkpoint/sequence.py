@@ -140,14 +140,13 @@ def look(deadline: float) -> Plan:
     return _no_state(story, answer)
 
 
-def park(deadline: float, lock_timeout: float) -> Plan:
-    """Bring a process to CHECKPOINTED, or leave it running."""
-    story = _Story(deadline)
-    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, deadline)))
+def _begin(story: _Story, done: State, already: str) -> Generator[Call, Answer, Outcome | None]:
+    """Look at the process; the outcome if it is ``done`` already, or nothing can be done now."""
+    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, story.left)))
     if not answer.well:
         return _no_state(story, answer)
-    if story.is_in(State.CHECKPOINTED):
-        return story.end(Result.DONE, "It was checkpointed already.")
+    if story.is_in(done):
+        return story.end(Result.DONE, already)
     if story.is_in(State.FAILED):
         return _dead(story)
     if story.is_in(State.CHECKPOINTING, State.RESTORING):
@@ -156,6 +155,15 @@ def park(deadline: float, lock_timeout: float) -> Plan:
             "Somebody else is checkpointing or restoring this process just now.",
             Cause.BUSY,
         )
+    return None
+
+
+def park(deadline: float, lock_timeout: float) -> Plan:
+    """Bring a process to CHECKPOINTED, or leave it running."""
+    story = _Story(deadline)
+    over = yield from _begin(story, State.CHECKPOINTED, "It was checkpointed already.")
+    if over is not None:
+        return over
     if story.is_in(State.RUNNING):
         timeout = max(0.001, min(lock_timeout, story.left))
         call = Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)
@@ -172,19 +180,9 @@ def park(deadline: float, lock_timeout: float) -> Plan:
 def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
     """Bring a process to RUNNING. The room that it needs must be reserved before."""
     story = _Story(deadline)
-    answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, deadline)))
-    if not answer.well:
-        return _no_state(story, answer)
-    if story.is_in(State.RUNNING):
-        return story.end(Result.DONE, "It was running already.")
-    if story.is_in(State.FAILED):
-        return _dead(story)
-    if story.is_in(State.CHECKPOINTING, State.RESTORING):
-        return story.end(
-            Result.REFUSED,
-            "Somebody else is checkpointing or restoring this process just now.",
-            Cause.BUSY,
-        )
+    over = yield from _begin(story, State.RUNNING, "It was running already.")
+    if over is not None:
+        return over
     if story.is_in(State.CHECKPOINTED):
         call = Call(Step.RESTORE, max(0.001, story.left), gpu_map=gpu_map)
         answer = yield from _do(story, call)

@@ -250,7 +250,6 @@ it.each(['parking', 'parked', 'resuming'] as const)(
 it.each([
   ['release', /nothing was on the GPU/],
   ['trim', /Caches emptied/],
-  ['temporary', /Gradients/],
   ['storage', /host memory: 2 GiB/],
   ['driver', /by the driver: 2 GiB/],
   [null, /^$/]
@@ -259,7 +258,7 @@ it.each([
   expect(rungText(lease, 'binary', trans)).toMatch(text);
 });
 
-it.each(['release', 'trim', 'temporary', 'storage', 'driver', 'none'] as const)(
+it.each(['release', 'trim', 'storage', 'driver', 'none'] as const)(
   'ability %s in words',
   rung => {
     expect(abilityText({ rung, why: '' }, trans)).toMatch(/^(Could|Cannot)/);

@@ -59,6 +59,20 @@ describe('QuotaView', () => {
     expect(said?.textContent ?? '').toMatch(advice ?? /^$/);
   });
 
+  it.each([
+    [1, 2, '1 GPU, 2 GiB on GPU 0'],
+    [0, 2, '2 GiB on GPU 0'],
+    [2, 0, '2 GPUs'],
+    [0, 0, 'nothing']
+  ])('%d GPUs and %d GiB that are left', (gpus, gib, text) => {
+    const memory = [{ uuid: 'GPU-00000000', index: 0, bytes: gib * GIB }];
+    show(
+      QuotaView,
+      aStatus({ quota: aQuota({ remaining: { gpus, memory } }) })
+    );
+    expect(screen.getByText('Left').nextElementSibling?.textContent).toBe(text);
+  });
+
   it('explains what it means to be over', () => {
     show(QuotaView, aStatus({ quota: aQuota({ gpus: 1, used_gpus: 2 }) }));
     expect(screen.getByText(/2 GPUs must come back/)).toBeTruthy();

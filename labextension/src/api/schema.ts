@@ -378,6 +378,16 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+            remaining?: {
+                gpus: number;
+                memory: {
+                    /** @description bytes */
+                    bytes: number;
+                    index: number;
+                    uuid: string;
+                }[];
+            };
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
@@ -403,7 +413,7 @@ export interface components {
             /** @description the highest rung it can take, and why no higher; null: unknown */
             ability: {
                 /** @enum {unknown} */
-                rung: "release" | "trim" | "temporary" | "storage" | "driver" | "none";
+                rung: "release" | "trim" | "storage" | "driver" | "none";
                 why: string;
             } | null;
             /** @enum {unknown} */
@@ -484,7 +494,7 @@ export interface components {
              * @description how a parked or resuming task gave its GPUs back
              * @enum {unknown}
              */
-            rung: "release" | "trim" | "temporary" | "storage" | "driver" | null;
+            rung: "release" | "trim" | "storage" | "driver" | null;
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
@@ -572,6 +582,16 @@ export interface components {
             memory: number | null;
             /** @description the quota's own burst_memory; null: it has none */
             own_burst_memory?: number | null;
+            /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+            remaining?: {
+                gpus: number;
+                memory: {
+                    /** @description bytes */
+                    bytes: number;
+                    index: number;
+                    uuid: string;
+                }[];
+            };
             /** @description whether it was ever here */
             seen?: boolean;
             /** @enum {unknown} */

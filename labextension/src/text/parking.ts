@@ -98,10 +98,6 @@ export function rungText(
       return trans.__('Released: nothing was on the GPU');
     case 'trim':
       return trans.__('Caches emptied; what the code uses stayed on the GPU');
-    case 'temporary':
-      return trans.__(
-        'Gradients and caches dropped; the rest stayed on the GPU'
-      );
     case 'storage':
       return trans.__('Tensors moved to host memory: %1', memory);
     case 'driver':
@@ -124,8 +120,6 @@ function abilityWords(rung: Rung, trans: TranslationBundle): string {
       return trans.__('Could be parked at once: it has not used the GPU yet');
     case 'trim':
       return trans.__('Could give back cached memory only');
-    case 'temporary':
-      return trans.__('Could give back gradients and caches only');
     case 'storage':
       return trans.__('Could be parked: its tensors can move to host memory');
     case 'driver':

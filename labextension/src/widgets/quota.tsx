@@ -9,7 +9,7 @@ import {
   Level,
   memoryUse
 } from '../model/derive';
-import { formatBytes, formatGpus } from '../text/format';
+import { formatBytes, formatGpus, type Units } from '../text/format';
 import { budgetText } from '../text/waiting';
 import { useSettings, useSnapshot, useView } from './host';
 import { Skeleton, UseBar } from './parts';
@@ -69,6 +69,12 @@ export function QuotaView(): JSX.Element {
         />
       )}
       <dl className="jp-gpushare-facts">
+        {quota.remaining && (
+          <>
+            <dt>{trans.__('Left')}</dt>
+            <dd>{remainingText(quota.remaining, units, trans)}</dd>
+          </>
+        )}
         <dt>{trans.__('Memory per GPU')}</dt>
         <dd>
           {quota.memory === null
@@ -129,6 +135,21 @@ function Row(props: {
       {props.advice && <p className="jp-gpushare-advice">{props.advice}</p>}
     </div>
   );
+}
+
+/** What is left of the quota: `1 GPU, 2 GiB on GPU 0`. */
+function remainingText(
+  left: NonNullable<Quota['remaining']>,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const memory = left.memory
+    .filter(part => part.bytes > 0)
+    .map(part =>
+      trans.__('%1 on GPU %2', formatBytes(part.bytes, units), part.index)
+    );
+  const gpus = left.gpus ? [formatGpus(left.gpus, trans)] : [];
+  return [...gpus, ...memory].join(', ') || trans.__('nothing');
 }
 
 function gpuText(use: IUse, trans: TranslationBundle): string {

@@ -46,6 +46,7 @@ test('my page shows my quota, and my lease as it comes and goes', async ({
     .filter({ hasText: 'train.ipynb' });
   await expect(lease).toContainText('Idle');
   await expect(quota).toContainText('1 of 1');
+  await expect(quota).toContainText(/Left\s*nothing/);
   // Before axe and the camera, which inject styles that the page's policy forbids.
   expect(complaints).toEqual([]);
   await expectAccessible(page, 'main');

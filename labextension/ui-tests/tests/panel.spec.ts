@@ -13,6 +13,7 @@ test('the panel shows the quota, and teaches where nothing is held', async ({
   await expect(quota).toContainText('Memory per GPU');
   await expect(quota).toContainText('16 GiB');
   await expect(quota).toContainText('your own entry');
+  await expect(quota).toContainText('Left2 GPUs');
   await expect(panel.section('leases')).toContainText('import torch');
   await expect(panel.section('queue')).toContainText('Nobody waits.');
   await expect(panel.section('gpus')).toContainText('Simulated');

@@ -63,7 +63,7 @@ class Tensors:
     def bytes_to_park(self) -> int:
         return self.live
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
+    def park(self) -> ParkedBytes:
         if self.refuses:
             raise ParkRefused(self.refuses)
         self.log.append("park")
@@ -219,8 +219,8 @@ def test_what_broke_off_half_way_comes_back_before_the_next_cell() -> None:
     """A parking that fails and cannot be undone: the tensors are in host memory."""
 
     class BreaksOff(Tensors):
-        def park(self, budget_bytes: int | None) -> ParkedBytes:
-            super().park(budget_bytes)
+        def park(self) -> ParkedBytes:
+            super().park()
             raise ParkFailed("Parking was broken off.")
 
     one = BreaksOff(live=GIB, is_full=True)

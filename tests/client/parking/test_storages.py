@@ -94,7 +94,7 @@ def test_training_goes_on_as_if_nothing_had_been(parker: Make) -> None:
 
     def park() -> None:
         with torch.utils._python_dispatch._disable_current_modes():
-            done.append(parking.park(None))
+            done.append(parking.park())
             assert parking.is_parked
             figures = allocator.figures(allocator.devices()[0])
             assert figures is not None
@@ -123,7 +123,7 @@ def test_the_graph_of_an_old_loss_still_works(parker: Make) -> None:
         return net, loss, {name: one.grad for name, one in other.named_parameters()}
 
     net, loss, before = allocator.hold(build)
-    parking.park(None)
+    parking.park()
     parking.resume()
     loss.backward()
     for name, one in net.named_parameters():
@@ -241,7 +241,7 @@ def test_every_kind_of_holder_is_found(parker: Make) -> None:
 
     assert obstacles(parking.survey()) == ()
     before = sums()
-    parking.park(None)
+    parking.park()
     assert kept["storage"].nbytes() == 0
     parking.resume()
     assert sums() == before
@@ -259,7 +259,7 @@ def test_a_tensor_around_another_has_nothing_of_its_own(parker: Make) -> None:
     with allocator.user():
         around = Around(torch.arange(50.0))
     values = around.inner.tolist()
-    assert parking.park(None).storages == 1
+    assert parking.park().storages == 1
     assert "<parked>" in repr(around.inner)
     parking.resume()
     assert around.inner.tolist() == values
@@ -314,7 +314,7 @@ def test_what_only_cpp_knows_is_refused(parker: Make) -> None:
     with allocator.user():
         x = torch.ones(10)
     with pytest.raises(ParkRefused, match="something that is not Python holds it") as caught:
-        parking.park(None)
+        parking.park()
     assert [one.obstacle for one in caught.value.refusals] == [Obstacle.NOT_RECONCILED]
     assert not parking.is_parked
     assert x.sum() == 10
@@ -396,7 +396,7 @@ class TestRefusals:
     def test_other_frameworks(self, parker: Make) -> None:
         parking = parker(CpuAllocator(), others=lambda: ("CuPy",))
         with pytest.raises(ParkRefused, match="CuPy may use the GPU"):
-            parking.park(None)
+            parking.park()
 
     def test_no_figures_no_parking(self, parker: Make) -> None:
         allocator = CpuAllocator(counts=False)
@@ -405,18 +405,17 @@ class TestRefusals:
         assert kinds(parker(allocator)) == {Obstacle.NOT_RECONCILED}
         assert one.sum() == 100
 
-    def test_the_budget(self, parker: Make) -> None:
+    def test_what_is_parked_already(self, parker: Make) -> None:
         allocator = CpuAllocator()
         parking = parker(allocator)
         with allocator.user():
             one = torch.ones(1000)
         needed = parking.bytes_to_park()
-        with pytest.raises(ParkRefused, match="of host memory are needed"):
-            parking.park(needed - 1)
-        assert one.sum() == 1000
-        assert parking.park(needed).bytes == needed
+        assert parking.park().bytes == needed
         with pytest.raises(ParkRefused, match="already"):
-            parking.park(None)
+            parking.park()
+        parking.resume()
+        assert one.sum() == 1000
 
 
 # -- any structure ----------------------------------------------------------------------------
@@ -475,7 +474,7 @@ def test_any_aliasing_survives(
     versions = [one._version for one in tensors]
     groups = [one.untyped_storage().data_ptr() for one in tensors]
     for _ in range(2):
-        parked = parking.park(None)
+        parked = parking.park()
         assert all(one.untyped_storage().nbytes() == 0 for one in tensors)
         assert parking.pool.held <= max(parked.bytes, parking.pool.peak)
         parking.resume()
@@ -494,12 +493,12 @@ def test_the_host_never_holds_more_than_is_parked(parker: Make) -> None:
     parking = parker(allocator, chunk=2**16, keep=2**17)
     with allocator.user():
         kept = [torch.ones(size) for size in (1, 100_000, 7, 50_000, 3)]
-    parked = parking.park(None)
+    parked = parking.park()
     assert parking.pool.peak <= parked.bytes
     parking.resume()
     assert parking.pool.held <= 2**17
     assert "forget_host_buffers" in allocator.calls
-    parking.park(None)
+    parking.park()
     assert parking.pool.peak <= parked.bytes
     parking.resume()
     assert sum(one.sum() for one in kept) == 150_011
@@ -552,7 +551,7 @@ def test_no_room_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None
     allocator = CpuAllocator()
     parking = parker(allocator)
     kept = Kept(allocator)
-    parked = parking.park(None)
+    parked = parking.park()
     for left in (0, 1, parked.storages // 2, parked.storages - 1):
         trouble.grow_left = left
         with pytest.raises(ResumeFailed, match="kept in host memory, complete") as caught:
@@ -571,7 +570,7 @@ def test_ctrl_c_at_resume_loses_nothing(parker: Make, trouble: Trouble) -> None:
     allocator = CpuAllocator()
     parking = parker(allocator)
     kept = Kept(allocator)
-    parking.park(None)
+    parking.park()
     trouble.grow_left, trouble.error = 4, KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         parking.resume()
@@ -588,7 +587,7 @@ def test_broken_off_while_letting_go(parker: Make, trouble: Trouble, left: int) 
     kept = Kept(allocator)
     trouble.shrink_left, trouble.error = left, RuntimeError("CUDA error: unknown error")
     with pytest.raises(ParkFailed, match="is as it was: CUDA error: unknown error"):
-        parking.park(None)
+        parking.park()
     assert not parking.is_parked
     assert kept.is_whole()
 
@@ -608,7 +607,7 @@ def test_broken_off_and_no_way_back_keeps_the_copies(parker: Make, trouble: Trou
 
         patch.setattr(TorchParker, "_free", free)
         with pytest.raises(ParkFailed, match="kept in host memory, complete"):
-            parking.park(None)
+            parking.park()
     assert parking.is_parked
     trouble.grow_left = float("inf")
     parking.resume()
@@ -621,7 +620,7 @@ def test_no_host_memory_changes_nothing(parker: Make) -> None:
     kept = Kept(allocator)
     allocator.fail_host_after = 3
     with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: out of host memory"):
-        parking.park(None)
+        parking.park()
     assert not parking.is_parked
     assert parking.pool.held <= 3 * 4096
     assert kept.is_whole()
@@ -641,7 +640,7 @@ def test_a_broken_driver_changes_nothing(
     assert parking.trim() == 0
     assert "illegal memory access" in caplog.text
     with pytest.raises(ParkFailed, match="nothing has changed: CUDA error: an illegal memory ac"):
-        parking.park(None)
+        parking.park()
     assert not parking.is_parked
     assert kept.is_whole()
 
@@ -651,7 +650,7 @@ def test_a_damaged_copy_is_told(parker: Make) -> None:
     parking = parker(allocator)
     with allocator.user():
         one = torch.ones(1000)
-    parking.park(None)
+    parking.park()
     (place,) = [copy for copy in parking._parked if copy.size == 4000]
     place.pieces[0].bytes[17] ^= 4
     with pytest.raises(ParkedDamaged, match="1 of its tensors are not what they were"):
@@ -683,7 +682,7 @@ def test_parked_tensors_can_be_printed(parker: Make) -> None:
         one = torch.nn.Parameter(torch.ones(3, 4))
         part, sparse = one[1:], torch.eye(3).to_sparse()
     real = torch._tensor_str._str
-    parking.park(None)
+    parking.park()
     assert "<parked>, shape=(3, 4), dtype=float32" in repr(one)
     assert "<parked>" in repr(part)
     assert "<parked>" in repr(sparse)
@@ -697,7 +696,7 @@ def test_from_another_thread(parker: Make) -> None:
     allocator = CpuAllocator()
     parking = parker(allocator)
     kept = Kept(allocator)
-    for job in (lambda: parking.park(None), parking.resume):
+    for job in (lambda: parking.park(), parking.resume):
         thread = threading.Thread(target=job)
         thread.start()
         thread.join(60)
