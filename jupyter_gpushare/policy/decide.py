@@ -41,6 +41,7 @@ from .model import (
 )
 from .observe import observe, used_by_environment
 from .placement import Granted, NoRoom, refusal, shortage
+from .room import unlifted, waits_for_own
 from .serving import fit, fit_newly, grant, rooms, serve, settle_sharing
 from .sharing import TrimPhase, TurnEnd, TurnPhase
 from .state import Lease, State
@@ -254,9 +255,9 @@ def _no_room_text(
     quota, _source = state.quotas.resolve(lease.environment)
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
-    seen = parking.unlifted(state, (), rooms(state, lease.environment))
+    seen = unlifted(state, (), rooms(state, lease.environment))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
-    if used and parking.waits_for_own(state, lease, config):
+    if used and waits_for_own(state, lease, config):
         text = explain.own_tasks_text(asked, used, quota.gpus, short, ahead)
     else:
         text = explain.no_room_text(room, asked, short, ahead)

@@ -27,6 +27,7 @@ from . import memory, parking
 from .config import MIB, PolicyConfig
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
+from .room import try_place, unlifted
 from .state import ClaimKey, Lease, Lift, ReservationKey, State
 
 #: Seconds within which a client says that its frameworks have a new limit.
@@ -222,7 +223,7 @@ def _demand(
         lease = state.leases[name]
         for without in ((), going) if going else ((),):
             see = partial(_after_those_ahead, state, without, taken, tasks)
-            placed = parking.try_place(state, lease, config, without, see)
+            placed = try_place(state, lease, config, without, see)
             if isinstance(placed, Granted):
                 for part in placed.allocations:
                     grows = part.memory - entitled(state, (lease.environment, part.gpu))
@@ -251,7 +252,7 @@ def _after_those_ahead(
             free=room.free - taken.get(room.uuid, 0),
             tasks=room.tasks + tasks.get(room.uuid, 0),
         )
-        for room in parking.unlifted(state, without, rooms)
+        for room in unlifted(state, without, rooms)
     )
 
 

@@ -25,6 +25,7 @@ from . import explain, memory, parking
 from .config import PolicyConfig
 from .model import Activity, GpuUuid, LeaseId, LeasePhase
 from .placement import Granted
+from .room import try_place
 from .sharing import Trim, TrimPhase
 from .state import Lease, State
 
@@ -81,7 +82,7 @@ def _fits(state: State, config: PolicyConfig, waiting: Lease, names: Iterable[Le
             measured[(name, part.gpu)] = None
     without = replace(state, measured=measured.finish())
     see = partial(memory.rooms, without, config, waiting.environment, squeeze=True)
-    return isinstance(parking.try_place(without, waiting, config, see=see), Granted)
+    return isinstance(try_place(without, waiting, config, see=see), Granted)
 
 
 def _on_their_way(state: State, config: PolicyConfig, at: float) -> set[LeaseId]:

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from ..policy.config import PolicyConfig
 from ..policy.model import LeaseId
-from ..policy.parking import rooms_without
 from ..policy.placement import Granted, place
+from ..policy.room import rooms_without
 from ..policy.state import State
 
 #: The first so many in line are looked at.

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_elastic import ELASTIC
 from support.policy_histories import Histories
 
-from jupyter_gpushare.policy import decide, elastic, evolve, parking
+from jupyter_gpushare.policy import decide, elastic, evolve, room
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -114,14 +114,14 @@ def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
 
 def _count_lifts_as_entitlement(monkeypatch):
     """A second task of the environment gets what the first was lifted to."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms(state, environment, without):
         return original(
             dataclasses.replace(state, bursts=type(state.bursts)()), environment, without
         )
 
-    monkeypatch.setattr(parking, "rooms_without", rooms)
+    monkeypatch.setattr(room, "rooms_without", rooms)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from jupyter_gpushare.policy import (
     parking,
     placement,
     quota_commands,
+    room,
 )
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
@@ -172,12 +173,12 @@ def _park_anybody(monkeypatch):
 
 def _place_on_a_gpu_out_of_service(monkeypatch):
     """Whether a GPU is in service is not looked at."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms_without(state, environment, without):
         return original(dataclasses.replace(state, out=Map()), environment, without)
 
-    monkeypatch.setattr(parking, "rooms_without", rooms_without)
+    monkeypatch.setattr(room, "rooms_without", rooms_without)
 
 
 def _let_who_needs_missing_gpus_bar_others(monkeypatch):

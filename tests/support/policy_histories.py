@@ -31,7 +31,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.parking import comes_back
+from jupyter_gpushare.policy.room import comes_back
 from jupyter_gpushare.policy.state import ClaimKey, State
 from support.policy_world import BOOT, GIB, World, gpu, process
 

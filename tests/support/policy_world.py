@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, elastic, parking, watchdog
+from jupyter_gpushare.policy import core, elastic, parking, room, watchdog
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -211,9 +211,9 @@ class World:
         waits: dict[LeaseId, tuple[float, float]] = {}
         for name in line[:1] if urgent else line[: parking.HELPED]:
             lease = state.leases[name]
-            see = partial(parking.unlifted, state, ())
-            if not isinstance(parking.try_place(state, lease, config), Granted) and isinstance(
-                parking.try_place(state, lease, config, (), see), Granted
+            see = partial(room.unlifted, state, ())
+            if not isinstance(room.try_place(state, lease, config), Granted) and isinstance(
+                room.try_place(state, lease, config, (), see), Granted
             ):
                 since, widest = self.blocked.get(name, (self.at, 0.0))
                 waits[name] = (since, max(widest, gap) if name in self.blocked else 0.0)
@@ -287,13 +287,13 @@ class World:
             )
 
         quota = before.quotas.resolve(lease.environment)[0]
-        rooms = tuple(parking.rooms_without(before, lease.environment, ()))
+        rooms = tuple(room.rooms_without(before, lease.environment, ()))
         # What is not named is as much as there is.
         asked = (quota, lease.request.gpus, lease.request.memory or Bytes(1), 1)
         placed = []
         for works in (False, True):
             seen = emptied(rooms, works)
-            for some in parking.suited(before, lease, seen):
+            for some in room.suited(before, lease, seen):
                 found = place(some, *asked)
                 if isinstance(found, Granted):
                     break
