@@ -18,15 +18,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
-from . import memory, parking
+from . import memory
 from .config import MIB, PolicyConfig
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
+from .recall import plan
 from .room import try_place, unlifted
 from .state import ClaimKey, Lease, Lift, ReservationKey, State
 
@@ -86,7 +86,7 @@ def adjust(
         config.burst_memory or state.lifts or state.quotas.has_bursts
     ):
         return
-    line = _has_line(state)
+    line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
     told: dict[LeaseId, list[Allocation]] = {}
     for uuid, books in sorted(state.gpus.items()):
@@ -163,10 +163,6 @@ def _lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
     return 0 if lift is None else _extra(state.leases[name], gpu, lift)
 
 
-def _has_line(state: State) -> bool:
-    return len(state.queue.waiting) > len(state.queue.held_up)
-
-
 def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
     """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
     lease = state.leases[name]
@@ -215,11 +211,10 @@ def _demand(
     """
     taken: Counter[GpuUuid] = Counter()
     tasks: Counter[GpuUuid] = Counter()
-    going = frozenset(parking.on_their_way(state, at))
+    going = frozenset(plan.coming(state, config, at))
     came: dict[GpuUuid, int] = {}
-    line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
     urgent = state.queue.first_urgent(state.grants)
-    for name in islice(line, parking.HELPED):
+    for name in plan.line(state):
         lease = state.leases[name]
         for without in ((), going) if going else ((),):
             see = partial(_after_those_ahead, state, without, taken, tasks)

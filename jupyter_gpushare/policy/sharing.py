@@ -47,31 +47,6 @@ TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
 COMPUTING: Final = (TurnPhase.HOLDS, TurnPhase.YIELDS)
 
 
-class TrimPhase(Enum):
-    """How it stands with the cache of a task that was asked to empty it at the end of a step.
-
-    ``CLEARED``: it said so, and its next step waits for a measurement. ``DONE``: it goes on.
-    """
-
-    ASKED = "asked"
-    CLEARED = "cleared"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """The last time a task was asked to empty its cache, for somebody who waits.
-
-    ``since`` is when this phase began, ``asked_at`` when it was asked (boot time); ``tries``
-    counts the asks in a row for which nobody was granted anything.
-    """
-
-    phase: TrimPhase
-    since: float
-    asked_at: float
-    tries: int = 1
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a task says of its memory on one GPU, in bytes.

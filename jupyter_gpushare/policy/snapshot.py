@@ -158,9 +158,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             was.gpus,
         )
         if was.stayed:
-            yield ev.ResidueFound(
-                lease.changed_at, lease.id, lease.environment, lease.kept or explain.STILL_THERE
-            )
+            recall = state.memory_recall(lease.id)
+            why = (recall and recall.said) or explain.STILL_THERE
+            yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, why)
     if lease.pinned_until is not None:
         yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
     if parked and not lease.has_residue:

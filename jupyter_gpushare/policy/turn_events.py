@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import events as ev
+from . import recall_events
 from .index import drop, lease_of
 from .lifecycle import move
 from .model import LeaseId
+from .recall.moves import MEMORY, Give
 from .sharing import COMPUTING, TURN_MOVES, Turn, TurnEnd, TurnPhase
 from .state import State
 
@@ -45,8 +47,8 @@ def no_turn(state: State, lease: LeaseId) -> State:
 
 
 def gives_up(state: State, lease: LeaseId) -> State:
-    """A lease that is no longer held has no turn, and no cache that anybody waits for."""
-    return replace(no_turn(state, lease), trims=drop(state.trims, lease))
+    """A lease that is no longer held has no turn, and nothing that anybody waits for."""
+    return recall_events.forget(no_turn(state, lease), lease, (Give.CACHE, *MEMORY))
 
 
 def leave_behind(state: State, lease: LeaseId, at: float) -> State:

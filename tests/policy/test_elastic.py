@@ -11,6 +11,7 @@ from support.policy_elastic import ELASTIC
 from support.policy_histories import Histories
 
 from jupyter_gpushare.policy import decide, elastic, evolve, room
+from jupyter_gpushare.policy.state import State
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,7 +46,7 @@ def _give_the_headroom_away(monkeypatch):
 
 
 def _lift_while_somebody_waits(monkeypatch):
-    monkeypatch.setattr(elastic, "_has_line", lambda state: False)
+    monkeypatch.setattr(State, "has_line", False)
 
 
 def _lift_to_what_is_not_back(monkeypatch):

@@ -16,7 +16,6 @@ from jupyter_gpushare.policy import (
     decide,
     evolve,
     observe,
-    parking,
     placement,
     quota_commands,
     room,
@@ -24,6 +23,8 @@ from jupyter_gpushare.policy import (
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
+from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.recall.moves import Give, Why
 from jupyter_gpushare.policy.state import State
 
 pytestmark = pytest.mark.timeout(600)
@@ -134,10 +135,13 @@ def _never_look_at_a_lowered_budget(monkeypatch):
 def _ask_the_busy(monkeypatch):
     """Whether a task computes is not looked at."""
 
-    def ripe(state, config, at):
-        return [x for x in state.leases.values() if x.phase.value == "held"]
+    def busy(state, config):
+        for one in state.leases.values():
+            if one.phase.value == "held":
+                order = (one.changed_at, one.order)
+                yield offers.Offer(one.id, Give.TENSORS, Why.IDLE, 0.0, False, order)
 
-    monkeypatch.setattr(parking, "ripe", ripe)
+    monkeypatch.setattr(offers, "SOURCES", (busy,))
 
 
 def _believe_who_says_idle(monkeypatch):

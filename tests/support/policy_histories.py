@@ -33,7 +33,7 @@ from jupyter_gpushare.policy.model import (
 )
 from jupyter_gpushare.policy.room import comes_back
 from jupyter_gpushare.policy.state import ClaimKey, State
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, process
 
 PEOPLE = ("alice", "bob", "carol")
 CONFIG = PolicyConfig(
@@ -117,7 +117,7 @@ class Histories(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             for name in self._leases(LeasePhase.HELD):
                 lease = self.world.state.leases[name]
-                if lease.is_asked:
+                if is_asked(self.world.state, name):
                     who = (name, lease.environment, lease.task.process)
                     self.world.run(cmd.Park(self.world.at, *who))
 

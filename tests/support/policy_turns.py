@@ -34,11 +34,11 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
+from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
 from jupyter_gpushare.policy.sharing import (
     COMPUTING,
     Figures,
     ShareMode,
-    TrimPhase,
     TurnPhase,
 )
 from jupyter_gpushare.policy.state import State
@@ -106,11 +106,11 @@ class TurnWorld(World):
 
     def tell(self, name: LeaseId) -> None:
         actor, turn = self.actors.get(name), self.state.turns.get(name)
-        trim = self.state.trims.get(name)
-        cleared = trim is not None and trim.phase is TrimPhase.CLEARED
+        cache = self.state.recall(name, Give.CACHE)
+        cleared = cache is not None and cache.phase is RecallPhase.ANSWERED
         if actor is None or cleared or (turn is not None and turn.phase is TurnPhase.WAITS):
             return
-        shall_trim = trim is not None and trim.phase is TrimPhase.ASKED
+        shall_trim = cache is not None and cache.phase is RecallPhase.TOLD
         closed = shall_trim or (turn is not None and turn.phase is not TurnPhase.HOLDS)
         actor.unread.append(closed)
         if not actor.stopped:
