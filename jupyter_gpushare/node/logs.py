@@ -21,7 +21,7 @@ from ..policy import events as ev
 from ..policy.core import Decision, Grant, Refuse, Wait
 from ..policy.effects import Signal
 from ..policy.model import EndReason, GpuUuid, LeaseId
-from ..policy.recall.moves import RecallPhase
+from ..policy.recall.moves import Give, RecallPhase
 from ..policy.state import State
 from ..protocol.errors import Reason
 from ..protocol.messages import CallId
@@ -376,6 +376,7 @@ class EventLog:
             level = _WARNING
         elif isinstance(event, ev.RecallMoved):
             level, name = _RECALLED.get(event.phase, line[:2])
+            level = _DEBUG if event.give is Give.TURN else level
         elif isinstance(event, ev.GrantingChanged) and event.problem is not None:
             level = _ERROR
         if request == outcome.call:

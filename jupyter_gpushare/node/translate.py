@@ -412,7 +412,8 @@ def turn_notice(
         if gpu in state.gpus
     ]
     shall_trim = cache is not None and cache.is_out
-    if not shall_trim and (turn is None or turn.phase is TurnPhase.HOLDS):
+    is_asked = state.recall(lease.id, Give.TURN) is not None
+    if not shall_trim and not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS):
         quantum = None if turn is None else config.quantum
         return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
     return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}

@@ -7,7 +7,7 @@ from collections import Counter
 from .lifecycle import InvariantBroken
 from .model import BudgetLevel, ClaimPhase, LeasePhase
 from .recall.moves import MEMORY, Give, RecallPhase
-from .sharing import COMPUTING
+from .sharing import TurnPhase
 from .state import State
 
 
@@ -72,7 +72,7 @@ def _turns(state: State) -> None:
     for name, turn in state.turns.items():
         _require(name in state.takers, f"{name} has a turn and cannot be gated")
         _require(state.leases[name].phase is LeasePhase.HELD, f"{name} has a turn and no GPU")
-        if turn.phase in COMPUTING:
+        if turn.phase is TurnPhase.HOLDS:
             computing.update(turn.gpus)
     _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
@@ -115,6 +115,13 @@ def _recalls(state: State) -> None:
         if key.give is Give.CACHE:
             gated = lease.phase is LeasePhase.HELD and key.lease in state.takers
             _require(gated, f"{key.lease} is asked for its cache and holds no GPU by turns")
+        if key.give is Give.TURN:
+            turn = state.turns.get(key.lease)
+            held = turn is not None and turn.phase is TurnPhase.HOLDS
+            _require(held, f"{key.lease} is asked for a turn that it has not")
+        if key.give is Give.LIFT:
+            lifted = (key.lease, key.gpu) in state.lifts
+            _require(lifted, f"{key.lease} is asked for a lift that it has not")
         if key.give in MEMORY:
             idle = lease.can_give or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")

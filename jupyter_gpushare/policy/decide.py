@@ -590,8 +590,8 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
     _join_turns(draft, lease, can=True)
     _has_cleared(draft, lease.id)
     settle_sharing(draft)
-    turn = draft.state.turns.get(lease.id)
-    if turn is not None and turn.phase in (TurnPhase.REST, TurnPhase.YIELDS):
+    turn, recall = draft.state.turns.get(lease.id), draft.state.recall(lease.id, Give.TURN)
+    if turn is not None and (turn.phase is TurnPhase.REST or recall is not None):
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
     return Done(lease.id)
 

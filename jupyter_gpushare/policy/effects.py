@@ -19,7 +19,7 @@ from .model import (
     Period,
     ProcessId,
 )
-from .recall.moves import Give, RecallPhase
+from .recall.moves import MEMORY, Give, RecallPhase
 from .sharing import TurnEnd
 from .state import State
 
@@ -162,7 +162,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
             yield Measure()
         case ev.RecallMoved():
-            yield TellTurn(event.lease) if event.give is Give.CACHE else TellRecall(event.lease)
+            yield (TellRecall if event.give in MEMORY else TellTurn)(event.lease)
         case ev.LimitTold():
             yield TellLimit(event.lease, event.gpus)
         case ev.OverLimitStaged():

@@ -22,16 +22,16 @@ from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
-from . import memory
+from . import memory, recall_events
 from .config import MIB, PolicyConfig
+from .index import drop
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
-from .recall import plan
+from .recall import patience, plan
+from .recall.moves import Give, RecallKey, RecallPhase
 from .room import try_place, unlifted
 from .state import ClaimKey, Lease, Lift, ReservationKey, State
 
-#: Seconds within which a client says that its frameworks have a new limit.
-ANSWER_WITHIN: Final = 10.0
 #: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
 REST: Final = 30.0
 #: Lifts are multiples of this, and smaller changes upwards are not worth telling.
@@ -126,11 +126,6 @@ def adjust(
         yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
 
 
-def patience(config: PolicyConfig) -> float:
-    """Seconds for which somebody's word is enough that memory is on its way back."""
-    return min(ANSWER_WITHIN, config.burst_return)
-
-
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
     """Whether somebody on a GPU takes long to come back.
 
@@ -138,9 +133,9 @@ def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> boo
     from one to the next, each with ``burst_return`` seconds of its own.
     """
     return any(
-        lift.is_lowered and at - lift.lowered_since >= patience(config)
-        for (_name, uuid), lift in state.lifts.items()
-        if uuid == gpu
+        at - recall.began >= patience.answer(Give.LIFT, config)
+        for key, recall in state.recalls.items()
+        if key.give is Give.LIFT and key.gpu == gpu
     )
 
 
@@ -271,7 +266,7 @@ def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
         if lease.live_limits is not None or lease.phase is not LeasePhase.HELD:
             continue
         if any(
-            key[0] == name and lift.confirmed_at is None and at - lift.told_at >= ANSWER_WITHIN
+            key[0] == name and at - lift.told_at >= patience.ANSWER
             for key, lift in state.lifts.items()
         ):
             yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
@@ -295,14 +290,14 @@ def settle(
         base = entitled(state, key)
         size = used[gpu].get(environment, 0)
         # Where nobody is lifted any more nobody is going to answer either.
-        overdue = all(_is_overdue(one, lift, at, config) for one, lift in lifts)
+        overdue = all(_is_overdue(state, one, gpu, at, config) for one, _lift in lifts)
         if overdue or (
-            _may_shrink(lifts, at)
+            _may_shrink(state, lifts, gpu, at)
             and size is not None
             and size <= base + extra + config.over_limit_tolerance
         ):
             keeps = base + extra
-        elif _may_shrink(lifts, at) and size is not None:
+        elif _may_shrink(state, lifts, gpu, at) and size is not None:
             # On its way back: what is free already may be used.
             keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
         else:
@@ -331,16 +326,18 @@ def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
     return lift.memory - own
 
 
-def _is_overdue(lease: Lease, lift: Lift, at: float, config: PolicyConfig) -> bool:
+def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: PolicyConfig) -> bool:
     """Whether its time to come back is over."""
     if lease.phase is not LeasePhase.HELD:
         return at - lease.changed_at >= config.burst_return
     # A task that was just told a lower limit still has time to answer.
-    could_answer = at - lift.told_at >= patience(config)
-    return could_answer and at - lift.lowered_since >= config.burst_return
+    lift, recall = state.lifts[(lease.id, gpu)], state.recall(lease.id, Give.LIFT, gpu)
+    could_answer = at - lift.told_at >= patience.answer(Give.LIFT, config)
+    began = lift.told_at if recall is None else recall.began
+    return could_answer and at - began >= config.burst_return
 
 
-def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
+def _may_shrink(state: State, lifts: list[tuple[Lease, Lift]], gpu: GpuUuid, at: float) -> bool:
     """Whether a measurement begun ``at`` tells of tasks that know their limits.
 
     An ended lease's process was told no limit; it is waited for until its claim is gone.
@@ -351,7 +348,7 @@ def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
         or (
             lease.phase is LeasePhase.HELD
             and (
-                (lift.confirmed_at is not None and lift.confirmed_at < at)
+                _answered(state, lease.id, gpu) < at
                 # One with fixed limits was never above its allocation.
                 or (lease.live_limits is False and lift.told_at < at)
             )
@@ -360,15 +357,24 @@ def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
     )
 
 
+def _answered(state: State, name: LeaseId, gpu: GpuUuid) -> float:
+    """When a task said that it has its lower limit on a GPU; never, so far."""
+    recall = state.recall(name, Give.LIFT, gpu)
+    has = recall is not None and recall.phase is RecallPhase.ANSWERED
+    return recall.since if recall is not None and has else math.inf
+
+
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
     """Whether what a task says of its limits was not known."""
-    if lease.live_limits is not live:
-        return True
-    for part in gpus:
-        lift = state.lifts.get((lease.id, part.gpu))
-        if lift is not None and lift.confirmed_at is None and lift.memory == part.memory:
-            return True
-    return False
+    is_answer = any(_is_answer(state, lease.id, part) for part in gpus)
+    return is_answer or lease.live_limits is not live
+
+
+def _is_answer(state: State, name: LeaseId, part: Allocation) -> bool:
+    """Whether a task that has this limit does what it was told last on its way back."""
+    recall = state.recall(name, Give.LIFT, part.gpu)
+    told = recall is not None and recall.phase is RecallPhase.TOLD
+    return told and state.lifts[(name, part.gpu)].memory == part.memory
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
@@ -391,14 +397,15 @@ def told(state: State, event: ev.LimitTold) -> State:
     for part in event.gpus:
         key = (event.lease, part.gpu)
         before = state.lifts.get(key)
-        lift = Lift(part.memory, event.at, lowered_since=event.at)
+        lift, recall = Lift(part.memory, event.at), RecallKey(event.lease, Give.LIFT, part.gpu)
         burst = state.bursts.get((lease.environment, part.gpu), 0)
         extra = _extra(lease, part.gpu, lift)
+        state = replace(state, lifts=state.lifts.set(key, lift))
         if extra < burst:
             # Told again on its way back: the bound does not start anew.
-            since = before.lowered_since if before is not None and before.is_lowered else event.at
-            lift = replace(lift, is_lowered=True, lowered_since=since)
-        state = replace(state, lifts=state.lifts.set(key, lift))
+            state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
+        else:
+            state = replace(state, recalls=drop(state.recalls, recall))
         if extra <= 0 and not burst:
             state = forget(state, *key)
         if before is not None and part.memory < before.memory:
@@ -412,10 +419,9 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     lease = replace(lease, live_limits=event.live)
     state = replace(state, leases=state.leases.set(event.lease, lease))
     for part in event.gpus:
-        key = (event.lease, part.gpu)
-        lift = state.lifts.get(key)
-        if lift is not None and lift.memory == part.memory and lift.confirmed_at is None:
-            state = replace(state, lifts=state.lifts.set(key, replace(lift, confirmed_at=event.at)))
+        if _is_answer(state, event.lease, part):
+            key = RecallKey(event.lease, Give.LIFT, part.gpu)
+            state = recall_events.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
     return state
 
 
@@ -442,12 +448,11 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
         lease = state.leases[name]
         if gpu != key[1] or lease.environment != key[0]:
             continue
-        over = lift.is_lowered or lease.phase is not LeasePhase.HELD
-        if not burst and over:
+        recall = RecallKey(name, Give.LIFT, gpu)
+        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
             state = forget(state, name, gpu)
-        elif lift.is_lowered and _extra(lease, gpu, lift) >= burst:  # this step is done
-            lift = replace(lift, is_lowered=False)
-            state = replace(state, lifts=state.lifts.set((name, gpu), lift))
+        elif _extra(lease, gpu, lift) >= burst:  # this step is done
+            state = replace(state, recalls=drop(state.recalls, recall))
     return state
 
 
@@ -464,8 +469,10 @@ def parked(state: State, lease: Lease) -> State:
 
 def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
     """A task is on a GPU no more, or begins anew with its allocation there."""
-    key = (lease, gpu)
-    return replace(state, lifts=state.lifts.delete(key)) if key in state.lifts else state
+    if (lease, gpu) not in state.lifts:
+        return state
+    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
+    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
 
 
 def forget_reservation(state: State, key: ReservationKey) -> State:

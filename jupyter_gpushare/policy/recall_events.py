@@ -7,13 +7,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from . import events as ev
-from .model import LeaseId
+from .model import Allocation, LeaseId
 from .recall.moves import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
 from .state import State
 
 
 def put(state: State, key: RecallKey, recall: Recall) -> State:
     return replace(state, recalls=state.recalls.set(key, recall))
+
+
+def move(
+    state: State, key: RecallKey, phase: RecallPhase, at: float, keep: tuple[Allocation, ...] = ()
+) -> State:
+    """The state after a move of a recall that facts in the ledger tell of."""
+    return put(state, key, moved(state.recalls.get(key), key, phase, at, keep=keep))
 
 
 def forget(state: State, lease: LeaseId, gives: Iterable[Give] = MEMORY) -> State:

@@ -17,12 +17,14 @@ class ShareMode(Enum):
 
 
 class TurnPhase(Enum):
-    """How a task stands with its turn; a task that is left alone has none."""
+    """How a task stands with its turn; a task that is left alone has none.
+
+    One that ``HOLDS`` it may be asked for it by a recall; it computes on until it answers.
+    """
 
     REST = "rest"
     WAITS = "waits"
     HOLDS = "holds"
-    YIELDS = "yields"
 
 
 class TurnEnd(Enum):
@@ -40,11 +42,8 @@ class TurnEnd(Enum):
 TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
     TurnPhase.REST: frozenset({TurnPhase.WAITS}),
     TurnPhase.WAITS: frozenset({TurnPhase.HOLDS, TurnPhase.REST}),
-    TurnPhase.HOLDS: frozenset({TurnPhase.YIELDS, TurnPhase.WAITS, TurnPhase.REST}),
-    TurnPhase.YIELDS: frozenset({TurnPhase.WAITS, TurnPhase.REST}),
+    TurnPhase.HOLDS: frozenset({TurnPhase.WAITS, TurnPhase.REST}),
 }
-
-COMPUTING: Final = (TurnPhase.HOLDS, TurnPhase.YIELDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,15 +141,11 @@ class Reservation:
 class Lift:
     """The limit (bytes) that a task was told on one GPU above its allocation, and when.
 
-    ``confirmed_at`` is when it said that it has it. ``is_lowered``: more is reserved than it
-    may use now, ``lowered_since`` when that began.
+    While more is reserved than it may use now, a recall says since when, and what it answered.
     """
 
     memory: Bytes
     told_at: float
-    confirmed_at: float | None = None
-    is_lowered: bool = False
-    lowered_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from jupyter_gpushare.policy.model import (
 )
 from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
 from jupyter_gpushare.policy.sharing import (
-    COMPUTING,
     Figures,
     ShareMode,
     TurnPhase,
@@ -101,7 +100,7 @@ class TurnWorld(World):
         """A turn is given where nobody has it."""
         if isinstance(event, ev.TurnGiven):
             for name, turn in before.turns.items():
-                if name != event.lease and turn.phase in COMPUTING:
+                if name != event.lease and turn.phase is TurnPhase.HOLDS:
                     assert not set(turn.gpus) & set(event.gpus), "two tasks have one turn"
 
     def tell(self, name: LeaseId) -> None:
@@ -111,7 +110,8 @@ class TurnWorld(World):
         if actor is None or cleared or (turn is not None and turn.phase is TurnPhase.WAITS):
             return
         shall_trim = cache is not None and cache.phase is RecallPhase.TOLD
-        closed = shall_trim or (turn is not None and turn.phase is not TurnPhase.HOLDS)
+        asked = self.state.recall(name, Give.TURN) is not None
+        closed = shall_trim or asked or (turn is not None and turn.phase is not TurnPhase.HOLDS)
         actor.unread.append(closed)
         if not actor.stopped:
             self.read(actor)
@@ -384,7 +384,7 @@ class TakingTurns(RuleBasedStateMachine):
         assert state.shares == before.shares
         assert state.reservations == before.reservations
         assert state.takers == before.takers
-        computing = {n: t.gpus for n, t in before.turns.items() if t.phase in COMPUTING}
+        computing = {n: t.gpus for n, t in before.turns.items() if t.phase is TurnPhase.HOLDS}
         assert {n: t.gpus for n, t in state.turns.items()} == computing
         self.world.state = dataclasses.replace(
             state,
@@ -413,7 +413,7 @@ class TakingTurns(RuleBasedStateMachine):
             names = [
                 name
                 for name, turn in state.turns.items()
-                if turn.phase in COMPUTING and (name, uuid) in state.claims
+                if turn.phase is TurnPhase.HOLDS and (name, uuid) in state.claims
             ]
             assert len(names) <= 1
         assert turns.next_event(state, self.config, self.world.at) is None, (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, elastic, room
+from jupyter_gpushare.policy import core, room
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -34,7 +34,7 @@ from jupyter_gpushare.policy.model import (
 )
 from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.recall import offers, patience, plan
-from jupyter_gpushare.policy.recall.moves import MEMORY, RecallPhase, Why
+from jupyter_gpushare.policy.recall.moves import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.sharing import ShareMode
 from jupyter_gpushare.policy.state import Lease, State
 
@@ -237,7 +237,7 @@ class World:
                 waits[name] = (since, max(widest, gap) if name in self.blocked else 0.0)
         self.blocked = waits
         for name, (since, widest) in waits.items():
-            bound = config.burst_return + elastic.patience(config) + 2 * widest
+            bound = config.burst_return + patience.answer(Give.LIFT, config) + 2 * widest
             assert self.at - since <= bound, f"{name} waits for memory that others have on top"
 
     def idle_long_enough(self, before: State, event: ev.RecallMoved) -> None:
