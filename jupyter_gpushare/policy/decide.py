@@ -725,7 +725,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     for event in observe(draft.state, command.readings, draft.at, draft.config):
         draft.emit(event)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
-    for done in tuple(plan.measured(draft.state, draft.config, command.at, seen_gpus)):
+    for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
         draft.emit(done)
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
@@ -785,7 +785,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         _silence(draft, sorted(silent))
     if rebuild.end_when_due(draft):
         serve(draft)
-    for late in tuple(plan.overdue(draft.state, draft.at)):
+    for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
         draft.emit(late)
     if plan.deadline(draft.state, draft.config) <= draft.at:
         _ask_back(draft)

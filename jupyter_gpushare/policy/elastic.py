@@ -105,14 +105,14 @@ def adjust(
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         shares = _share(max(0, room), wishes)
         lifted = [name for name, gpu in state.lifts if gpu == uuid]
-        if late and any(shares.get(name, 0) < _lifted_by(state, name, uuid) for name in lifted):
+        if late and any(shares.get(name, 0) < _extra(state, name, uuid) for name in lifted):
             shares = {}  # one step was not enough: the next is the last
         rests = at - state.lowered_at.get(uuid, at - REST) < REST
         for lease in sorted({*shares, *lifted}):
             part = _part(state, lease, uuid)
             if part is None:
                 continue
-            now = _lifted_by(state, lease, uuid)
+            now = _extra(state, lease, uuid)
             wanted = shares.get(lease, 0)
             if wanted > now:
                 wanted = min(wanted, now + now_free)
@@ -147,15 +147,9 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
         if uuid != gpu or environment not in used:
             continue
         held, size = state.reservations[key].memory, used[environment]
-        may = held - burst + _most_extra(_lifts_of(state, key), gpu)
+        may = held - burst + _most_extra(state, _lifted_on(state, key), gpu)
         result += max(0, min(held, held if size is None else size) - may)
     return result
-
-
-def _lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
-    """Bytes by which a lease's limit on a GPU is lifted, as it was told last."""
-    lift = state.lifts.get((name, gpu))
-    return 0 if lift is None else _extra(state.leases[name], gpu, lift)
 
 
 def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
@@ -283,21 +277,20 @@ def settle(
         environment, gpu = key
         if gpu not in used:
             continue
-        lifts = _lifts_of(state, key)
-        extra = _most_extra(lifts, gpu)
+        lifted = _lifted_on(state, key)
+        extra = _most_extra(state, lifted, gpu)
         if extra >= burst:
             continue
         base = entitled(state, key)
         size = used[gpu].get(environment, 0)
         # Where nobody is lifted any more nobody is going to answer either.
-        overdue = all(_is_overdue(state, one, gpu, at, config) for one, _lift in lifts)
+        overdue = all(_is_overdue(state, lease, gpu, at, config) for lease in lifted)
+        known = all(_knows(state, lease, gpu, at) for lease in lifted)
         if overdue or (
-            _may_shrink(state, lifts, gpu, at)
-            and size is not None
-            and size <= base + extra + config.over_limit_tolerance
+            known and size is not None and size <= base + extra + config.over_limit_tolerance
         ):
             keeps = base + extra
-        elif _may_shrink(state, lifts, gpu, at) and size is not None:
+        elif known and size is not None:
             # On its way back: what is free already may be used.
             keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
         else:
@@ -306,24 +299,19 @@ def settle(
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
-def _lifts_of(state: State, key: ReservationKey) -> list[tuple[Lease, Lift]]:
-    return [
-        (state.leases[name], lift)
-        for (name, uuid), lift in sorted(state.lifts.items())
-        if uuid == key[1] and state.leases[name].environment == key[0]
-    ]
+def _lifted_on(state: State, key: ReservationKey) -> list[Lease]:
+    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
+    return [lease for lease in leases if lease.environment == key[0]]
 
 
-def _most_extra(lifts: Iterable[tuple[Lease, Lift]], gpu: GpuUuid) -> int:
-    return max((_extra(lease, gpu, lift) for lease, lift in lifts), default=0)
+def _most_extra(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
+    return max((_extra(state, lease.id, gpu) for lease in lifted), default=0)
 
 
-def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
-    """What it may use above its allocation, as it was told last."""
-    if lease.phase is not LeasePhase.HELD:
-        return 0
-    own = next(part.memory for part in lease.allocations if part.gpu == gpu)
-    return lift.memory - own
+def _extra(state: State, name: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes that a task may use on a GPU above its allocation, as it was told last."""
+    lift, part = state.lifts.get((name, gpu)), _part(state, name, gpu)
+    return lift.memory - part.memory if lift and part else 0
 
 
 def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: PolicyConfig) -> bool:
@@ -331,37 +319,24 @@ def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: Pol
     if lease.phase is not LeasePhase.HELD:
         return at - lease.changed_at >= config.burst_return
     # A task that was just told a lower limit still has time to answer.
-    lift, recall = state.lifts[(lease.id, gpu)], state.recall(lease.id, Give.LIFT, gpu)
-    could_answer = at - lift.told_at >= patience.answer(Give.LIFT, config)
-    began = lift.told_at if recall is None else recall.began
-    return could_answer and at - began >= config.burst_return
+    told_at, recall = state.lifts[(lease.id, gpu)].told_at, state.recall(lease.id, Give.LIFT, gpu)
+    could_answer = at - told_at >= patience.answer(Give.LIFT, config)
+    return could_answer and at - (recall.began if recall else told_at) >= config.burst_return
 
 
-def _may_shrink(state: State, lifts: list[tuple[Lease, Lift]], gpu: GpuUuid, at: float) -> bool:
-    """Whether a measurement begun ``at`` tells of tasks that know their limits.
+def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
+    """Whether a measurement begun ``at`` tells of a task that knows its limit.
 
     An ended lease's process was told no limit; it is waited for until its claim is gone.
     A parked one that left something says with that what it keeps.
     """
-    return all(
-        (lease.has_residue and lease.changed_at < at)
-        or (
-            lease.phase is LeasePhase.HELD
-            and (
-                _answered(state, lease.id, gpu) < at
-                # One with fixed limits was never above its allocation.
-                or (lease.live_limits is False and lift.told_at < at)
-            )
-        )
-        for lease, lift in lifts
-    )
-
-
-def _answered(state: State, name: LeaseId, gpu: GpuUuid) -> float:
-    """When a task said that it has its lower limit on a GPU; never, so far."""
-    recall = state.recall(name, Give.LIFT, gpu)
-    has = recall is not None and recall.phase is RecallPhase.ANSWERED
-    return recall.since if recall is not None and has else math.inf
+    if lease.phase is not LeasePhase.HELD:
+        return lease.has_residue and lease.changed_at < at
+    if lease.live_limits is False:
+        # One with fixed limits was never above its allocation.
+        return state.lifts[(lease.id, gpu)].told_at < at
+    recall = state.recall(lease.id, Give.LIFT, gpu)
+    return bool(recall and recall.phase is RecallPhase.ANSWERED and recall.since < at)
 
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
@@ -397,10 +372,9 @@ def told(state: State, event: ev.LimitTold) -> State:
     for part in event.gpus:
         key = (event.lease, part.gpu)
         before = state.lifts.get(key)
-        lift, recall = Lift(part.memory, event.at), RecallKey(event.lease, Give.LIFT, part.gpu)
-        burst = state.bursts.get((lease.environment, part.gpu), 0)
-        extra = _extra(lease, part.gpu, lift)
-        state = replace(state, lifts=state.lifts.set(key, lift))
+        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
+        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), _extra(state, *key)
+        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
         if extra < burst:
             # Told again on its way back: the bound does not start anew.
             state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
@@ -444,14 +418,11 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
         state = replace(state, bursts=state.bursts.set(key, burst))
     else:
         state = forget_reservation(state, key)
-    for (name, gpu), lift in tuple(state.lifts.items()):
-        lease = state.leases[name]
-        if gpu != key[1] or lease.environment != key[0]:
-            continue
-        recall = RecallKey(name, Give.LIFT, gpu)
+    for lease in _lifted_on(state, key):
+        recall = RecallKey(lease.id, Give.LIFT, key[1])
         if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
-            state = forget(state, name, gpu)
-        elif _extra(lease, gpu, lift) >= burst:  # this step is done
+            state = forget(state, lease.id, key[1])
+        elif _extra(state, lease.id, key[1]) >= burst:  # this step is done
             state = replace(state, recalls=drop(state.recalls, recall))
     return state
 

@@ -17,7 +17,7 @@ from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy import evolve, memory, turn_events, turns
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
-from jupyter_gpushare.policy.recall import offers, plan
+from jupyter_gpushare.policy.recall import offers, patience, plan
 from jupyter_gpushare.policy.sharing import TURN_MOVES, Share, ShareMode, TurnPhase
 from jupyter_gpushare.policy.state import State
 
@@ -131,7 +131,7 @@ def _ask_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has emptied its cache waits for a measurement, however long."""
-    monkeypatch.setattr(plan, "overdue", lambda state, at: iter(()))
+    monkeypatch.setattr(patience, "HELD_FOR", 1e12)
 
 
 def _ask_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,8 @@ def next_trim(state: State, name: LeaseId, waiting: Lease | None = None) -> floa
 
 def caches(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Caches that may bar somebody, the oldest task's first."""
-    for name in state.takers if state.has_line else ():
+    takers = state.takers if state.has_line else ()
+    for name in sorted(takers, key=lambda name: state.leases[name].order):
         if any(cached_on(state, config, name)):
             order = (0.0, state.leases[name].order)
             yield Offer(name, Give.CACHE, Why.CONTENDED, next_trim(state, name), True, order)

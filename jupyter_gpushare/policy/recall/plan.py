@@ -21,7 +21,7 @@ from ..placement import Granted
 from ..room import rooms_without, try_place, unlifted
 from ..state import Lease, State
 from . import offers, patience
-from .moves import MEMORY, Give, Recall, RecallPhase, Why
+from .moves import MEMORY, Give, RecallPhase, Why
 from .offers import Offer
 
 #: The first so many in line are helped.
@@ -34,14 +34,16 @@ def line(state: State) -> Iterator[LeaseId]:
     return islice(order, HELPED)
 
 
-def coming(state: State, config: PolicyConfig, at: float) -> Iterator[LeaseId]:
-    """Leases whose memory is on its way back already; what takes long is not counted on."""
-    for drains in state.draining:
-        if at - state.claims[drains].since < patience.ANSWER:
-            yield drains[0]
+def coming(
+    state: State, config: PolicyConfig, at: float, gives: Collection[Give] = MEMORY
+) -> Iterator[LeaseId]:
+    """Leases that give already, or soon, what they were asked for."""
     for key, recall in state.recalls.items():
-        if key.give in MEMORY and patience.is_coming(key.give, recall, config, at):
+        if key.give in gives and patience.is_coming(key.give, recall, config, at):
             yield key.lease
+    for drains in state.draining if gives is MEMORY else ():
+        if at - state.claims[drains].since < patience.ANSWER:
+            yield drains[0]  # what takes long is not counted on
 
 
 def fits_without(
@@ -119,11 +121,7 @@ def _for_caches(
 ) -> Iterator[ev.RecallMoved]:
     if not ripe or state.problem is not None:
         return
-    going = {
-        key.lease
-        for key, recall in state.recalls.items()
-        if key.give is Give.CACHE and patience.is_coming(key.give, recall, config, at)
-    }
+    going = set(coming(state, config, at, (Give.CACHE,)))
     urgent = state.queue.first_urgent(state.grants)
 
     def could(waiting: LeaseId) -> Iterator[LeaseId]:
@@ -163,17 +161,13 @@ def first_step(
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
     holds = config.notify_before + patience.WARNING_HOLDS
+    warns = config.notify_before and offer.why is not Why.OVER_LIMIT
     if (
-        config.notify_before
+        warns
         and not state.leases[offer.lease].has_residue
         and (warned is None or at - warned > holds)
     ):
         return ev.RecallMoved(at, offer.lease, offer.give, RecallPhase.WARNED, offer.why)
-    return told(at, offer, keep)
-
-
-def told(at: float, offer: Offer, keep: tuple[Allocation, ...]) -> ev.RecallMoved:
-    """The task is asked."""
     return ev.RecallMoved(at, offer.lease, offer.give, RecallPhase.TOLD, offer.why, keep)
 
 
@@ -225,16 +219,18 @@ def over_limit(
     """Ask a task that is over its limit and idle, now that it was measured."""
     offer = offers.over_limit(state, state.leases[lease], config)
     if offer is not None and offer.due <= at:
-        yield told(at, offer, _residue(state, lease, config))
+        yield first_step(state, config, at, offer, _residue(state, lease, config))
 
 
 # -- when it is looked at, and what a measurement ends -------------------------------------
 
 
 def deadline(state: State, config: PolicyConfig) -> float:
-    """Boot time at which :func:`asks` or :func:`overdue` is worth a look next."""
-    held = (recall.since + patience.HELD_FOR for _name, recall in _emptied(state))
-    result = min(held, default=math.inf)
+    """Boot time at which :func:`asks` or :func:`gave` is worth a look next."""
+    result = math.inf
+    for key, recall in state.recalls.items():
+        if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
+            result = min(result, recall.since + patience.HELD_FOR)
     for offer in offers.offers(state, config):
         if not offer.if_needed:
             result = min(result, offer.due)
@@ -243,38 +239,22 @@ def deadline(state: State, config: PolicyConfig) -> float:
     return result
 
 
-def _emptied(state: State) -> Iterator[tuple[LeaseId, Recall]]:
-    for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
-        if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
-            yield key.lease, recall
-
-
-def _measured(at: float, name: LeaseId) -> ev.RecallMoved:
-    return ev.RecallMoved(at, name, Give.CACHE, RecallPhase.MEASURED, Why.CONTENDED)
-
-
-def overdue(state: State, at: float) -> Iterator[ev.RecallMoved]:
-    """Tasks that have waited long enough for a measurement that did not come."""
-    for name, recall in _emptied(state):
-        if at >= recall.since + patience.HELD_FOR:
-            yield _measured(at, name)
-
-
-def measured(
-    state: State, config: PolicyConfig, at: float, gpus: frozenset[GpuUuid]
+def gave(
+    state: State, config: PolicyConfig, at: float, gpus: Set[GpuUuid] = frozenset()
 ) -> Iterator[ev.RecallMoved]:
-    """Tasks that may go on after a measurement of ``gpus`` that began ``at``."""
+    """Caches that were measured, as of ``at`` on these ``gpus``, or are waited for no longer."""
     for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
+        if key.give is not Give.CACHE:
+            continue
         lease = state.leases[key.lease]
-        if key.give is not Give.CACHE or recall.since >= at:
-            continue
-        if not {part.gpu for part in lease.allocations} <= gpus:
-            continue
+        seen = recall.since < at and {part.gpu for part in lease.allocations} <= gpus
+        late = at >= recall.since + patience.HELD_FOR
         # An idle one comes to no end of a step: it empties its cache at once.
         idle = recall.phase is RecallPhase.TOLD and lease.activity is Activity.IDLE
-        is_empty = idle and not any(offers.cached_on(state, config, key.lease))
-        if recall.phase is RecallPhase.ANSWERED or is_empty:
-            yield _measured(at, key.lease)
+        if (recall.phase is RecallPhase.ANSWERED and (seen or late)) or (
+            seen and idle and not any(offers.cached_on(state, config, key.lease))
+        ):
+            yield ev.RecallMoved(at, key.lease, Give.CACHE, RecallPhase.MEASURED, recall.why)
 
 
 # -- what is said --------------------------------------------------------------------------
@@ -294,7 +274,7 @@ def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
 
 def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | None) -> str:
     """What a person is told whose request waits for others' caches; else empty."""
-    could = [offer.lease for offer in sorted(offers.caches(state, config), key=_by_order)]
+    could = [offer.lease for offer in offers.caches(state, config)]
     if not could or not fits_emptied(state, config, waiting.id, could):
         return ""
     needed = list(could)
@@ -314,10 +294,6 @@ def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | N
         return explain.cache_asked_text(index, since if late else None)
     again = None if at is None else max(0.0, offers.next_trim(state, name, waiting) - at)
     return explain.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
-
-
-def _by_order(offer: Offer) -> tuple[float, int]:
-    return offer.order
 
 
 def _progress(state: State, config: PolicyConfig, name: LeaseId, at: float | None) -> int:
