@@ -684,6 +684,9 @@ class Service:
             self._tell_turn(name, self._manager.state)  # one that came back missed it
             if call.method is Method.ATTACH:
                 self._tell_limits_again(guest, lease, self._manager.state)
+                recall = self._manager.state.memory_recall(name)
+                if recall and recall.is_asked and guest.who.process == lease.task.process:
+                    self._tell_recall(name, self._manager.state)  # it may have missed that, too
             return
         attached = call.method is Method.ATTACH
         if attached:

@@ -459,8 +459,7 @@ def _goes_further(lease: Lease, rung: Rung) -> bool:
 def _is_asked(state: State, lease: LeaseId) -> bool:
     """Whether an answer of this task about its memory is waited for."""
     recall = state.memory_recall(lease)
-    asked = recall is not None and recall.tries > 0 and recall.phase is RecallPhase.TOLD
-    return asked or (recall is not None and recall.moving > 0)
+    return recall is not None and (recall.is_asked or recall.moving > 0)
 
 
 def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:

@@ -106,6 +106,11 @@ class Recall:
         """Whether the task was asked and has not come to an end with it."""
         return self.phase in (RecallPhase.TOLD, RecallPhase.ANSWERED)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the task was told and has not answered; not where its person parks it."""
+        return self.phase is RecallPhase.TOLD and self.tries > 0
+
 
 def moved(
     known: Recall | None,
