@@ -844,10 +844,8 @@ class Service:
         if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
             return
         notice = translate.turn_notice(state, lease, self._manager.config)
-        for conn_id in self._holders.get(name, ()):
-            guest = self._guests.get(conn_id)
-            if notice is not None and guest and guest.who.process == lease.task.process:
-                guest.conn.notify(notice[0].value, notice[1])
+        if notice is not None:
+            self._tell_task(name, state, *notice)
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):

@@ -281,27 +281,21 @@ def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | N
     for name in could:
         if fits_emptied(state, config, waiting.id, set(needed) - {name}):
             needed.remove(name)
-    if not needed:
-        return ""
-    name = min(needed, key=lambda name: _progress(state, config, name, at))
+    told = (_of_cache(state, config, name, waiting, at) for name in needed)
+    return min(told, key=lambda story: story[0], default=(0, ""))[1]
+
+
+def _of_cache(
+    state: State, config: PolicyConfig, name: LeaseId, waiting: Lease, at: float | None
+) -> tuple[int, str]:
+    """How it stands with a task's cache. The worse it looks, the smaller the number."""
     gpu = next(offers.cached_on(state, config, name))
     index, recall = state.gpus[gpu].gpu.index, state.recall(name, Give.CACHE)
     if recall is None or recall.asked_at is None:
-        return explain.cache_bars_text(index)
-    since = None if at is None else max(0.0, at - recall.asked_at)
+        return 2, explain.cache_bars_text(index)
+    since = 0.0 if at is None else max(0.0, at - recall.asked_at)
     if recall.is_out:
-        late = since is not None and since >= config.turn_bound
-        return explain.cache_asked_text(index, since if late else None)
+        late = at is not None and since >= config.turn_bound
+        return 1 if late else 3, explain.cache_asked_text(index, since if late else None)
     again = None if at is None else max(0.0, offers.next_trim(state, name, waiting) - at)
-    return explain.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
-
-
-def _progress(state: State, config: PolicyConfig, name: LeaseId, at: float | None) -> int:
-    """The worse it looks, the smaller: that is what the request waits for."""
-    recall = state.recall(name, Give.CACHE)
-    if recall is None:
-        return 2
-    if not recall.is_out:
-        return 0
-    late = at is not None and at - (recall.asked_at or 0.0) >= config.turn_bound
-    return 1 if late else 3
+    return 0, explain.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
