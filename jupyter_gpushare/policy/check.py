@@ -6,7 +6,7 @@ from collections import Counter
 
 from .lifecycle import InvariantBroken
 from .model import BudgetLevel, ClaimPhase, LeasePhase
-from .recall.moves import MEMORY, Give, RecallPhase
+from .recall.moves import MEMORY, Give, RecallKey, RecallPhase
 from .sharing import TurnPhase
 from .state import State
 
@@ -126,8 +126,8 @@ def _recalls(state: State) -> None:
             idle = lease.can_give or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
             _require(not recall.moving or lease.can_give, f"{key.lease} moves nothing")
-            once = sum((key.lease, give) == other[:2] for give in MEMORY for other in state.recalls)
-            _require(once == 1, f"{key.lease} is asked for its memory twice")
+            twice = all(RecallKey(key.lease, give) in state.recalls for give in MEMORY)
+            _require(not twice, f"{key.lease} is asked for its memory twice")
 
 
 def _lifts(state: State) -> None:
