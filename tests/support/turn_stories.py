@@ -24,6 +24,10 @@ from jupyter_gpushare.policy.sharing import TurnPhase
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu, process
 
+#: Seconds; read before a bug is planted in it.
+HELD_FOR = int(patience.HELD_FOR)
+
+
 UUID = gpu(0).uuid
 
 
@@ -337,7 +341,7 @@ def where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
     at, alice, _bob = full_cache()
     at.end_step(alice)
     assert alice.waiting
-    for _ in range(int(patience.HELD_FOR) + 1):
+    for _ in range(HELD_FOR + 1):
         at.second()
     assert not alice.waiting
     assert not alice.closed
