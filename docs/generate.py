@@ -29,14 +29,24 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def states() -> str:
     """The tables of allowed moves as a diagram."""
-    from jupyter_gpushare.policy.lifecycle import mermaid
+    from jupyter_gpushare.policy.lifecycle import CLAIM_MOVES, LEASE_MOVES, mermaid
+    from jupyter_gpushare.policy.recall.moves import RECALL_MOVES
+    from jupyter_gpushare.policy.sharing import TURN_MOVES
 
     intro = (
-        "# States of leases and claims\n\nA *lease* is what a task is entitled to; a *claim* is "
-        "the physical fact about it on one GPU. A lease may have ended while its claim still "
-        "drains.\n\n"
+        "# States of leases, claims, recalls and turns\n\nA *lease* is what a task is entitled "
+        "to; a *claim* is the physical fact about it on one GPU. A lease may have ended while its "
+        "claim still drains. A *recall* is something that a task is asked to give; it is dropped "
+        "from any state when it was given, or when nobody wants it any more. A *turn* is the right "
+        "to compute on a GPU that is used by turns.\n\n"
     )
-    return intro + "```mermaid\n" + mermaid() + "```\n"
+    tables = {
+        "lease": LEASE_MOVES,
+        "claim": CLAIM_MOVES,
+        "recall": RECALL_MOVES,
+        "turn": TURN_MOVES,
+    }
+    return intro + "```mermaid\n" + mermaid(tables) + "```\n"
 
 
 def errors() -> str:

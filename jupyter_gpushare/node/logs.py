@@ -21,6 +21,7 @@ from ..policy import events as ev
 from ..policy.core import Decision, Grant, Refuse, Wait
 from ..policy.effects import Signal
 from ..policy.model import EndReason, GpuUuid, LeaseId
+from ..policy.recall.moves import Give, RecallPhase
 from ..policy.state import State
 from ..protocol.errors import Reason
 from ..protocol.messages import CallId
@@ -227,10 +228,10 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         "lease.activity",
         lambda e: {**_who(e), "activity": e.activity.value},
     ),
-    ev.ParkWarned: (
+    ev.RecallMoved: (
         _INFO,
-        "lease.warned",
-        lambda e: {"lease": e.lease, "reason": e.reason.value},
+        "lease.asked_back",
+        lambda e: {"lease": e.lease, "give": e.give.value, "reason": e.why.value},
     ),
     ev.ParkingPlanned: (
         _DEBUG,
@@ -242,11 +243,6 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         _DEBUG,
         "lease.ability",
         lambda e: {"lease": e.lease, "rung": e.rung.value},
-    ),
-    ev.ParkAsked: (
-        _INFO,
-        "lease.asked_back",
-        lambda e: {"lease": e.lease, "reason": e.reason.value},
     ),
     ev.LeaseKept: (_INFO, "lease.kept", _who),
     ev.LeaseParked: (
@@ -294,9 +290,14 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ),
     ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
     ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
-    ev.TrimAsked: (_INFO, "cache.asked", lambda e: {"lease": e.lease}),
-    ev.TrimCleared: (_DEBUG, "cache.emptied", lambda e: {"lease": e.lease}),
     ev.TurnOverran: (_WARNING, "turn.overran", _who),
+}
+
+#: How far a recall went, where it is not asked.
+_RECALLED: Final = {
+    RecallPhase.WARNED: (_INFO, "lease.warned"),
+    RecallPhase.ANSWERED: (_DEBUG, "lease.answered"),
+    RecallPhase.MEASURED: (_DEBUG, "lease.measured"),
 }
 
 
@@ -378,6 +379,9 @@ class EventLog:
             level = _DEBUG  # it never waited: the line of its grant says all
         elif isinstance(event, ev.LeaseEnded) and event.reason is EndReason.HEARTBEAT_LOST:
             level = _WARNING
+        elif isinstance(event, ev.RecallMoved):
+            level, name = _RECALLED.get(event.phase, line[:2])
+            level = _DEBUG if event.give is Give.TURN else level
         elif isinstance(event, ev.GrantingChanged) and event.problem is not None:
             level = _ERROR
         if request == outcome.call:

@@ -23,7 +23,7 @@ from ..policy.events import (
     LeaseKept,
     LeaseParked,
     LeaseRestored,
-    ParkAsked,
+    RecallMoved,
     ResumeCancelled,
     ResumeQueued,
 )
@@ -36,6 +36,7 @@ from ..policy.model import (
     PriorityClass,
     Rung,
 )
+from ..policy.recall.moves import Give, RecallPhase
 from ..policy.state import State
 from ..protocol.errors import Reason
 from . import usage
@@ -229,9 +230,8 @@ class NodeMetrics(Collector):
             labels=["rung"],
         )
         held: Tally[Rung] = Tally()
-        planned = 0
+        planned = sum(recall.moving for recall in state.recalls.values())
         for lease in state.leases.values():
-            planned += lease.planned
             if lease.parked is not None:
                 held[lease.parked.rung] += lease.parked.memory
         for rung in Rung:
@@ -317,7 +317,7 @@ class Moves:
     def heard(self, event: Event, state: State) -> None:
         """One event, in order."""
         match event:
-            case ParkAsked():
+            case RecallMoved(give=Give.TENSORS | Give.PROCESS, phase=RecallPhase.TOLD):
                 self._asked[event.lease] = event.at
             case LeaseKept() | ActivityChanged():
                 self._asked.pop(event.lease, None)

@@ -14,16 +14,16 @@ from typing import Any, Final, Protocol
 from ..policy import commands as cmd
 from ..policy import core, explain
 from ..policy.effects import (
-    AskBack,
     Effect,
     TellBudget,
     TellEnded,
     TellGranted,
     TellLimit,
     TellOverLimit,
+    TellRecall,
     TellStopped,
     TellTurn,
-    WarnOfParking,
+    WarnOfRecall,
 )
 from ..policy.events import (
     ActivityChanged,
@@ -35,6 +35,7 @@ from ..policy.events import (
     GpuTakenOut,
     GrantingChanged,
     LeaseQueued,
+    RecallMoved,
     ResumeQueued,
 )
 from ..policy.model import (
@@ -47,6 +48,7 @@ from ..policy.model import (
     ProcessId,
 )
 from ..policy.outlook import Outlook, outlooks
+from ..policy.recall.moves import MEMORY, RecallPhase
 from ..policy.state import Lease, State
 from ..protocol.calls import (
     Call,
@@ -667,6 +669,9 @@ class Service:
             self._tell_turn(name, self._manager.state)  # one that came back missed it
             if call.method is Method.ATTACH:
                 self._tell_limits_again(guest, lease, self._manager.state)
+                recall = self._manager.state.memory_recall(name)
+                if recall and recall.is_asked and guest.who.process == lease.task.process:
+                    self._tell_recall(name, self._manager.state)  # it may have missed that, too
             return
         attached = call.method is Method.ATTACH
         if attached:
@@ -713,15 +718,15 @@ class Service:
             self._ended(effect)
         elif isinstance(effect, TellBudget):
             self._budget(effect)
-        elif isinstance(effect, AskBack):
-            self._ask_back(effect, state)
+        elif isinstance(effect, TellRecall):
+            self._tell_recall(effect.lease, state)
         elif isinstance(effect, TellLimit):
             self._tell_task(effect.lease, state, Notice.LIMIT, translate.limit_notice(effect))
         elif isinstance(effect, TellOverLimit):
             notice = translate.over_limit_notice(effect, state, self._manager.config)
             self._tell_task(effect.lease, state, Notice.OVER_LIMIT, notice)
-        elif isinstance(effect, WarnOfParking):
-            self._warn_of_parking(effect, state)
+        elif isinstance(effect, WarnOfRecall):
+            self._warn(effect, state)
         elif isinstance(effect, TellTurn):
             self._tell_turn(effect.lease, state)
         elif isinstance(effect, TellStopped):
@@ -776,14 +781,14 @@ class Service:
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
 
-    def _ask_back(self, effect: AskBack, state: State) -> None:
+    def _tell_recall(self, name: LeaseId, state: State) -> None:
         """Only the task itself can hide its GPUs; a child of it, or a page, cannot."""
-        lease = state.leases.get(effect.lease)
-        if lease is None:
+        lease, recall = state.leases.get(name), state.memory_recall(name)
+        if lease is None or recall is None:
             return
         measured = measured_by_lease(state, self._manager.readings.by_gpu)
-        notice = translate.park_notice(effect, state, lease, measured)
-        self._tell_task(effect.lease, state, Notice.PARK, notice)
+        notice = translate.park_notice(recall, state, lease, measured)
+        self._tell_task(name, state, Notice.PARK, notice)
 
     def _tell_task(self, name: LeaseId, state: State, kind: Notice, notice: dict[str, Any]) -> None:
         """Tell the task's own process; not a child that shares the lease, nor a page."""
@@ -807,12 +812,12 @@ class Service:
             notice = translate.limit_notice(TellLimit(lease.id, lifted))
             guest.conn.notify(Notice.LIMIT.value, notice)
 
-    def _warn_of_parking(self, effect: WarnOfParking, state: State) -> None:
+    def _warn(self, effect: WarnOfRecall, state: State) -> None:
         """The task says it on its terminal; whoever watches shows a countdown."""
-        lease = state.leases.get(effect.lease)
-        if lease is None:
+        lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
+        if lease is None or recall is None:
             return
-        notice = translate.park_warning(effect, state, lease)
+        notice = translate.park_warning(effect, recall, state, lease)
         for guest in tuple(self._guests.values()):
             concerned = effect.lease in guest.leases or guest.watching
             if concerned and guest.who.viewer.is_mine(lease.environment):
@@ -824,10 +829,8 @@ class Service:
         if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
             return
         notice = translate.turn_notice(state, lease, self._manager.config)
-        for conn_id in self._holders.get(name, ()):
-            guest = self._guests.get(conn_id)
-            if notice is not None and guest and guest.who.process == lease.task.process:
-                guest.conn.notify(notice[0].value, notice[1])
+        if notice is not None:
+            self._tell_task(name, state, *notice)
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):
@@ -985,11 +988,12 @@ async def _unknown(_name: str) -> bool | None:
 
 def _is_quiet(event: object) -> bool:
     """Events that change nothing a person sees."""
+    if isinstance(event, RecallMoved):
+        return event.give in MEMORY and event.phase is RecallPhase.TOLD
     return type(event).__name__ in (
         "HeartbeatSeen",
         "UsageSettled",
         "DeadlinesExtended",
-        "ParkAsked",
-        "ParkingLooked",
+        "LineLooked",
         "WorkSeen",
     )

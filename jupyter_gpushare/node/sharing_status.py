@@ -7,7 +7,8 @@ from typing import Any
 from ..policy import memory, turns
 from ..policy.config import PolicyConfig
 from ..policy.model import GpuUuid
-from ..policy.sharing import COMPUTING, TurnPhase
+from ..policy.recall.moves import Give
+from ..policy.sharing import TurnPhase
 from ..policy.state import Lease, State
 
 
@@ -17,7 +18,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
     ``shared`` are the bytes that tasks use by turns, with the head-room.
     """
     here = [told for (_lease, gpu), told in state.figures.items() if gpu == uuid]
-    computing = any(turn.phase in COMPUTING and uuid in turn.gpus for turn in state.turns.values())
+    computing = any(uuid in turn.gpus for turn in state.turns.values())
     return {
         "share_mode": memory.mode(config, state.gpus[uuid].gpu).value,
         "shared": state.gpus[uuid].shared,
@@ -42,11 +43,11 @@ def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) ->
 
     ``offset`` in seconds makes Unix time of boot time.
     """
-    turn = state.turns.get(lease.id)
+    turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
     return {
-        "turn": None if turn is None else turn.phase.value,
-        "turn_since": None if turn is None else turn.since + offset,
+        "turn": None if turn is None else "yields" if recall else turn.phase.value,
+        "turn_since": None if turn is None else (recall or turn).since + offset,
         "turn_place": turns.place(state, config, lease.id) if waits else None,
         "overran": bool(state.takers.get(lease.id, False)),
     }

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final
 
-from ..policy import core, elastic, parking, stalled, watchdog
+from ..policy import core, elastic, stalled, watchdog
 from ..policy.config import PolicyConfig
 from ..policy.explain import budget_when, rebuilding_text
 from ..policy.model import (
@@ -25,7 +25,6 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
-    ParkReason,
     PriorityClass,
     Quota,
     is_own,
@@ -33,6 +32,8 @@ from ..policy.model import (
 from ..policy.outlook import Outlook
 from ..policy.placement import wanted
 from ..policy.quotas import QuotaSource
+from ..policy.recall.moves import Recall, Why
+from ..policy.recall.offers import idle_until
 from ..policy.state import Lease, State
 from . import outlook_status, sharing_status
 
@@ -124,7 +125,8 @@ def display_state(state: State, lease: Lease) -> DisplayState:
     if lease.phase is LeasePhase.HELD and not lease.stalled:
         if lease.is_resuming:
             return DisplayState.RESUMING
-        if lease.planned:
+        recall = state.memory_recall(lease.id)
+        if recall is not None and recall.moving:
             return DisplayState.PARKING
     if lease.phase is LeasePhase.ENDED:
         drains = any(
@@ -301,7 +303,7 @@ class Sheet:
             },
             "over_limit": self._over_limit(lease),
             "stall": self._stall(lease),
-            **_parking(lease, offset, config),
+            **_parking(lease, state.memory_recall(lease.id), offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
             **sharing_status.of_lease(state, lease, offset, config),
         }
@@ -600,6 +602,7 @@ def _lease(
     boot: float,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
+    recall = state.memory_recall(lease.id)
     return {
         "id": lease.id,
         "environment": lease.environment,
@@ -631,7 +634,7 @@ def _lease(
         "since": lease.changed_at + offset,
         "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
         "reason": lease.end_reason.value if lease.end_reason else None,
-        "kept": lease.kept,
+        "kept": recall and recall.said,
         "live_limits": lease.live_limits,
     }
 
@@ -640,18 +643,20 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
     """From when an idle lease's GPUs may be asked back (Unix seconds); ``None``: they may not."""
     if lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
         return None
-    at = parking.idle_until(state, lease, config)
+    at = idle_until(state, lease, config)
     return None if at is None else at + offset
 
 
-def _parking(lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
+def _parking(
+    lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
+) -> dict[str, Any]:
     """What a lease's people are told of giving its GPUs back, and of what it gave back."""
     parked, warning = lease.parked, None
-    if lease.warned_at is not None and lease.warned_for is not None:
-        at = lease.warned_at + config.notify_before + offset
+    if recall is not None and recall.warned_at is not None:
+        at = recall.warned_at + config.notify_before + offset
         # Older panels know no other word; `gpus` say that one is out of service.
-        out = lease.warned_for is ParkReason.OUT_OF_SERVICE
-        warning = {"reason": (ParkReason.IDLE if out else lease.warned_for).value, "at": at}
+        out = recall.why is Why.OUT_OF_SERVICE
+        warning = {"reason": (Why.IDLE if out else recall.why).value, "at": at}
     ability = None
     if lease.ability is not None:
         ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}

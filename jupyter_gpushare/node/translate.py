@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from ..policy import commands as cmd
 from ..policy import core, memory, out_of_service
 from ..policy.config import PolicyConfig
-from ..policy.effects import AskBack, TellBudget, TellLimit, TellOverLimit, WarnOfParking
+from ..policy.effects import TellBudget, TellLimit, TellOverLimit, WarnOfRecall
 from ..policy.explain import (
     ask_back_text,
     budget_notice_text,
@@ -28,7 +28,6 @@ from ..policy.model import (
     GpuUuid,
     LeaseId,
     Movable,
-    ParkReason,
     PriorityClass,
     ProcessId,
     Quota,
@@ -40,7 +39,8 @@ from ..policy.model import (
 )
 from ..policy.outlook import Outlook
 from ..policy.rebuild import voucher_of
-from ..policy.sharing import Figures, TrimPhase, TurnPhase
+from ..policy.recall.moves import Give, Recall, RecallPhase, Why
+from ..policy.sharing import Figures, TurnPhase
 from ..policy.state import Lease, State
 from ..protocol import calls
 from ..protocol import messages as msg
@@ -295,7 +295,7 @@ def queued_notice(
 
 
 def park_notice(
-    effect: AskBack,
+    recall: Recall,
     state: State,
     lease: Lease,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
@@ -305,11 +305,11 @@ def park_notice(
     ``may_stay`` bytes of it nobody needs on that GPU now; ``used`` is what was ``measured`` of
     it there, ``None`` where that is unknown, as on a simulated GPU.
     """
-    stay = {part.gpu: part.memory for part in effect.may_stay}
+    stay = {part.gpu: part.memory for part in recall.keep}
     return {
-        "lease": effect.lease,
-        "reason": effect.reason.value,
-        "message": ask_back_text(effect.reason, _why_out(state, lease, effect.reason)),
+        "lease": lease.id,
+        "reason": recall.why.value,
+        "message": ask_back_text(recall.why, _why_out(state, lease, recall.why)),
         "gpus": [
             {
                 "uuid": part.gpu,
@@ -323,9 +323,9 @@ def park_notice(
     }
 
 
-def _why_out(state: State, lease: Lease, reason: ParkReason) -> str:
+def _why_out(state: State, lease: Lease, why: Why) -> str:
     """The words of the admin who took a GPU of this lease out of service."""
-    if reason is not ParkReason.OUT_OF_SERVICE:
+    if why is not Why.OUT_OF_SERVICE:
         return ""
     return out_of_service.text(state, lease)
 
@@ -351,14 +351,16 @@ def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig)
     }
 
 
-def park_warning(effect: WarnOfParking, state: State, lease: Lease) -> dict[str, Any]:
+def park_warning(
+    effect: WarnOfRecall, recall: Recall, state: State, lease: Lease
+) -> dict[str, Any]:
     """What the people of an idle task are told ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
-        "reason": effect.reason.value,
+        "reason": recall.why.value,
         "seconds": effect.seconds,
         "message": park_warning_text(
-            effect.reason, effect.seconds, _why_out(state, lease, effect.reason)
+            recall.why, effect.seconds, _why_out(state, lease, recall.why)
         ),
     }
 
@@ -371,10 +373,10 @@ def turn_notice(
     ``memory`` is what it may use on each GPU meanwhile; without a ``quantum`` (seconds) it
     is alone and need not ask. One that shall empty its cache for somebody must ask, too.
     """
-    turn, trim = state.turns.get(lease.id), state.trims.get(lease.id)
+    turn, cache = state.turns.get(lease.id), state.recall(lease.id, Give.CACHE)
     if turn is not None and turn.phase is TurnPhase.WAITS:
         return None
-    if trim is not None and trim.phase is TrimPhase.CLEARED:
+    if cache is not None and cache.phase is RecallPhase.ANSWERED:
         return None  # its next step begins when this was measured
     limits = memory.limits(state, lease.id)
     gpus = [
@@ -382,8 +384,9 @@ def turn_notice(
         for gpu, size in limits
         if gpu in state.gpus
     ]
-    shall_trim = trim is not None and trim.phase is TrimPhase.ASKED
-    if not shall_trim and (turn is None or turn.phase is TurnPhase.HOLDS):
+    shall_trim = cache is not None and cache.is_out
+    is_asked = state.recall(lease.id, Give.TURN) is not None
+    if not shall_trim and not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS):
         quantum = None if turn is None else config.quantum
         return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
     return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}

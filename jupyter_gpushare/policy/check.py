@@ -6,7 +6,8 @@ from collections import Counter
 
 from .lifecycle import InvariantBroken
 from .model import BudgetLevel, ClaimPhase, LeasePhase
-from .sharing import COMPUTING
+from .recall.moves import MEMORY, Give, RecallKey, RecallPhase
+from .sharing import TurnPhase
 from .state import State
 
 
@@ -14,6 +15,7 @@ def check(state: State) -> None:
     """Raise :class:`InvariantBroken` with the story if ``state`` breaks a promise."""
     _books(state)
     _leases(state)
+    _recalls(state)
     _lifts(state)
     _queue(state)
     _budgets(state)
@@ -76,15 +78,11 @@ def _turns(state: State) -> None:
     for name, turn in state.turns.items():
         _require(name in state.takers, f"{name} has a turn and cannot be gated")
         _require(state.leases[name].phase is LeasePhase.HELD, f"{name} has a turn and no GPU")
-        if turn.phase in COMPUTING:
+        if turn.phase is TurnPhase.HOLDS:
             computing.update(turn.gpus)
     _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
     _require(set(state.takers) <= held, "a task takes turns that has ended")
-    asked = {name: state.leases[name].phase for name in state.trims}
-    _require(set(asked) <= set(state.takers), "the cache of one that cannot be gated is asked for")
-    held_only = all(phase is LeasePhase.HELD for phase in asked.values())
-    _require(held_only, "the cache of one that holds no GPU is asked for")
     keys = {*state.figures, *state.measured, *state.left, *state.shares}
     _require(keys <= set(state.claims), "figures of a claim that is gone")
 
@@ -99,9 +97,6 @@ def _leases(state: State) -> None:
             _require(bool(claims), f"ended lease {name} was not forgotten")
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
-        idle = lease.can_give
-        _require(idle or not lease.is_asked, f"{name} is asked for GPUs that it uses or has not")
-        _require(idle or not lease.planned, f"{name} has host memory for nothing")
         _require(
             (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
             f"lease {name}: heartbeat deadline",
@@ -117,6 +112,28 @@ def _leases(state: State) -> None:
     _require(dict(state.lease_counts) == counts, "an environment's leases are not counted")
     for process, names in state.by_process.items():
         _require(all(process in state.leases[n].members for n in names), "stale process index")
+
+
+def _recalls(state: State) -> None:
+    for key, recall in state.recalls.items():
+        _require(key.lease in state.leases, f"{key.lease} is asked for something and is gone")
+        lease = state.leases[key.lease]
+        if key.give is Give.CACHE:
+            gated = lease.phase is LeasePhase.HELD and key.lease in state.takers
+            _require(gated, f"{key.lease} is asked for its cache and holds no GPU by turns")
+        if key.give is Give.TURN:
+            turn = state.turns.get(key.lease)
+            held = turn is not None and turn.phase is TurnPhase.HOLDS
+            _require(held, f"{key.lease} is asked for a turn that it has not")
+        if key.give is Give.LIFT:
+            lifted = (key.lease, key.gpu) in state.lifts
+            _require(lifted, f"{key.lease} is asked for a lift that it has not")
+        if key.give in MEMORY:
+            idle = lease.can_give or recall.phase is RecallPhase.KEPT
+            _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
+            _require(not recall.moving or lease.can_give, f"{key.lease} moves nothing")
+            twice = all(RecallKey(key.lease, give) in state.recalls for give in MEMORY)
+            _require(not twice, f"{key.lease} is asked for its memory twice")
 
 
 def _lifts(state: State) -> None:

@@ -15,10 +15,8 @@ from . import (
     explain,
     memory,
     out_of_service,
-    parking,
     quota_commands,
     rebuild,
-    trimming,
     turns,
 )
 from . import commands as cmd
@@ -42,8 +40,11 @@ from .model import (
 )
 from .observe import observe, used_by_environment
 from .placement import Granted, NoRoom, refusal, shortage
+from .recall import offers, patience, plan
+from .recall.moves import Give, RecallPhase
+from .room import unlifted, waits_for_own
 from .serving import fit, fit_newly, grant, rooms, serve, settle_sharing
-from .sharing import TrimPhase, TurnEnd, TurnPhase
+from .sharing import TurnEnd, TurnPhase
 from .state import Lease, State
 
 
@@ -68,9 +69,9 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     settle = state.settled_at + config.settle_interval
     seen = (at for lease, at in state.last_seen.items() if lease not in state.stalled)
     silent = min(seen, default=settle) + config.heartbeat_timeout
-    rooms_made = min(parking.deadline(state, config), trimming.deadline(state, config))
+    recalled = min(plan.deadline(state, config), turns.deadline(state, config))
     presented = settle if state.rebuild is None else state.rebuild.until
-    return min(silent, settle, rooms_made, presented, turns.deadline(state, config))
+    return min(silent, settle, recalled, presented)
 
 
 def _start(draft: Draft, command: cmd.Start) -> Decision:
@@ -238,7 +239,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         if isinstance(result, NoRoom):
             room = result
     # In a storm of requests one look a second is enough; the timer sees to it.
-    if draft.at >= draft.state.looked_at + parking.LOOK_EVERY:
+    if draft.at >= draft.state.line_looked_at + patience.LOOK_EVERY:
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)
@@ -255,9 +256,9 @@ def _no_room_text(
     quota, _source = state.quotas.resolve(lease.environment)
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
-    seen = parking.unlifted(state, (), rooms(state, lease.environment))
+    seen = unlifted(state, (), rooms(state, lease.environment))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
-    if used and parking.waits_for_own(state, lease, config):
+    if used and waits_for_own(state, lease, config):
         text = explain.own_tasks_text(asked, used, quota, short, ahead)
     else:
         text = explain.no_room_text(room, asked, short, ahead)
@@ -266,18 +267,12 @@ def _no_room_text(
 
 def _ask_back(draft: Draft) -> None:
     """Ask tasks for their caches, and idle ones for their GPUs, where that helps."""
-    caches = bool(draft.state.takers) and bool(trimming.candidates(draft.state, draft.config))
-    ripe = parking.ripe(draft.state, draft.config, draft.at)
-    if not ripe and not caches:
+    ripe = [o for o in offers.offers(draft.state, draft.config) if o.due <= draft.at]
+    if not ripe:
         return
-    for name in tuple(trimming.to_ask(draft.state, draft.config, draft.at)):
-        draft.emit(ev.TrimAsked(draft.at, name))
-    for ask in tuple(parking.to_ask(draft.state, draft.config, draft.at, ripe)):
-        if parking.must_warn(draft.state.leases[ask.lease], draft.config, draft.at):
-            draft.emit(ev.ParkWarned(draft.at, ask.lease, ask.reason))
-        else:
-            draft.emit(ev.ParkAsked(draft.at, ask.lease, ask.reason, ask.may_stay))
-    draft.emit(ev.ParkingLooked(draft.at))
+    for asked in tuple(plan.asks(draft.state, draft.config, draft.at, ripe)):
+        draft.emit(asked)
+    draft.emit(ev.LineLooked(draft.at))
 
 
 #: Behind so many requests nobody works out any more what would be free.
@@ -316,9 +311,9 @@ def why_waiting(
         return Why(RefusalReason.NO_RESOURCES, explain.far_back_text(asked, ahead))
     result = fit(Draft(state, config, state.settled_at), waiting)
     if isinstance(result, NoRoom):
-        cached = trimming.why(state, config, waiting, at)
+        cached = plan.why_caches(state, config, waiting, at)
         text = _no_room_text(state, waiting, config, result, ahead)
-        left = parking.residue_why(state, config, waiting)
+        left = plan.why_residue(state, config, lease)
         text = _joined(text, cached, left)
     else:
         text = explain.behind_text(ahead)
@@ -433,8 +428,8 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
         if lease.id in draft.state.queue.waiting:
             draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
             serve(draft)
-        if not lease.has_residue or not parking.goes_further(lease, command.rung):
-            if lease.has_residue and (lease.is_asked or lease.planned):
+        if not lease.has_residue or not _goes_further(lease, command.rung):
+            if lease.has_residue and _is_asked(draft.state, lease.id):
                 why = explain.GAVE_NO_MORE
                 draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
                 _ask_back(draft)
@@ -463,6 +458,18 @@ def _park(draft: Draft, command: cmd.Park) -> Decision:
     return Done(lease.id)
 
 
+def _goes_further(lease: Lease, rung: Rung) -> bool:
+    """Whether a parked task gave more than before by this rung."""
+    order = tuple(Rung)
+    return lease.parked is not None and order.index(rung) > order.index(lease.parked.rung)
+
+
+def _is_asked(state: State, lease: LeaseId) -> bool:
+    """Whether an answer of this task about its memory is waited for."""
+    recall = state.memory_recall(lease)
+    return recall is not None and (recall.is_asked or recall.moving > 0)
+
+
 def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
     """What counts against the host's memory; the other rungs move nothing there."""
     moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
@@ -485,7 +492,8 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
         queued = lease.phase is LeasePhase.QUEUED
         text = explain.NOTHING_TO_PARK if queued else explain.NOT_IDLE
         return Refuse(RefusalReason.BAD_REQUEST, text)
-    own = lease.planned + (lease.parked.memory if lease.parked else 0)
+    recall = draft.state.memory_recall(lease.id)
+    own = (recall.moving if recall else 0) + (lease.parked.memory if lease.parked else 0)
     asked = _at_most_its_gpus(draft.state, lease, command.memory)
     whole, config = draft.state.parked_memory() - own, draft.config
     mine = draft.state.parked_memory(lease.environment) - own
@@ -548,7 +556,7 @@ def _keep(draft: Draft, command: cmd.Keep) -> Decision:
     lease = _own_task(draft, command.lease, command.environment, command.process)
     if lease is None:
         return unknown_lease()
-    if lease.is_asked or lease.planned:
+    if _is_asked(draft.state, lease.id):
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
         _ask_back(draft)  # somebody else may be able to
     return Done(lease.id)
@@ -589,17 +597,18 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
     _join_turns(draft, lease, can=True)
     _has_cleared(draft, lease.id)
     settle_sharing(draft)
-    turn = draft.state.turns.get(lease.id)
-    if turn is not None and turn.phase in (TurnPhase.REST, TurnPhase.YIELDS):
+    turn, recall = draft.state.turns.get(lease.id), draft.state.recall(lease.id, Give.TURN)
+    if turn is not None and (turn.phase is TurnPhase.REST or recall is not None):
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
     return Done(lease.id)
 
 
 def _has_cleared(draft: Draft, name: LeaseId) -> None:
     """It says that what is temporary is dropped; if that was asked for, it is measured now."""
-    trim = draft.state.trims.get(name)
-    if trim is not None and trim.phase is TrimPhase.ASKED:
-        draft.emit(ev.TrimCleared(draft.at, name))
+    recall = draft.state.recall(name, Give.CACHE)
+    if recall is not None and recall.phase is RecallPhase.TOLD:
+        answered = RecallPhase.ANSWERED
+        draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, answered, recall.why))
 
 
 def _end_turn(draft: Draft, command: cmd.EndTurn) -> Decision:
@@ -724,7 +733,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
         draft.emit(event)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
-    for done in tuple(trimming.measured(draft.state, draft.config, command.at, seen_gpus)):
+    for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
         draft.emit(done)
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
@@ -784,10 +793,9 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         _silence(draft, sorted(silent))
     if rebuild.end_when_due(draft):
         serve(draft)
-    for late in tuple(trimming.overdue(draft.state, draft.at)):
+    for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
         draft.emit(late)
-    looks = (parking.deadline, trimming.deadline)
-    if any(look(draft.state, draft.config) <= draft.at for look in looks):
+    if plan.deadline(draft.state, draft.config) <= draft.at:
         _ask_back(draft)
     if draft.state.lifts:
         _set_limits(draft)

@@ -17,10 +17,10 @@ from .model import (
     HolderAction,
     LeaseId,
     OverLimitStage,
-    ParkReason,
     Period,
     ProcessId,
 )
+from .recall.moves import MEMORY, Give, RecallPhase
 from .sharing import TurnEnd
 from .state import State
 
@@ -81,20 +81,17 @@ class TellBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class AskBack:
-    """Ask the task of this lease to give its GPUs back."""
+class TellRecall:
+    """Ask the task of this lease for its memory, as the state says."""
 
     lease: LeaseId
-    reason: ParkReason
-    may_stay: tuple[Allocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class WarnOfParking:
-    """Tell the people of this lease that its GPUs will be asked back in ``seconds``."""
+class WarnOfRecall:
+    """Tell the people of this lease that its memory will be asked back in ``seconds``."""
 
     lease: LeaseId
-    reason: ParkReason
     seconds: float
 
 
@@ -142,8 +139,8 @@ Effect = (
     | TellEnded
     | LookAtBudgets
     | TellBudget
-    | AskBack
-    | WarnOfParking
+    | TellRecall
+    | WarnOfRecall
     | TellLimit
     | TellOverLimit
     | TellStopped
@@ -164,10 +161,12 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield TellEnded(event.lease, event.reason, event.detail)
             if event.lease in state.leases:
                 yield Measure()
-        case ev.ParkAsked():
-            yield AskBack(event.lease, event.reason, event.may_stay)
-        case ev.ParkWarned():
-            yield WarnOfParking(event.lease, event.reason, config.notify_before)
+        case ev.RecallMoved(phase=RecallPhase.WARNED):
+            yield WarnOfRecall(event.lease, config.notify_before)
+        case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
+            yield Measure()
+        case ev.RecallMoved():
+            yield (TellRecall if event.give in MEMORY else TellTurn)(event.lease)
         case ev.LimitTold():
             yield TellLimit(event.lease, event.gpus)
         case ev.OverLimitStaged():
@@ -194,10 +193,6 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
                 yield Measure()
-        case ev.TrimAsked() | ev.TrimEnded():
-            yield TellTurn(event.lease)
-        case ev.TrimCleared():
-            yield Measure()
         case ev.ResumeCancelled():
             yield TellStopped(event.lease)
         case ev.MemberLeft():

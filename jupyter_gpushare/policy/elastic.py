@@ -17,20 +17,21 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
-from . import memory, parking
+from . import memory, recall_events
 from .config import MIB, PolicyConfig
 from .copies import replace
+from .index import drop
 from .model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom, Granted
+from .recall import patience, plan
+from .recall.moves import Give, RecallKey, RecallPhase
+from .room import try_place, unlifted
 from .state import ClaimKey, Lease, Lift, ReservationKey, State
 
-#: Seconds within which a client says that its frameworks have a new limit.
-ANSWER_WITHIN: Final = 10.0
 #: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
 REST: Final = 30.0
 #: Lifts are multiples of this, and smaller changes upwards are not worth telling.
@@ -85,7 +86,7 @@ def adjust(
         config.burst_memory or state.lifts or state.quotas.has_bursts
     ):
         return
-    line = _has_line(state)
+    line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
     told: dict[LeaseId, list[Allocation]] = {}
     for uuid, books in sorted(state.gpus.items()):
@@ -104,14 +105,14 @@ def adjust(
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         shares = _share(max(0, room), wishes)
         lifted = [name for name, gpu in state.lifts if gpu == uuid]
-        if late and any(shares.get(name, 0) < _lifted_by(state, name, uuid) for name in lifted):
+        if late and any(shares.get(name, 0) < _extra(state, name, uuid) for name in lifted):
             shares = {}  # one step was not enough: the next is the last
         rests = at - state.lowered_at.get(uuid, at - REST) < REST
         for lease in sorted({*shares, *lifted}):
             part = _part(state, lease, uuid)
             if part is None:
                 continue
-            now = _lifted_by(state, lease, uuid)
+            now = _extra(state, lease, uuid)
             wanted = shares.get(lease, 0)
             if wanted > now:
                 wanted = min(wanted, now + now_free)
@@ -125,11 +126,6 @@ def adjust(
         yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
 
 
-def patience(config: PolicyConfig) -> float:
-    """Seconds for which somebody's word is enough that memory is on its way back."""
-    return min(ANSWER_WITHIN, config.burst_return)
-
-
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
     """Whether somebody on a GPU takes long to come back.
 
@@ -137,9 +133,9 @@ def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> boo
     from one to the next, each with ``burst_return`` seconds of its own.
     """
     return any(
-        lift.is_lowered and at - lift.lowered_since >= patience(config)
-        for (_name, uuid), lift in state.lifts.items()
-        if uuid == gpu
+        at - recall.began >= patience.answer(Give.LIFT, config)
+        for key, recall in state.recalls.items()
+        if key.give is Give.LIFT and key.gpu == gpu
     )
 
 
@@ -151,19 +147,9 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
         if uuid != gpu or environment not in used:
             continue
         held, size = state.reservations[key].memory, used[environment]
-        may = held - burst + _most_extra(_lifts_of(state, key), gpu)
+        may = held - burst + _most_extra(state, _lifted_on(state, key), gpu)
         result += max(0, min(held, held if size is None else size) - may)
     return result
-
-
-def _lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
-    """Bytes by which a lease's limit on a GPU is lifted, as it was told last."""
-    lift = state.lifts.get((name, gpu))
-    return 0 if lift is None else _extra(state.leases[name], gpu, lift)
-
-
-def _has_line(state: State) -> bool:
-    return len(state.queue.waiting) > len(state.queue.held_up)
 
 
 def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
@@ -214,15 +200,14 @@ def _demand(
     """
     taken: Counter[GpuUuid] = Counter()
     tasks: Counter[GpuUuid] = Counter()
-    going = frozenset(parking.on_their_way(state, at))
+    going = frozenset(plan.coming(state, config, at))
     came: dict[GpuUuid, int] = {}
-    line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
     urgent = state.queue.first_urgent(state.grants)
-    for name in islice(line, parking.HELPED):
+    for name in plan.line(state):
         lease = state.leases[name]
         for without in ((), going) if going else ((),):
             see = partial(_after_those_ahead, state, without, taken, tasks)
-            placed = parking.try_place(state, lease, config, without, see)
+            placed = try_place(state, lease, config, without, see)
             if isinstance(placed, Granted):
                 for part in placed.allocations:
                     grows = part.memory - entitled(state, (lease.environment, part.gpu))
@@ -251,7 +236,7 @@ def _after_those_ahead(
             free=room.free - taken.get(room.uuid, 0),
             tasks=room.tasks + tasks.get(room.uuid, 0),
         )
-        for room in parking.unlifted(state, without, rooms)
+        for room in unlifted(state, without, rooms)
     )
 
 
@@ -275,7 +260,7 @@ def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
         if lease.live_limits is not None or lease.phase is not LeasePhase.HELD:
             continue
         if any(
-            key[0] == name and lift.confirmed_at is None and at - lift.told_at >= ANSWER_WITHIN
+            key[0] == name and at - lift.told_at >= patience.ANSWER
             for key, lift in state.lifts.items()
         ):
             yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
@@ -292,21 +277,20 @@ def settle(
         environment, gpu = key
         if gpu not in used:
             continue
-        lifts = _lifts_of(state, key)
-        extra = _most_extra(lifts, gpu)
+        lifted = _lifted_on(state, key)
+        extra = _most_extra(state, lifted, gpu)
         if extra >= burst:
             continue
         base = entitled(state, key)
         size = used[gpu].get(environment, 0)
         # Where nobody is lifted any more nobody is going to answer either.
-        overdue = all(_is_overdue(one, lift, at, config) for one, lift in lifts)
+        overdue = all(_is_overdue(state, lease, gpu, at, config) for lease in lifted)
+        known = all(_knows(state, lease, gpu, at) for lease in lifted)
         if overdue or (
-            _may_shrink(lifts, at)
-            and size is not None
-            and size <= base + extra + config.over_limit_tolerance
+            known and size is not None and size <= base + extra + config.over_limit_tolerance
         ):
             keeps = base + extra
-        elif _may_shrink(lifts, at) and size is not None:
+        elif known and size is not None:
             # On its way back: what is free already may be used.
             keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
         else:
@@ -315,64 +299,57 @@ def settle(
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
-def _lifts_of(state: State, key: ReservationKey) -> list[tuple[Lease, Lift]]:
-    return [
-        (state.leases[name], lift)
-        for (name, uuid), lift in sorted(state.lifts.items())
-        if uuid == key[1] and state.leases[name].environment == key[0]
-    ]
+def _lifted_on(state: State, key: ReservationKey) -> list[Lease]:
+    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
+    return [lease for lease in leases if lease.environment == key[0]]
 
 
-def _most_extra(lifts: Iterable[tuple[Lease, Lift]], gpu: GpuUuid) -> int:
-    return max((_extra(lease, gpu, lift) for lease, lift in lifts), default=0)
+def _most_extra(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
+    return max((_extra(state, lease.id, gpu) for lease in lifted), default=0)
 
 
-def _extra(lease: Lease, gpu: GpuUuid, lift: Lift) -> int:
-    """What it may use above its allocation, as it was told last."""
-    if lease.phase is not LeasePhase.HELD:
-        return 0
-    own = next(part.memory for part in lease.allocations if part.gpu == gpu)
-    return lift.memory - own
+def _extra(state: State, name: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes that a task may use on a GPU above its allocation, as it was told last."""
+    lift, part = state.lifts.get((name, gpu)), _part(state, name, gpu)
+    return lift.memory - part.memory if lift and part else 0
 
 
-def _is_overdue(lease: Lease, lift: Lift, at: float, config: PolicyConfig) -> bool:
+def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: PolicyConfig) -> bool:
     """Whether its time to come back is over."""
     if lease.phase is not LeasePhase.HELD:
         return at - lease.changed_at >= config.burst_return
     # A task that was just told a lower limit still has time to answer.
-    could_answer = at - lift.told_at >= patience(config)
-    return could_answer and at - lift.lowered_since >= config.burst_return
+    told_at, recall = state.lifts[(lease.id, gpu)].told_at, state.recall(lease.id, Give.LIFT, gpu)
+    could_answer = at - told_at >= patience.answer(Give.LIFT, config)
+    return could_answer and at - (recall.began if recall else told_at) >= config.burst_return
 
 
-def _may_shrink(lifts: list[tuple[Lease, Lift]], at: float) -> bool:
-    """Whether a measurement begun ``at`` tells of tasks that know their limits.
+def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
+    """Whether a measurement begun ``at`` tells of a task that knows its limit.
 
     An ended lease's process was told no limit; it is waited for until its claim is gone.
     A parked one that left something says with that what it keeps.
     """
-    return all(
-        (lease.has_residue and lease.changed_at < at)
-        or (
-            lease.phase is LeasePhase.HELD
-            and (
-                (lift.confirmed_at is not None and lift.confirmed_at < at)
-                # One with fixed limits was never above its allocation.
-                or (lease.live_limits is False and lift.told_at < at)
-            )
-        )
-        for lease, lift in lifts
-    )
+    if lease.phase is not LeasePhase.HELD:
+        return lease.has_residue and lease.changed_at < at
+    if lease.live_limits is False:
+        # One with fixed limits was never above its allocation.
+        return state.lifts[(lease.id, gpu)].told_at < at
+    recall = state.recall(lease.id, Give.LIFT, gpu)
+    return bool(recall and recall.phase is RecallPhase.ANSWERED and recall.since < at)
 
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
     """Whether what a task says of its limits was not known."""
-    if lease.live_limits is not live:
-        return True
-    for part in gpus:
-        lift = state.lifts.get((lease.id, part.gpu))
-        if lift is not None and lift.confirmed_at is None and lift.memory == part.memory:
-            return True
-    return False
+    is_answer = any(_is_answer(state, lease.id, part) for part in gpus)
+    return is_answer or lease.live_limits is not live
+
+
+def _is_answer(state: State, name: LeaseId, part: Allocation) -> bool:
+    """Whether a task that has this limit does what it was told last on its way back."""
+    recall = state.recall(name, Give.LIFT, part.gpu)
+    told = recall is not None and recall.phase is RecallPhase.TOLD
+    return told and state.lifts[(name, part.gpu)].memory == part.memory
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
@@ -395,14 +372,14 @@ def told(state: State, event: ev.LimitTold) -> State:
     for part in event.gpus:
         key = (event.lease, part.gpu)
         before = state.lifts.get(key)
-        lift = Lift(part.memory, event.at, lowered_since=event.at)
-        burst = state.bursts.get((lease.environment, part.gpu), 0)
-        extra = _extra(lease, part.gpu, lift)
+        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
+        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), _extra(state, *key)
+        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
         if extra < burst:
             # Told again on its way back: the bound does not start anew.
-            since = before.lowered_since if before is not None and before.is_lowered else event.at
-            lift = replace(lift, is_lowered=True, lowered_since=since)
-        state = replace(state, lifts=state.lifts.set(key, lift))
+            state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
+        else:
+            state = replace(state, recalls=drop(state.recalls, recall))
         if extra <= 0 and not burst:
             state = forget(state, *key)
         if before is not None and part.memory < before.memory:
@@ -416,10 +393,9 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     lease = replace(lease, live_limits=event.live)
     state = replace(state, leases=state.leases.set(event.lease, lease))
     for part in event.gpus:
-        key = (event.lease, part.gpu)
-        lift = state.lifts.get(key)
-        if lift is not None and lift.memory == part.memory and lift.confirmed_at is None:
-            state = replace(state, lifts=state.lifts.set(key, replace(lift, confirmed_at=event.at)))
+        if _is_answer(state, event.lease, part):
+            key = RecallKey(event.lease, Give.LIFT, part.gpu)
+            state = recall_events.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
     return state
 
 
@@ -442,16 +418,12 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
         state = replace(state, bursts=state.bursts.set(key, burst))
     else:
         state = forget_reservation(state, key)
-    for (name, gpu), lift in tuple(state.lifts.items()):
-        lease = state.leases[name]
-        if gpu != key[1] or lease.environment != key[0]:
-            continue
-        over = lift.is_lowered or lease.phase is not LeasePhase.HELD
-        if not burst and over:
-            state = forget(state, name, gpu)
-        elif lift.is_lowered and _extra(lease, gpu, lift) >= burst:  # this step is done
-            lift = replace(lift, is_lowered=False)
-            state = replace(state, lifts=state.lifts.set((name, gpu), lift))
+    for lease in _lifted_on(state, key):
+        recall = RecallKey(lease.id, Give.LIFT, key[1])
+        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
+            state = forget(state, lease.id, key[1])
+        elif _extra(state, lease.id, key[1]) >= burst:  # this step is done
+            state = replace(state, recalls=drop(state.recalls, recall))
     return state
 
 
@@ -468,8 +440,10 @@ def parked(state: State, lease: Lease) -> State:
 
 def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
     """A task is on a GPU no more, or begins anew with its allocation there."""
-    key = (lease, gpu)
-    return replace(state, lifts=state.lifts.delete(key)) if key in state.lifts else state
+    if (lease, gpu) not in state.lifts:
+        return state
+    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
+    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
 
 
 def forget_reservation(state: State, key: ReservationKey) -> State:

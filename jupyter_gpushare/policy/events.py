@@ -26,7 +26,6 @@ from .model import (
     Movable,
     OverLimitStage,
     Parked,
-    ParkReason,
     ProcessId,
     Quota,
     RefusalReason,
@@ -34,6 +33,7 @@ from .model import (
     Rung,
     Task,
 )
+from .recall.moves import Give, RecallPhase, Why
 from .sharing import Figures, Share, TurnEnd, TurnPhase
 from .versions import since
 
@@ -324,25 +324,18 @@ class ActivityChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ParkWarned(Event):
-    """The people of an idle task are told that it will be asked for its GPUs."""
+class RecallMoved(Event):
+    """It went on with what a task shall give: its people were warned, it was told, it answered ...
 
-    DURABLE: ClassVar[bool] = False
-    lease: LeaseId
-    reason: ParkReason
-
-
-@dataclass(frozen=True, slots=True)
-class ParkAsked(Event):
-    """An idle task is asked to give its GPUs back.
-
-    ``may_stay`` are the bytes on each GPU that nobody needs now; 0 where a GPU is not named.
+    ``keep`` are the bytes that may stay on each GPU; 0 where a GPU is not named.
     """
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId
-    reason: ParkReason
-    may_stay: tuple[Allocation, ...] = ()
+    give: Give
+    phase: RecallPhase
+    why: Why
+    keep: tuple[Allocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +375,8 @@ class AbilityReported(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ParkingLooked(Event):
-    """Somebody waits, and it was worked out which idle tasks could help."""
+class LineLooked(Event):
+    """Somebody waits, and it was worked out who could help."""
 
     DURABLE: ClassVar[bool] = False
 
@@ -570,30 +563,6 @@ class TurnOverran(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TrimAsked(Event):
-    """A task shall empty its cache at the end of its step: then a waiting request may fit."""
-
-    DURABLE: ClassVar[bool] = False
-    lease: LeaseId
-
-
-@dataclass(frozen=True, slots=True)
-class TrimCleared(Event):
-    """The task has emptied its cache, and waits until that was measured."""
-
-    DURABLE: ClassVar[bool] = False
-    lease: LeaseId
-
-
-@dataclass(frozen=True, slots=True)
-class TrimEnded(Event):
-    """The task goes on; what it uses without its cache was measured, if that could be had."""
-
-    DURABLE: ClassVar[bool] = False
-    lease: LeaseId
-
-
-@dataclass(frozen=True, slots=True)
 class LeftGone(Event):
     """What a task had not cleared after its turn is measured as gone."""
 
@@ -721,9 +690,8 @@ EVENTS: Final[dict[str, type[Event]]] = {
         DeadlinesExtended,
         UsageSettled,
         ActivityChanged,
-        ParkWarned,
-        ParkAsked,
-        ParkingLooked,
+        RecallMoved,
+        LineLooked,
         ParkingPlanned,
         LeasePinned,
         WorkSeen,
@@ -746,9 +714,6 @@ EVENTS: Final[dict[str, type[Event]]] = {
         TurnGiven,
         TurnMoved,
         TurnOverran,
-        TrimAsked,
-        TrimCleared,
-        TrimEnded,
         LeftGone,
         ProcessFlagged,
         OverLimitStaged,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from immutables import Map
 
-from . import elastic, flag_events, memory, trimming, turn_events
+from . import elastic, flag_events, memory, recall_events, turn_events
 from . import events as ev
 from .copies import replace
 from .index import drop, lease_of, with_id, without_id
@@ -243,53 +243,22 @@ def _changed(state: State, name: LeaseId, **parts: Any) -> State:
     return replace(state, leases=state.leases.set(name, replace(lease_of(state, name), **parts)))
 
 
-def _park_warned(state: State, event: ev.ParkWarned) -> State:
-    return _changed(state, event.lease, warned_at=event.at, warned_for=event.reason)
-
-
-def _park_asked(state: State, event: ev.ParkAsked) -> State:
-    asks = lease_of(state, event.lease).asks + 1
-    return _changed(state, event.lease, asked_at=event.at, asks=asks, is_asked=True)
-
-
-def _parking_planned(state: State, event: ev.ParkingPlanned) -> State:
-    return _changed(state, event.lease, planned=event.memory)
-
-
 def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
-    return _changed(
-        state,
-        event.lease,
-        pinned_until=event.until,
-        warned_at=None,
-        warned_for=None,
-        is_asked=False,
-    )
+    state = recall_events.not_warned(state, event.lease, keeps=True)
+    return _changed(state, event.lease, pinned_until=event.until)
 
 
 def _work_seen(state: State, event: ev.WorkSeen) -> State:
-    return _changed(state, event.lease, worked_at=event.at, warned_at=None, warned_for=None)
+    state = recall_events.not_warned(state, event.lease)
+    return _changed(state, event.lease, worked_at=event.at)
 
 
 def _ability_reported(state: State, event: ev.AbilityReported) -> State:
     return _changed(state, event.lease, ability=(event.rung, event.why))
 
 
-def _parking_looked(state: State, event: ev.ParkingLooked) -> State:
-    return replace(state, looked_at=event.at)
-
-
-def _lease_kept(state: State, event: ev.LeaseKept) -> State:
-    return _changed(
-        state,
-        event.lease,
-        asked_at=event.at,
-        is_asked=False,
-        kept=event.why,
-        planned=0,
-        warned_at=None,
-        warned_for=None,
-    )
+def _line_looked(state: State, event: ev.LineLooked) -> State:
+    return replace(state, line_looked_at=event.at)
 
 
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
@@ -301,13 +270,9 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         phase=phase if deeper else move(LEASE_MOVES, before.phase, phase, f"lease {before.id}"),
         activity=Activity.IDLE,
         changed_at=event.at,
-        asked_at=None,
-        asks=0,
-        is_asked=False,
-        kept=None,
-        planned=0,
         parked=Parked(event.rung, event.memory, event.gpus, event.movable),
-        **_UNWARNED,
+        pinned_until=None,
+        worked_at=None,
     )
     state = _put_lease(state, before, lease)
     state = turn_events.gives_up(turn_events.leave_behind(state, lease.id, event.at), lease.id)
@@ -323,20 +288,11 @@ def _residue_found(state: State, event: ev.ResidueFound) -> State:
     """What it has there is its own again, so that it can go on, or be asked for it."""
     before = lease_of(state, event.lease)
     parked = replace(before.parked or Parked(Rung.RELEASE), stayed=True)
-    lease = replace(before, parked=parked, kept=event.why, changed_at=event.at)
-    state = _put_lease(state, before, lease)
+    lease = replace(before, parked=parked, changed_at=event.at)
+    state = recall_events.residue_found(_put_lease(state, before, lease), event)
     for part in before.allocations:
         state = _claim_phase(state, before.id, part.gpu, ClaimPhase.RESERVED, event.at)
     return _in_line(state, before.id)
-
-
-#: What is forgotten about an idle task when its idleness ends, or its GPUs are given back.
-_UNWARNED: Final[dict[str, Any]] = {
-    "warned_at": None,
-    "warned_for": None,
-    "pinned_until": None,
-    "worked_at": None,
-}
 
 
 def _put_lease(state: State, before: Lease, lease: Lease) -> State:
@@ -403,15 +359,11 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         activity=event.activity,
         granted_at=event.at,
         changed_at=event.at,
-        asked_at=None,
-        asks=0,
-        is_asked=False,
-        kept=None,
-        planned=0,
         parked=event.parked,
-        **_UNWARNED,
+        pinned_until=None,
+        worked_at=None,
     )
-    state = _put_lease(state, before, lease)
+    state = recall_events.forget(_put_lease(state, before, lease), lease.id)
     opened = 0
     claims, reservations = state.claims.mutate(), state.reservations.mutate()
     gpus = state.gpus.mutate()
@@ -528,16 +480,9 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         before,
         activity=event.activity,
         changed_at=event.at,
-        asked_at=None,
-        asks=0,
-        is_asked=False,
-        kept=None,
-        planned=0,
-        warned_at=None,
-        warned_for=None,
         worked_at=None,
     )
-    return _put_lease(state, before, lease)
+    return _put_lease(recall_events.forget(state, lease.id), before, lease)
 
 
 def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
@@ -548,14 +493,10 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         activity=Activity.IDLE,
         changed_at=event.at,
         stalled=False,
-        asked_at=None,
-        asks=0,
-        is_asked=False,
-        kept=None,
-        planned=0,
         parked=None,
         end_reason=event.reason,
-        **_UNWARNED,
+        pinned_until=None,
+        worked_at=None,
     )
     state = _put_lease(state, before, lease)
     request_key = (lease.task.process, lease.request.request_id or "")
@@ -750,14 +691,13 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.DeadlinesExtended: _deadlines_extended,
     ev.UsageSettled: _usage_settled,
     ev.ActivityChanged: _activity_changed,
-    ev.ParkWarned: _park_warned,
-    ev.ParkAsked: _park_asked,
-    ev.ParkingPlanned: _parking_planned,
+    ev.RecallMoved: recall_events.recall_moved,
+    ev.ParkingPlanned: recall_events.parking_planned,
     ev.LeasePinned: _lease_pinned,
     ev.WorkSeen: _work_seen,
     ev.AbilityReported: _ability_reported,
-    ev.ParkingLooked: _parking_looked,
-    ev.LeaseKept: _lease_kept,
+    ev.LineLooked: _line_looked,
+    ev.LeaseKept: recall_events.lease_kept,
     ev.LeaseParked: _lease_parked,
     ev.ResidueFound: _residue_found,
     ev.LeaseRestored: _lease_restored,
@@ -775,9 +715,6 @@ _EVOLVE: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {
     ev.TurnGiven: turn_events.turn_given,
     ev.TurnMoved: turn_events.turn_moved,
     ev.TurnOverran: turn_events.turn_overran,
-    ev.TrimAsked: trimming.asked,
-    ev.TrimCleared: trimming.cleared,
-    ev.TrimEnded: trimming.ended,
     ev.LeftGone: turn_events.left_gone,
     ev.ProcessFlagged: flag_events.process_flagged,
     ev.OverLimitStaged: flag_events.over_limit_staged,

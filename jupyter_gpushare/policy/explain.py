@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from .config import PolicyConfig
-from .model import MONTH, WEEK, BudgetLevel, HolderAction, ParkReason, Period, Quota, RefusalReason
+from .model import MONTH, WEEK, BudgetLevel, HolderAction, Period, Quota, RefusalReason
 from .placement import NoRoom, Refused, Shortage
+from .recall.moves import Why
 
 GIB = 1024**3
 
@@ -307,34 +308,32 @@ def not_granting_text(problem: str) -> str:
 
 
 _ASKED_BACK: Final = {
-    ParkReason.CONTENDED: "This kernel was idle and others wait for its GPU",
-    ParkReason.IDLE: "This kernel reached its idle time-out",
-    ParkReason.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
-    ParkReason.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
-    ParkReason.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
+    Why.CONTENDED: "This kernel was idle and others wait for its GPU",
+    Why.IDLE: "This kernel reached its idle time-out",
+    Why.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
+    Why.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
+    Why.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
 }
 _WILL_BE_ASKED: Final = {
-    ParkReason.CONTENDED: "because others wait for it",
-    ParkReason.IDLE: "when it reaches its idle time-out",
-    ParkReason.BUDGET_SPENT: "because your GPU-hours are spent",
-    ParkReason.OVER_LIMIT: "because it uses more of it than it may",
-    ParkReason.OUT_OF_SERVICE: "because that GPU is taken out of service",
+    Why.CONTENDED: "because others wait for it",
+    Why.IDLE: "when it reaches its idle time-out",
+    Why.BUDGET_SPENT: "because your GPU-hours are spent",
+    Why.OVER_LIMIT: "because it uses more of it than it may",
+    Why.OUT_OF_SERVICE: "because that GPU is taken out of service",
 }
 
 
-def ask_back_text(reason: ParkReason, detail: str = "") -> str:
+def ask_back_text(reason: Why, detail: str = "") -> str:
     """Why an idle task was asked for its GPUs; ``detail`` is more precise, where there is one."""
     if detail:
         return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
     return f"{_ASKED_BACK[reason]}, so its GPU was taken back."
 
 
-def park_warning_text(reason: ParkReason, seconds: float, detail: str = "") -> str:
+def park_warning_text(reason: Why, seconds: float, detail: str = "") -> str:
     """What the people of an idle task are told before it is asked for its GPUs."""
     why = f"because {detail.removesuffix('.')}" if detail else _WILL_BE_ASKED[reason]
-    keep = (
-        "" if reason is ParkReason.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
-    )
+    keep = "" if reason is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
     return (
         f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, {why}. "
         f"Your variables are kept.{keep}"

@@ -1,9 +1,10 @@
-"""The only table of allowed moves. The diagram in the docs is generated from it."""
+"""The tables of allowed moves of leases and claims. The docs' diagram is generated from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from .model import ClaimPhase, LeasePhase
 
@@ -37,10 +38,10 @@ def move(table: dict[P, frozenset[P]], old: P, new: P, what: str) -> P:
     return new
 
 
-def mermaid() -> str:
-    """Both tables as a Mermaid state diagram, for the docs."""
+def mermaid(tables: Mapping[str, Mapping[Any, frozenset[Any]]]) -> str:
+    """Tables of moves as a Mermaid state diagram, for the docs."""
     lines = ["stateDiagram-v2"]
-    for title, table in (("lease", LEASE_MOVES), ("claim", CLAIM_MOVES)):
+    for title, table in tables.items():
         lines.append(f"    state {title} {{")
         for old, targets in table.items():
             lines += [

@@ -95,16 +95,6 @@ class ParkWhen(Enum):
     ALWAYS = "always"
 
 
-class ParkReason(Enum):
-    """Why a lease is asked back."""
-
-    CONTENDED = "contended"
-    IDLE = "idle"
-    BUDGET_SPENT = "budget_spent"
-    OVER_LIMIT = "over_limit"
-    OUT_OF_SERVICE = "out_of_service"
-
-
 class Rung(Enum):
     """How a task gave its GPUs back; the lower the rung, the less it costs.
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from . import events as ev
-from . import explain, memory, parking, stalled, watchdog
+from . import explain, memory, room, stalled, watchdog
 from .config import PolicyConfig
 from .model import (
     Activity,
@@ -180,7 +180,7 @@ def _unleased(
         if gpu == reading.uuid and state.leases[lease].is_resuming:
             # What is on its way back is there for everybody else, whatever has arrived so far.
             arrived = parts.by_lease.get(lease) or 0
-            missing = parking.comes_back(state.leases[lease]) - arrived
+            missing = room.comes_back(state.leases[lease]) - arrived
             used[state.leases[lease].environment] += max(0, missing)
     excess = memory.excess(state, reading.uuid, used)
     nameless = 0
@@ -206,7 +206,7 @@ def coming_back(
     """
     if not lease.is_resuming:
         return
-    need = parking.comes_back(lease)
+    need = room.comes_back(lease)
     for part in lease.allocations:
         beyond = need - memory.entitled(state, lease.environment, part.gpu)
         if beyond > 0:

@@ -1,7 +1,7 @@
 """GPUs that an admin took out of service: they take nothing new, and empty.
 
 Nobody is granted anything there, no reservation grows and no limit is lifted. A task that
-computes goes on until it ends. An idle task is asked to leave nothing behind (:mod:`.parking`),
+computes goes on until it ends. An idle task is asked to leave nothing behind (:mod:`.recall`),
 and gets another GPU if its memory can be moved. The GPU comes back, so a request that needs it
 waits.
 """

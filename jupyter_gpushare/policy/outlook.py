@@ -13,16 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import islice
 from typing import Final
 
-from . import parking
 from .config import PolicyConfig
 from .model import BudgetLevel, LeaseId, PriorityClass
+from .recall import offers, plan
 from .state import Lease, State
 
-#: So many of the first in line are told which idle lease they wait for.
-FORESEEN: Final = 8
 #: So many idle leases, those that are asked first, are looked at.
 MOST_IDLE: Final = 16
 #: Fewer waits than these tell nothing about the next one.
@@ -80,8 +77,8 @@ def outlooks(
 ) -> dict[LeaseId, Outlook]:
     """The outlook of each waiting request; ``recent`` are the waits of those granted lately.
 
-    The first :data:`FORESEEN` in line are told whose GPUs they get, each of them others'.
-    At most ``FORESEEN * MOST_IDLE`` placements, and none while nobody is idle.
+    The first :data:`~.plan.HELPED` in line are told whose GPUs they get, each of them others'.
+    At most ``HELPED * MOST_IDLE`` placements, and none while nobody is idle.
     """
     coming = _foreseen(state, config, at)
     usual = _usual_timeout(config)
@@ -135,12 +132,11 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         return {}
     idle = {one.lease: one for one in _idle(state, config, at)}
     found: dict[LeaseId, Idle] = {}
-    line = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
-    for waiting in islice(line, FORESEEN):
+    for waiting in plan.line(state):
         if not idle:
             break
-        fits = partial(parking.fits_without, state, config, waiting)
-        needed = parking.fewest(idle, frozenset(), fits)
+        fits = partial(plan.fits_without, state, config, waiting)
+        needed = plan.fewest(idle, frozenset(), fits)
         if needed:
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
     return found
@@ -151,12 +147,12 @@ def _idle(state: State, config: PolicyConfig, at: float) -> list[Idle]:
     found = []
     for name in state.idle:
         lease = state.leases[name]
-        due = parking.due(state, lease, config)
-        if due is None or lease.has_residue or lease.kept is not None:
+        due, recall = offers.due(state, lease, config), state.memory_recall(name)
+        if due is None or lease.has_residue or (recall and recall.said is not None):
             continue
-        if config.notify_before and lease.warned_at is None:
+        if config.notify_before and (recall is None or recall.warned_at is None):
             due += config.notify_before  # it is only warned then
-        since = parking.idle_since(state, lease)
-        after = parking.patience(state, lease, config)
+        since = offers.idle_since(state, lease)
+        after = offers.may_be_idle(state, lease, config)
         found.append(Idle(name, max(0.0, at - since), after, max(0.0, due - at)))
     return sorted(found, key=lambda one: (one.left, one.lease))[:MOST_IDLE]

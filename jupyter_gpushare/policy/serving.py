@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from . import events as ev
-from . import explain, memory, observe, parking, turns
+from . import explain, memory, observe, room, turns
 from .draft import Draft
 from .model import Activity, EndReason, EnvironmentName, Request, Rung
 from .placement import GpuRoom, Granted, NoRoom, Refused, place
@@ -17,14 +17,14 @@ from .state import Lease, State
 
 def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
     """The node's GPUs as one environment sees them, in O(GPUs)."""
-    return tuple(parking.rooms_without(state, environment, ()))
+    return tuple(room.rooms_without(state, environment, ()))
 
 
 def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
     """Where a waiting lease's request would go now."""
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, lease.environment):
-        result = parking.try_place(draft.state, lease, draft.config, see=see)
+        result = room.try_place(draft.state, lease, draft.config, see=see)
         if not isinstance(result, NoRoom):
             break
     return result
@@ -37,8 +37,8 @@ def fit_newly(
     quota, _source = draft.state.quotas.resolve(environment)
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, environment):
-        room = see(rooms(draft.state, environment))
-        result = place(room, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
+        seen = see(rooms(draft.state, environment))
+        result = place(seen, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
         if not isinstance(result, NoRoom):
             break
     return result

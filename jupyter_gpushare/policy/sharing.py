@@ -17,12 +17,14 @@ class ShareMode(Enum):
 
 
 class TurnPhase(Enum):
-    """How a task stands with its turn; a task that is left alone has none."""
+    """How a task stands with its turn; a task that is left alone has none.
+
+    One that ``HOLDS`` it may be asked for it by a recall; it computes on until it answers.
+    """
 
     REST = "rest"
     WAITS = "waits"
     HOLDS = "holds"
-    YIELDS = "yields"
 
 
 class TurnEnd(Enum):
@@ -40,36 +42,8 @@ class TurnEnd(Enum):
 TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
     TurnPhase.REST: frozenset({TurnPhase.WAITS}),
     TurnPhase.WAITS: frozenset({TurnPhase.HOLDS, TurnPhase.REST}),
-    TurnPhase.HOLDS: frozenset({TurnPhase.YIELDS, TurnPhase.WAITS, TurnPhase.REST}),
-    TurnPhase.YIELDS: frozenset({TurnPhase.WAITS, TurnPhase.REST}),
+    TurnPhase.HOLDS: frozenset({TurnPhase.WAITS, TurnPhase.REST}),
 }
-
-COMPUTING: Final = (TurnPhase.HOLDS, TurnPhase.YIELDS)
-
-
-class TrimPhase(Enum):
-    """How it stands with the cache of a task that was asked to empty it at the end of a step.
-
-    ``CLEARED``: it said so, and its next step waits for a measurement. ``DONE``: it goes on.
-    """
-
-    ASKED = "asked"
-    CLEARED = "cleared"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """The last time a task was asked to empty its cache, for somebody who waits.
-
-    ``since`` is when this phase began, ``asked_at`` when it was asked (boot time); ``tries``
-    counts the asks in a row for which nobody was granted anything.
-    """
-
-    phase: TrimPhase
-    since: float
-    asked_at: float
-    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from .model import (
     Rung,
 )
 from .queueing import Waiting
-from .sharing import COMPUTING
+from .recall.moves import Give, RecallPhase
+from .sharing import TurnPhase
 from .state import Lease, State
 
 
@@ -86,18 +87,20 @@ def _lifts(state: State) -> Iterator[ev.Event]:
     for (name, gpu), lift in sorted(state.lifts.items()):
         told = (Allocation(gpu, lift.memory),)
         # Twice where it was told again on its way back: the bound counts from the first time.
-        for at in sorted({lift.lowered_since, lift.told_at} if lift.is_lowered else {lift.told_at}):
+        recall = state.recall(name, Give.LIFT, gpu)
+        for at in sorted({lift.told_at, recall.began if recall else lift.told_at}):
             yield ev.LimitTold(at, name, state.leases[name].environment, told)
     for name, lease in sorted(state.leases.items()):
         if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
             continue
-        has = {
-            gpu: lift
-            for (one, gpu), lift in sorted(state.lifts.items())
-            if one == name and lift.confirmed_at is not None
-        }
-        at = max((lift.confirmed_at or 0.0 for lift in has.values()), default=lease.changed_at)
-        gpus = tuple(Allocation(gpu, lift.memory) for gpu, lift in has.items())
+        answered = [
+            (recall.since, recall.keep)
+            for part in sorted(lease.allocations, key=lambda part: part.gpu)
+            if (recall := state.recall(name, Give.LIFT, part.gpu))
+            and recall.phase is RecallPhase.ANSWERED
+        ]
+        at = max((since for since, _keep in answered), default=lease.changed_at)
+        gpus = tuple(part for _since, keep in answered for part in keep)
         yield ev.LimitConfirmed(at, name, lease.environment, gpus, lease.live_limits)
 
 
@@ -112,7 +115,7 @@ def _sharing(state: State) -> Iterator[ev.Event]:
         if overran:
             yield ev.TurnOverran(at, name, state.leases[name].environment)
     for name, turn in sorted(state.turns.items()):
-        if turn.phase in COMPUTING:
+        if turn.phase is TurnPhase.HOLDS:
             yield ev.TurnGiven(turn.since, name, turn.gpus)
 
 
@@ -158,9 +161,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             was.gpus,
         )
         if was.stayed:
-            yield ev.ResidueFound(
-                lease.changed_at, lease.id, lease.environment, lease.kept or explain.STILL_THERE
-            )
+            recall = state.memory_recall(lease.id)
+            why = (recall and recall.said) or explain.STILL_THERE
+            yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, why)
     if lease.pinned_until is not None:
         yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
     if parked and not lease.has_residue:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from . import events as ev
-from . import parking
 from .config import PolicyConfig
 from .model import GpuUuid, HolderAction, LeaseId, LeasePhase, TaskKind, Vitals
+from .recall import plan
 from .sharing import TurnPhase
 from .state import Lease, Stall, State
 
@@ -110,21 +109,18 @@ def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
 
 def _is_held(state: State, lease: Lease) -> bool:
     """Whether it may be that it stands still because of us: its memory moves, or its turn waits."""
-    turn = state.turns.get(lease.id)
+    turn, recall = state.turns.get(lease.id), state.memory_recall(lease.id)
     waits = lease.id in state.takers and (turn is None or turn.phase is not TurnPhase.HOLDS)
-    return lease.phase is not LeasePhase.HELD or lease.is_resuming or bool(lease.planned) or waits
+    moves = lease.is_resuming or (recall is not None and bool(recall.moving))
+    return lease.phase is not LeasePhase.HELD or moves or waits
 
 
 def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> frozenset[LeaseId]:
     """Of those that stand ``still``: without whose memory the first in line cannot be granted."""
     longest = sorted(still, key=lambda name: (state.stalled[name].since or math.inf, name))
     found: set[LeaseId] = set()
-    for waiting in islice(_line(state), parking.HELPED) if longest else ():
-        if not parking.fits_without(state, config, waiting, found):
-            fits = partial(parking.fits_without, state, config, waiting)
-            found.update(parking.fewest((n for n in longest if n not in found), found, fits))
+    for waiting in plan.line(state) if longest else ():
+        if not plan.fits_without(state, config, waiting, found):
+            fits = partial(plan.fits_without, state, config, waiting)
+            found.update(plan.fewest((n for n in longest if n not in found), found, fits))
     return frozenset(found)
-
-
-def _line(state: State) -> Iterable[LeaseId]:
-    return (item.lease for item in state.queue.service_order(state.grants) if item.left is None)

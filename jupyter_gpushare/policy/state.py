@@ -27,7 +27,6 @@ from .model import (
     OutOfService,
     OverLimitStage,
     Parked,
-    ParkReason,
     Period,
     ProcessId,
     Request,
@@ -36,7 +35,8 @@ from .model import (
 )
 from .queueing import Account, Queue
 from .quotas import QuotaBook
-from .sharing import Figures, Share, Trim, Turn
+from .recall.moves import Give, Recall, RecallKey
+from .sharing import Figures, Share, Turn
 
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
@@ -72,12 +72,8 @@ class Lease:
 
     ``allocations`` of a parked lease are those whose claims still drain, or on which
     its process left something behind. ``requested_at`` is when it last began to wait.
-    ``asked_at`` is when its GPUs were last asked back, ``asks`` how often since it last gave
-    something or changed, ``is_asked`` whether the answer is still out, and ``kept`` what the
-    last answer was. ``warned_at`` is when its people were
-    told that this will happen. ``pinned_until`` is until when they keep the GPUs;
-    ``worked_at`` when the GPUs were last seen at work for it. ``planned`` bytes of host
-    memory are promised for its parking. ``parked`` stays until all is back in place.
+    ``pinned_until`` is until when its people keep the GPUs; ``worked_at`` when the GPUs
+    were last seen at work for it. ``parked`` stays until all is back in place.
     ``ability`` is the highest rung it says it can take, and why no higher one.
     ``live_limits`` says whether its frameworks' memory limits can change while it runs.
     """
@@ -95,16 +91,9 @@ class Lease:
     granted_at: float | None = None
     changed_at: float = 0.0
     stalled: bool = False
-    asked_at: float | None = None
-    asks: int = 0
-    is_asked: bool = False
-    kept: str | None = None
     end_reason: EndReason | None = None
-    warned_at: float | None = None
-    warned_for: ParkReason | None = None
     pinned_until: float | None = None
     worked_at: float | None = None
-    planned: int = 0
     parked: Parked | None = None
     ability: tuple[Rung, str] | None = None
     live_limits: bool | None = None
@@ -155,15 +144,11 @@ class Reservation:
 class Lift:
     """The limit (bytes) that a task was told on one GPU above its allocation, and when.
 
-    ``confirmed_at`` is when it said that it has it. ``is_lowered``: more is reserved than it
-    may use now, ``lowered_since`` when that began.
+    While more is reserved than it may use now, a recall says since when, and what it answered.
     """
 
     memory: Bytes
     told_at: float
-    confirmed_at: float | None = None
-    is_lowered: bool = False
-    lowered_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +245,8 @@ class State:
     #: Processes that held these leases, which could not be given back: they did nothing wrong.
     spared: Map[ProcessId, LeaseId] = Map()
     settled_at: float = 0.0
-    looked_at: float = 0.0
+    #: When it was last worked out who could help those who wait.
+    line_looked_at: float = 0.0
     #: When the node manager started: what the GPUs did before it did not see.
     started_at: float = 0.0
     grants: int = 0
@@ -273,8 +259,8 @@ class State:
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()
     left: Map[ClaimKey, float] = Map()
-    #: Who was asked to empty its cache for somebody who waits (:mod:`.trimming`).
-    trims: Map[LeaseId, Trim] = Map()
+    #: What tasks are asked to give (:mod:`.recall`).
+    recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
 
     def parked_memory(self, environment: EnvironmentName | None = None) -> int:
@@ -283,10 +269,32 @@ class State:
         O(leases).
         """
         return sum(
-            lease.planned + (lease.parked.memory if lease.parked else 0)
+            lease.parked.memory
             for lease in self.leases.values()
-            if environment in (None, lease.environment)
+            if lease.parked and environment in (None, lease.environment)
+        ) + sum(
+            recall.moving
+            for key, recall in self.recalls.items()
+            if recall.moving and environment in (None, self.leases[key.lease].environment)
         )
+
+    def recall(self, lease: LeaseId, give: Give, gpu: GpuUuid | None = None) -> Recall | None:
+        """How it stands with something that a lease was asked to give."""
+        return self.recalls.get(RecallKey(lease, give, gpu))
+
+    def memory_key(self, lease: LeaseId) -> RecallKey:
+        """Under which a lease is, or would be, asked for its own memory."""
+        deep = RecallKey(lease, Give.PROCESS)
+        return deep if deep in self.recalls else RecallKey(lease, Give.TENSORS)
+
+    def memory_recall(self, lease: LeaseId) -> Recall | None:
+        """How it stands with a lease's own memory."""
+        return self.recalls.get(self.memory_key(lease)) if self.recalls else None
+
+    @property
+    def has_line(self) -> bool:
+        """Whether somebody waits whom something that is given back could help."""
+        return len(self.queue.waiting) > len(self.queue.held_up)
 
     def budget(self, environment: EnvironmentName) -> Budget:
         """How ``environment`` stands with its GPU-hours."""

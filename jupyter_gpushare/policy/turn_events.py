@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from . import events as ev
+from . import recall_events
 from .copies import replace
 from .index import drop, lease_of
 from .lifecycle import move
 from .model import LeaseId
-from .sharing import COMPUTING, TURN_MOVES, Turn, TurnEnd, TurnPhase
+from .recall.moves import MEMORY, Give
+from .sharing import TURN_MOVES, Turn, TurnEnd, TurnPhase
 from .state import State
 
 
@@ -35,17 +37,18 @@ def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> St
     order, asks = (known.order if known else 0), state.asks
     if phase is TurnPhase.WAITS:
         order, asks = asks, asks + 1
-    gpus = known.gpus if known and phase in COMPUTING else ()
-    return replace(state, turns=state.turns.set(lease, Turn(phase, at, order, gpus)), asks=asks)
+    turns = state.turns.set(lease, Turn(phase, at, order))
+    return recall_events.forget(replace(state, turns=turns, asks=asks), lease, (Give.TURN,))
 
 
 def no_turn(state: State, lease: LeaseId) -> State:
-    return replace(state, turns=drop(state.turns, lease))
+    without = replace(state, turns=drop(state.turns, lease))
+    return recall_events.forget(without, lease, (Give.TURN,))
 
 
 def gives_up(state: State, lease: LeaseId) -> State:
-    """A lease that is no longer held has no turn, and no cache that anybody waits for."""
-    return replace(no_turn(state, lease), trims=drop(state.trims, lease))
+    """A lease that is no longer held has no turn, and nothing that anybody waits for."""
+    return recall_events.forget(no_turn(state, lease), lease, (Give.CACHE, *MEMORY))
 
 
 def leave_behind(state: State, lease: LeaseId, at: float) -> State:
@@ -61,7 +64,7 @@ def leave_behind(state: State, lease: LeaseId, at: float) -> State:
 def turn_given(state: State, event: ev.TurnGiven) -> State:
     # The ledger keeps no moves between two turns: giving the turn to one task ends the others'.
     for other, turn in tuple(state.turns.items()):
-        if turn.phase in COMPUTING and set(turn.gpus) & set(event.gpus):
+        if turn.phase is TurnPhase.HOLDS and set(turn.gpus) & set(event.gpus):
             state = no_turn(state, other)
     known = state.turns.get(event.lease)
     if known is not None:
@@ -86,7 +89,7 @@ def turn_moved(state: State, event: ev.TurnMoved) -> State:
 
 def _computed(state: State, lease: LeaseId) -> bool:
     turn = state.turns.get(lease)
-    return turn is None or turn.phase in COMPUTING
+    return turn is None or turn.phase is TurnPhase.HOLDS
 
 
 def turn_overran(state: State, event: ev.TurnOverran) -> State:

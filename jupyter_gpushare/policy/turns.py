@@ -18,7 +18,8 @@ from . import events as ev
 from . import memory
 from .config import PolicyConfig
 from .model import Activity, GpuUuid, LeaseId, LeasePhase
-from .sharing import COMPUTING, TurnEnd, TurnPhase
+from .recall.moves import Give, RecallPhase, Why
+from .sharing import TurnEnd, TurnPhase
 from .state import State
 
 Sharers = dict[GpuUuid, tuple[LeaseId, ...]]
@@ -54,7 +55,7 @@ def holders(state: State, shared: Sharers) -> dict[GpuUuid, LeaseId]:
         gpu: name
         for gpu, names in shared.items()
         for name in names
-        if name in state.turns and state.turns[name].phase in COMPUTING
+        if name in state.turns and state.turns[name].phase is TurnPhase.HOLDS
     }
 
 
@@ -116,11 +117,12 @@ def _take_away(state: State, config: PolicyConfig, shared: Sharers, at: float) -
             continue
         if lease.activity is Activity.IDLE:
             return ev.TurnMoved(at, name, TurnPhase.REST, TurnEnd.IDLE)
-        if turn.phase is TurnPhase.YIELDS and at >= turn.since + config.turn_bound:
+        recall = state.recall(name, Give.TURN)
+        if recall is not None and at >= recall.since + config.turn_bound:
             return ev.TurnOverran(at, name, lease.environment)
-        is_over = turn.phase is TurnPhase.HOLDS and at >= turn.since + config.quantum
+        is_over = recall is None and at >= turn.since + config.quantum
         if is_over and _is_wanted(state, shared, name):
-            return ev.TurnMoved(at, name, TurnPhase.YIELDS, None)
+            return ev.RecallMoved(at, name, Give.TURN, RecallPhase.TOLD, Why.QUANTUM)
     return None
 
 
@@ -167,8 +169,9 @@ def deadline(state: State, config: PolicyConfig) -> float:
 
 def _deadlines(state: State, config: PolicyConfig, shared: Sharers) -> Iterator[float]:
     for name, turn in state.turns.items():
-        if turn.phase is TurnPhase.YIELDS:
-            yield turn.since + config.turn_bound
+        recall = state.recall(name, Give.TURN)
+        if recall is not None:
+            yield recall.since + config.turn_bound
         elif turn.phase is TurnPhase.HOLDS:
             if _is_wanted(state, shared, name):
                 yield turn.since + config.quantum

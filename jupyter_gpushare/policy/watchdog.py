@@ -13,25 +13,12 @@ from typing import Final
 
 from . import events as ev
 from .config import PolicyConfig
-from .model import (
-    Activity,
-    Allocation,
-    Bytes,
-    FlagKind,
-    LeaseId,
-    LeasePhase,
-    OverLimitStage,
-    ParkReason,
-    TaskKind,
-)
-from .state import Flag, FlagKey, Lease, State
+from .model import Bytes, FlagKind, LeaseId, LeasePhase, OverLimitStage
+from .recall import plan
+from .state import Flag, FlagKey, State
 
 #: The stages in order; each comes after all before it.
 ORDER: Final = tuple(OverLimitStage)
-#: Seconds between two requests to an idle task to park, where it gave no GPU back.
-ASK_AGAIN: Final = 60.0
-#: Seconds without a cell and without GPU work after which a task counts as idle here.
-QUIET: Final = 10.0
 
 
 def due(config: PolicyConfig, stage: OverLimitStage) -> float:
@@ -79,12 +66,9 @@ def step(
                 at, lease.id, lease.environment, gpu, process, stage, now.used, held
             )
         parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
-        if parks and not now.works and lease.id not in asked and _may_park(lease, at):
+        if parks and not now.works and lease.id not in asked:
             asked.add(lease.id)
-            stay = tuple(
-                Allocation(part.gpu, Bytes(config.park_residue)) for part in lease.allocations
-            )
-            yield ev.ParkAsked(at, lease.id, ParkReason.OVER_LIMIT, stay)
+            yield from plan.over_limit(state, lease.id, config, at)
 
 
 def may_act(flag: Flag, key: FlagKey, at: float, config: PolicyConfig) -> bool:
@@ -95,19 +79,3 @@ def may_act(flag: Flag, key: FlagKey, at: float, config: PolicyConfig) -> bool:
             return False
         grace = due(config, OverLimitStage.LAST)
     return at - flag.since >= grace
-
-
-def _may_park(lease: Lease, at: float) -> bool:
-    """Whether a task does nothing and could give its GPUs back now."""
-    since = max(lease.changed_at, lease.worked_at or lease.changed_at)
-    return (
-        lease.phase is LeasePhase.HELD
-        and lease.activity is Activity.IDLE
-        and lease.task.kind is TaskKind.KERNEL
-        and len(lease.members) == 1
-        and not lease.stalled
-        and not lease.is_resuming
-        and not lease.planned
-        and at - since >= QUIET
-        and (lease.asked_at is None or at - lease.asked_at >= ASK_AGAIN)
-    )

@@ -35,7 +35,9 @@ from ..policy.model import (
     Task,
     TaskKind,
 )
-from ..policy.parking import ANSWER_WITHIN, due
+from ..policy.recall.moves import RecallPhase
+from ..policy.recall.offers import due
+from ..policy.recall.patience import ANSWER
 from ..policy.state import State
 from .behaviour import Asks, Behaviour
 from .preemption import Cells
@@ -226,7 +228,7 @@ class VirtualNode:
                 self._granted(event)  # type: ignore[arg-type]
             elif kind is ev.ClaimMoved:
                 self._claim_moved(event)  # type: ignore[arg-type]
-            elif kind is ev.ParkAsked:
+            elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
         if self.state.draining:
             freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
@@ -262,7 +264,9 @@ class VirtualNode:
         soon = state.settled_at + config.settle_interval
         for name in state.idle:
             lease = state.leases[name]
-            for at in (due(state, lease, config), (lease.asked_at or -math.inf) + ANSWER_WITHIN):
+            recall = state.memory_recall(name)
+            asked = (recall and recall.asked_at) or -math.inf
+            for at in (due(state, lease, config), asked + ANSWER):
                 if at is not None and self.at < at < soon:
                     soon = at
         return soon

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from ..policy.config import PolicyConfig
 from ..policy.model import LeaseId
-from ..policy.parking import rooms_without
 from ..policy.placement import Granted, place
+from ..policy.room import rooms_without
 from ..policy.state import State
 
 #: The first so many in line are looked at.
@@ -69,7 +69,7 @@ class LeastAttained:
 
     def choose(self, state: State, config: PolicyConfig, at: float, cells: Cells) -> Verdict:
         going = {key[0] for key in state.draining}
-        going.update(name for name in state.idle if state.leases[name].is_asked)
+        going.update(key.lease for key, recall in state.recalls.items() if recall.is_out)
         again = math.inf
         if state.queue.waiting:
             line = (i.lease for i in state.queue.service_order(state.grants) if i.left is None)

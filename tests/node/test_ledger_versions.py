@@ -113,3 +113,36 @@ def test_an_unknown_field_is_refused_and_not_dropped() -> None:
         from_record(stored(v=BEYOND))
     del quota["per"]
     assert from_record(stored(quota=quota)) == from_record(stored()), "as older ledgers have it"
+
+
+RECALLS = Path(__file__).with_name("ledger_recalls.sql").read_text().split("-- ledger ")[1:]
+
+
+def durable(path: Path, script: str) -> list[ev.Event]:
+    open_ledger(path).close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(script)
+    connection.close()
+    ledger = open_ledger(path)
+    snapshot, after = ledger.load()
+    ledger.close()
+    events = [from_record(one) for one in (*snapshot, *after)]
+    assert all(event.DURABLE for event in events), "what is only asked of a task is not on disk"
+    return events
+
+
+@pytest.mark.parametrize("recorded", RECALLS, ids=lambda text: text.split()[0])
+def test_what_was_asked_of_tasks_is_read_from_an_earlier_ledger(
+    tmp_path: Path, recorded: str
+) -> None:
+    script, snapshot = recorded.split("\n", 1)[1].split("-- snapshot")
+    state = State()
+    for event in durable(tmp_path / "ledger.sqlite", script):
+        state = core.evolve(state, event)
+    core.check(state)
+    told = durable(tmp_path / "snapshot.sqlite", snapshot.split("\n", 1)[1])
+    assert list(core.summarise(state)) == told
+    again = State()
+    for event in told:
+        again = core.evolve(again, event)
+    assert list(core.summarise(again)) == told

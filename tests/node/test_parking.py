@@ -110,6 +110,28 @@ def test_a_kept_gpu_says_why_and_is_asked_for_again_later(tmp_path: Path) -> Non
         assert sum("keeps them" in text for text in texts) == 1
 
 
+def test_a_task_that_was_away_when_it_was_asked_is_told_again_and_this_is_no_new_try(
+    tmp_path: Path,
+) -> None:
+    more = "c.Policy.idle_timeout = 2.0\n"  # nobody is asked again before
+    with (
+        node(tmp_path, more) as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+    ):
+        granted = alice.request(kernel_id="k")
+        idle(alice, granted["lease"])
+        bob.ask()
+        asked = alice.wait_notice(Notice.PARK)
+        with running.client("alice") as again:
+            again.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
+            again.call(Method.STATUS)
+            told = [one.params for one in again.notices if one.notice is Notice.PARK]
+            assert told == [asked]
+            again.call(Method.KEPT, lease=granted["lease"], reason="CUDA runs.")
+            assert row(again, granted["lease"])["kept"] == "CUDA runs."
+
+
 def test_programs_and_busy_kernels_are_left_alone(tmp_path: Path) -> None:
     with (
         node(tmp_path, simulate="2x24GiB") as running,

@@ -20,7 +20,7 @@ from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
 from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, decide, parking
+from jupyter_gpushare.policy import core, decide, room
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     EnvironmentName,
@@ -388,14 +388,14 @@ def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
 def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = crowded(300)
     calls = 0
-    real = parking.place
+    real = room.place
 
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         return real(*arguments, **named)
 
-    monkeypatch.setattr(parking, "place", counted)
+    monkeypatch.setattr(room, "place", counted)
     queue = queue_of(world, "root", admin=True)
     assert calls == decide.MOST_EXPLAINED
     assert len(queue) == 300

@@ -36,7 +36,7 @@ def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
         warned = client.wait_notice(Notice.OVER_LIMIT)
         assert (warned["lease"], warned["stage"], warned["gpu"]) == (lease, "warned", gpu)
         assert (warned["used"], warned["limit"]) == (12 * GIB, 8 * GIB)
-        assert "uses 12 GiB of GPU 0, 4 GiB more than the 8 GiB" in warned["message"]
+        assert "uses 12 GiB of GPU 0, 4 GiB more than its limit of 8 GiB" in warned["message"]
         assert client.wait_notice(Notice.OVER_LIMIT)["stage"] == "trim"
         last = until(lambda: (s := shown(client)) and s["stage"] == "last" and s, "the last stage")
         assert (last["used"], last["limit"], last["next"]) == (12 * GIB, 8 * GIB, None)

@@ -10,7 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_elastic import ELASTIC
 from support.policy_histories import Histories
 
-from jupyter_gpushare.policy import decide, elastic, evolve, parking
+from jupyter_gpushare.policy import decide, elastic, evolve, room
+from jupyter_gpushare.policy.state import State
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,7 +46,7 @@ def _give_the_headroom_away(monkeypatch):
 
 
 def _lift_while_somebody_waits(monkeypatch):
-    monkeypatch.setattr(elastic, "_has_line", lambda state: False)
+    monkeypatch.setattr(State, "has_line", False)
 
 
 def _lift_to_what_is_not_back(monkeypatch):
@@ -114,14 +115,14 @@ def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
 
 def _count_lifts_as_entitlement(monkeypatch):
     """A second task of the environment gets what the first was lifted to."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms(state, environment, without):
         return original(
             dataclasses.replace(state, bursts=type(state.bursts)()), environment, without
         )
 
-    monkeypatch.setattr(parking, "rooms_without", rooms)
+    monkeypatch.setattr(room, "rooms_without", rooms)
 
 
 @pytest.mark.parametrize(

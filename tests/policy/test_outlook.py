@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.policy_stories import budgets, idle, lazy, pin
-from support.policy_world import GIB, World, gpu
+from support.policy_world import GIB, World, gpu, is_asked
 
 from jupyter_gpushare.policy import core, outlook
 from jupyter_gpushare.policy.model import Bytes, LeaseId, PriorityClass, Quota, Request
@@ -42,7 +42,7 @@ def test_an_idle_kernel_is_what_who_waits_waits_for() -> None:
     )
     # It comes true, if bob stays away.
     world.tick(48)
-    assert world.state.leases[LeaseId("L2")].is_asked
+    assert is_asked(world.state, "L2")
 
 
 def test_each_who_waits_gets_another_kernels_gpu() -> None:
@@ -127,14 +127,14 @@ def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = 0
-    real = outlook.parking.fits_without
+    real = outlook.plan.fits_without
 
     def counted(*arguments: Any) -> bool:
         nonlocal calls
         calls += 1
         return real(*arguments)
 
-    monkeypatch.setattr(outlook.parking, "fits_without", counted)
+    monkeypatch.setattr(outlook.plan, "fits_without", counted)
     world = lazy(40)
     for number in range(40):
         world.request(f"holder-{number}", number + 1)
@@ -145,7 +145,7 @@ def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
     for number in range(40):
         idle(world, f"L{number + 1}")
     of(world, "L41")
-    assert 0 < calls <= 2 * outlook.FORESEEN * outlook.MOST_IDLE
+    assert 0 < calls <= 2 * outlook.plan.HELPED * outlook.MOST_IDLE
 
 
 def message(world: World, lease: str, ahead: int = 0) -> str:

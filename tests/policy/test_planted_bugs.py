@@ -16,13 +16,15 @@ from jupyter_gpushare.policy import (
     decide,
     evolve,
     observe,
-    parking,
     placement,
     quota_commands,
+    room,
 )
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase
 from jupyter_gpushare.policy.queueing import Queue
+from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.recall.moves import Give, Why
 from jupyter_gpushare.policy.state import State
 
 pytestmark = pytest.mark.timeout(600)
@@ -67,12 +69,12 @@ def _grow_without_room(monkeypatch):
 
 def _share_what_others_named(monkeypatch):
     """A task is placed as if those that share the reservation had named nothing."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms(*arguments):
         return (dataclasses.replace(room, named=0) for room in original(*arguments))
 
-    monkeypatch.setattr(parking, "rooms_without", rooms)
+    monkeypatch.setattr(room, "rooms_without", rooms)
 
 
 def _forget_retries(monkeypatch):
@@ -143,10 +145,13 @@ def _never_look_at_a_lowered_budget(monkeypatch):
 def _ask_the_busy(monkeypatch):
     """Whether a task computes is not looked at."""
 
-    def ripe(state, config, at):
-        return [x for x in state.leases.values() if x.phase.value == "held"]
+    def busy(state, config):
+        for one in state.leases.values():
+            if one.phase.value == "held":
+                order = (one.changed_at, one.order)
+                yield offers.Offer(one.id, Give.TENSORS, Why.IDLE, 0.0, False, order)
 
-    monkeypatch.setattr(parking, "ripe", ripe)
+    monkeypatch.setattr(offers, "SOURCES", (busy,))
 
 
 def _believe_who_says_idle(monkeypatch):
@@ -182,12 +187,12 @@ def _park_anybody(monkeypatch):
 
 def _place_on_a_gpu_out_of_service(monkeypatch):
     """Whether a GPU is in service is not looked at."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms_without(state, environment, without):
         return original(dataclasses.replace(state, out=Map()), environment, without)
 
-    monkeypatch.setattr(parking, "rooms_without", rooms_without)
+    monkeypatch.setattr(room, "rooms_without", rooms_without)
 
 
 def _let_who_needs_missing_gpus_bar_others(monkeypatch):

@@ -14,9 +14,10 @@ from support.policy_turns import NobodyStarves, TakingTurns
 from support.turn_stories import STORIES
 
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy import evolve, memory, trimming, turn_events, turns
+from jupyter_gpushare.policy import evolve, memory, turn_events, turns
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.recall import offers, patience, plan
 from jupyter_gpushare.policy.sharing import TURN_MOVES, Share, ShareMode, TurnPhase
 from jupyter_gpushare.policy.state import State
 
@@ -123,17 +124,17 @@ def _never_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _ask_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task is asked for its cache as long as somebody waits."""
-    monkeypatch.setattr(trimming, "next_ask", lambda state, name, waiting: -math.inf)
+    monkeypatch.setattr(offers, "next_trim", lambda state, name, waiting=None: -math.inf)
 
 
 def _never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has emptied its cache waits for a measurement, however long."""
-    monkeypatch.setattr(trimming, "overdue", lambda state, at: iter(()))
+    monkeypatch.setattr(patience, "HELD_FOR", 1e12)
 
 
 def _ask_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it would help is not looked at."""
-    monkeypatch.setattr(trimming, "_fits", lambda state, config, waiting, names: bool(tuple(names)))
+    monkeypatch.setattr(plan, "fits_emptied", lambda *args: bool(tuple(args[-1])))
 
 
 def run_all() -> None:

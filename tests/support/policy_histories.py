@@ -31,9 +31,10 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.parking import comes_back
+from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
+from jupyter_gpushare.policy.room import comes_back
 from jupyter_gpushare.policy.state import ClaimKey, State
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, process
 
 PEOPLE = ("alice", "bob", "carol")
 CONFIG = PolicyConfig(
@@ -117,7 +118,7 @@ class Histories(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             for name in self._leases(LeasePhase.HELD):
                 lease = self.world.state.leases[name]
-                if lease.is_asked:
+                if is_asked(self.world.state, name):
                     who = (name, lease.environment, lease.task.process)
                     self.world.run(cmd.Park(self.world.at, *who))
 
@@ -150,7 +151,9 @@ class Histories(RuleBasedStateMachine):
         world = self.world
         for (name, uuid), lift in sorted(world.state.lifts.items()):
             lease = world.state.leases[name]
-            if lift.confirmed_at is not None or lease.phase is not LeasePhase.HELD:
+            recall = world.state.recall(name, Give.LIFT, uuid)
+            answered = recall is not None and recall.phase is RecallPhase.ANSWERED
+            if answered or lease.phase is not LeasePhase.HELD:
                 continue
             pid = lease.task.process.pid
             if how == "obeys" and (pid, uuid) in world.memory:
@@ -430,8 +433,9 @@ class Histories(RuleBasedStateMachine):
     def _limits(state: State) -> dict[ClaimKey, tuple[int, float | None]]:
         """What tasks were told, and since when they are to come back."""
         return {
-            key: (lift.memory, lift.lowered_since if lift.is_lowered else None)
+            key: (lift.memory, recall and recall.began)
             for key, lift in state.lifts.items()
+            for recall in [state.recall(key[0], Give.LIFT, key[1])]
             if state.leases[key[0]].phase is LeasePhase.HELD
         }
 

@@ -24,8 +24,18 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
+from jupyter_gpushare.policy.recall.moves import RecallPhase
 from jupyter_gpushare.policy.state import State
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    is_asked,
+    is_asked_back,
+    kept,
+    process,
+)
 
 ALICE = EnvironmentName("alice")
 
@@ -244,7 +254,7 @@ def resume(world: World, lease: str, *, wait: bool = True) -> core.Decision:
 
 def asked(world: World) -> list[str]:
     """The leases that were asked for their GPUs so far, in order."""
-    return [event.lease for event in world.history if isinstance(event, ev.ParkAsked)]
+    return [event.lease for event in world.history if is_asked_back(event)]
 
 
 def lazy(gpus: int = 1, **more: Any) -> World:
@@ -285,11 +295,7 @@ def pin(world: World, lease: str, seconds: float | None = None) -> core.Decision
 
 def stays(world: World) -> list[tuple[str, int]]:
     """The leases asked so far, with the bytes that may stay on their first GPU."""
-    return [
-        (event.lease, event.may_stay[0].memory)
-        for event in world.history
-        if isinstance(event, ev.ParkAsked)
-    ]
+    return [(event.lease, event.keep[0].memory) for event in world.history if is_asked_back(event)]
 
 
 def what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> None:
@@ -406,11 +412,11 @@ def its_people_are_told_first_and_may_keep_it() -> None:
     world.at += 38  # past 60 - 20 for the first
     world.request("bob", 3)
     world.tick(2)
-    warned = [e.lease for e in world.history if isinstance(e, ev.ParkWarned)]
+    warned = [e.lease for e in world.history if is_asked_back(e, RecallPhase.WARNED)]
     assert (warned, asked(world)) == (["L1"], []), "one is enough, and it is not asked yet"
     assert isinstance(pin(world, "L1"), core.Done)
     world.tick(2)
-    warned = [e.lease for e in world.history if isinstance(e, ev.ParkWarned)]
+    warned = [e.lease for e in world.history if is_asked_back(e, RecallPhase.WARNED)]
     assert warned == ["L1", "L2"], "somebody else is told"
     world.tick(17)
     assert asked(world) == []
@@ -440,7 +446,7 @@ def a_warning_that_nothing_came_of_is_given_anew() -> None:
     world.at += 86400
     world.request("carol", 3)
     assert asked(world) == []
-    assert len([e for e in world.history if isinstance(e, ev.ParkWarned)]) == 2
+    assert len([e for e in world.history if is_asked_back(e, RecallPhase.WARNED)]) == 2
     world.tick(21)
     assert asked(world) == ["L1"]
 
@@ -500,7 +506,7 @@ def who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     lease = world.state.leases[LeaseId("L1")]
     world.run(cmd.Keep(world.at, lease.id, lease.environment, lease.task.process, "CUDA runs."))
     assert asked(world) == ["L1", "L2"]
-    assert world.state.leases[LeaseId("L1")].kept == "CUDA runs."
+    assert kept(world.state, "L1") == "CUDA runs."
     world.tick(59)
     assert asked(world) == ["L1", "L2"]
     world.tick(2)
@@ -564,7 +570,7 @@ def what_a_word_did_not_free_is_asked_for_and_said() -> None:
     world.observe()
     lease = world.state.leases[LeaseId("L1")]
     assert (lease.phase.value, lease.has_residue) == ("parked", True)
-    assert "still has memory there" in (lease.kept or "")
+    assert "still has memory there" in (kept(world.state, lease.id) or "")
     world.observe()
     reserved = 3 * GIB + 64 * 1024**2
     assert world.state.gpus[gpu(0).uuid].reserved == reserved, "what is measured, and no more"
@@ -594,11 +600,10 @@ def who_can_give_no_more_is_asked_ever_more_seldom() -> None:
     world.request("bob", 2)
     for _ in range(3600):
         world.tick(1)
-        if world.state.leases[LeaseId("L1")].is_asked:
+        if is_asked(world.state, "L1"):
             given(world, "L1", Rung.TRIM)
-            lease = world.state.leases[LeaseId("L1")]
-            assert not lease.is_asked, "that is an answer"
-            assert lease.kept
+            assert not is_asked(world.state, "L1"), "that is an answer"
+            assert kept(world.state, "L1")
     assert len(asked(world)) == 6, "after 0, 1, 3, 7, 15 and 31 minutes"
 
 
@@ -621,7 +626,7 @@ def more_moved_to_host_memory_later_counts_there() -> None:
     world.observe()
     assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
     assert world.state.parked_memory() == 7 * GIB
-    assert world.state.leases[LeaseId("L1")].planned == 0
+    assert world.state.memory_recall(LeaseId("L1")) is None
 
 
 def a_trimmed_task_of_which_nothing_is_there_holds_nothing() -> None:
@@ -884,9 +889,7 @@ def nobody_parks_or_resumes_for_another() -> None:
     assert isinstance(child, core.Refuse)
     park(world, "L1")
     assert phase(world, "L1") == "held", "a child shares it"
-    kept = world.state.leases[before.id].kept
-    assert kept is not None
-    assert "Child" in kept
+    assert "Child" in (kept(world.state, before.id) or "")
 
 
 def what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> None:
@@ -975,7 +978,7 @@ def who_computes_on_a_gpu_out_of_service_goes_on() -> None:
     idle(world, "L1")
     world.tick(10)
     for _ in range(3600):
-        if world.state.leases[LeaseId("L1")].is_asked:
+        if is_asked(world.state, "L1"):
             who = world.state.leases[LeaseId("L1")]
             world.run(cmd.Keep(world.at, who.id, who.environment, who.task.process, "CUDA runs"))
         world.tick(1)

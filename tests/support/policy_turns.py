@@ -34,11 +34,10 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
+from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
 from jupyter_gpushare.policy.sharing import (
-    COMPUTING,
     Figures,
     ShareMode,
-    TrimPhase,
     TurnPhase,
 )
 from jupyter_gpushare.policy.state import State
@@ -101,17 +100,18 @@ class TurnWorld(World):
         """A turn is given where nobody has it."""
         if isinstance(event, ev.TurnGiven):
             for name, turn in before.turns.items():
-                if name != event.lease and turn.phase in COMPUTING:
+                if name != event.lease and turn.phase is TurnPhase.HOLDS:
                     assert not set(turn.gpus) & set(event.gpus), "two tasks have one turn"
 
     def tell(self, name: LeaseId) -> None:
         actor, turn = self.actors.get(name), self.state.turns.get(name)
-        trim = self.state.trims.get(name)
-        cleared = trim is not None and trim.phase is TrimPhase.CLEARED
+        cache = self.state.recall(name, Give.CACHE)
+        cleared = cache is not None and cache.phase is RecallPhase.ANSWERED
         if actor is None or cleared or (turn is not None and turn.phase is TurnPhase.WAITS):
             return
-        shall_trim = trim is not None and trim.phase is TrimPhase.ASKED
-        closed = shall_trim or (turn is not None and turn.phase is not TurnPhase.HOLDS)
+        shall_trim = cache is not None and cache.phase is RecallPhase.TOLD
+        asked = self.state.recall(name, Give.TURN) is not None
+        closed = shall_trim or asked or (turn is not None and turn.phase is not TurnPhase.HOLDS)
         actor.unread.append(closed)
         if not actor.stopped:
             self.read(actor)
@@ -384,7 +384,7 @@ class TakingTurns(RuleBasedStateMachine):
         assert state.shares == before.shares
         assert state.reservations == before.reservations
         assert state.takers == before.takers
-        computing = {n: t.gpus for n, t in before.turns.items() if t.phase in COMPUTING}
+        computing = {n: t.gpus for n, t in before.turns.items() if t.phase is TurnPhase.HOLDS}
         assert {n: t.gpus for n, t in state.turns.items()} == computing
         self.world.state = dataclasses.replace(
             state,
@@ -413,7 +413,7 @@ class TakingTurns(RuleBasedStateMachine):
             names = [
                 name
                 for name, turn in state.turns.items()
-                if turn.phase in COMPUTING and (name, uuid) in state.claims
+                if turn.phase is TurnPhase.HOLDS and (name, uuid) in state.claims
             ]
             assert len(names) <= 1
         assert turns.next_event(state, self.config, self.world.at) is None, (

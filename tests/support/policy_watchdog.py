@@ -8,9 +8,10 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.effects import Signal, TellOverLimit
-from jupyter_gpushare.policy.model import Bytes, HolderAction, ParkReason, Quota, Request
+from jupyter_gpushare.policy.model import Bytes, HolderAction, Quota, Request
+from jupyter_gpushare.policy.recall.moves import Why
 from support.policy_stories import idle
-from support.policy_world import GIB, World, gpu
+from support.policy_world import GIB, World, gpu, is_asked_back
 
 ZERO = gpu(0).uuid
 
@@ -46,8 +47,8 @@ def effects(world: World, kind: type) -> list[Any]:
     ]
 
 
-def parks(world: World) -> list[ev.ParkAsked]:
-    return [e for e in world.history if isinstance(e, ev.ParkAsked)]
+def parks(world: World) -> list[ev.RecallMoved]:
+    return [e for e in world.history if is_asked_back(e)]
 
 
 def the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
@@ -71,7 +72,7 @@ def an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
     assert not parks(world), "its GPU is at work"
     world.work.clear()
     watch(world, 12)
-    assert [ask.reason for ask in parks(world)] == [ParkReason.OVER_LIMIT]
+    assert [ask.why for ask in parks(world)] == [Why.OVER_LIMIT]
     watch(world, 55)
     assert len(parks(world)) == 1, "it may still answer"
     watch(world, 10)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, elastic, parking, watchdog
+from jupyter_gpushare.policy import core, room
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -25,7 +25,6 @@ from jupyter_gpushare.policy.model import (
     GpuReading,
     GpuUuid,
     LeaseId,
-    ParkReason,
     ProcessId,
     ProcessReading,
     Quota,
@@ -35,6 +34,8 @@ from jupyter_gpushare.policy.model import (
     Vitals,
 )
 from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
+from jupyter_gpushare.policy.recall import offers, patience, plan
+from jupyter_gpushare.policy.recall.moves import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.sharing import ShareMode
 from jupyter_gpushare.policy.state import Lease, State
 
@@ -52,6 +53,23 @@ def process(pid: int) -> ProcessId:
 
 def task(pid: int, kernel_id: str | None = None) -> Task:
     return Task(process(pid), f"task-{pid}", TaskKind.KERNEL, kernel_id)
+
+
+def is_asked_back(event: ev.Event, phase: RecallPhase = RecallPhase.TOLD) -> bool:
+    """Whether a task is asked for its memory, or its people are warned of it."""
+    return isinstance(event, ev.RecallMoved) and event.give in MEMORY and event.phase is phase
+
+
+def is_asked(state: State, name: str) -> bool:
+    """Whether a task was asked for its memory and has not answered."""
+    recall = state.memory_recall(LeaseId(name))
+    return recall is not None and recall.phase is RecallPhase.TOLD
+
+
+def kept(state: State, name: str) -> str | None:
+    """What a task said that kept its memory."""
+    recall = state.memory_recall(LeaseId(name))
+    return recall and recall.said
 
 
 @dataclass
@@ -95,7 +113,7 @@ class World:
         replayed = before
         for event in result.events:
             self.before_event(replayed, event)
-            if isinstance(event, ev.ParkAsked):
+            if is_asked_back(event):
                 self.idle_long_enough(replayed, event)
             if isinstance(event, ev.ClaimMoved) and event.phase is ClaimPhase.GONE:
                 holder = (replayed.leases[event.lease].task.process.pid, event.gpu)
@@ -232,26 +250,26 @@ class World:
         line = [i.lease for i in state.queue.service_order(state.grants) if i.left is None]
         gap, self.looked_at = self.at - self.looked_at, self.at
         waits: dict[LeaseId, tuple[float, float]] = {}
-        for name in line[:1] if urgent else line[: parking.HELPED]:
+        for name in line[:1] if urgent else line[: plan.HELPED]:
             lease = state.leases[name]
-            see = partial(parking.unlifted, state, ())
-            if not isinstance(parking.try_place(state, lease, config), Granted) and isinstance(
-                parking.try_place(state, lease, config, (), see), Granted
+            see = partial(room.unlifted, state, ())
+            if not isinstance(room.try_place(state, lease, config), Granted) and isinstance(
+                room.try_place(state, lease, config, (), see), Granted
             ):
                 since, widest = self.blocked.get(name, (self.at, 0.0))
                 waits[name] = (since, max(widest, gap) if name in self.blocked else 0.0)
         self.blocked = waits
         for name, (since, widest) in waits.items():
-            bound = config.burst_return + elastic.patience(config) + 2 * widest
+            bound = config.burst_return + patience.answer(Give.LIFT, config) + 2 * widest
             assert self.at - since <= bound, f"{name} waits for memory that others have on top"
 
-    def idle_long_enough(self, before: State, event: ev.ParkAsked) -> None:
+    def idle_long_enough(self, before: State, event: ev.RecallMoved) -> None:
         """Only who does nothing is asked, and only after the time-out, each time."""
         lease = before.leases[event.lease]
-        out = event.reason is ParkReason.OUT_OF_SERVICE
+        out = event.why is Why.OUT_OF_SERVICE
         if out:
             assert any(part.gpu in before.out for part in lease.allocations), "its GPUs serve"
-            assert all(p.memory == 0 for p in event.may_stay if p.gpu in before.out), "all of it"
+            assert all(p.memory == 0 for p in event.keep if p.gpu in before.out), "all of it"
         if lease.has_residue:
             waits = any(i.left is None for i in before.queue.waiting.values())
             assert waits or out, "nobody waits"
@@ -259,16 +277,16 @@ class World:
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
         if out:
-            assert event.at - since >= watchdog.QUIET, "it was asked too soon"
+            assert event.at - since >= offers.QUIET, "it was asked too soon"
             self.asked[event.lease] = event.at
             return
-        if event.reason is ParkReason.OVER_LIMIT:
+        if event.why is Why.OVER_LIMIT:
             assert any(flag.lease == event.lease for flag in before.flags.values())
             worked = self.worked.get(lease.task.process.pid)
-            assert worked is None or event.at - worked >= watchdog.QUIET, "its GPU was at work"
-            last = self.asked.get(event.lease, -watchdog.ASK_AGAIN)
+            assert worked is None or event.at - worked >= offers.QUIET, "its GPU was at work"
+            last = self.asked.get(event.lease, -patience.AGAIN)
             # Nobody is asked at the instant at which it becomes idle: that was another idleness.
-            assert event.at - last >= watchdog.ASK_AGAIN or last <= since, "asked too often"
+            assert event.at - last >= patience.AGAIN or last <= since, "asked too often"
             self.asked[event.lease] = event.at
             return
         quota = before.quotas.resolve(lease.environment)[0]
@@ -283,7 +301,7 @@ class World:
         assert event.at - worked >= seconds, "its GPU was at work, though no cell ran"
         assert event.at - since >= seconds, "it was asked too soon"
         self.asked[event.lease] = event.at
-        if event.reason is ParkReason.CONTENDED:
+        if event.why is Why.CONTENDED:
             assert any(i.left is None for i in before.queue.waiting.values()), "nobody waits"
 
     def within_budget(self, before: State, event: ev.LeaseGranted) -> None:
@@ -311,13 +329,13 @@ class World:
             )
 
         quota = before.quotas.resolve(lease.environment)[0]
-        rooms = tuple(parking.rooms_without(before, lease.environment, ()))
+        rooms = tuple(room.rooms_without(before, lease.environment, ()))
         # What is not named is as much as there is.
         asked = (quota, lease.request.gpus, lease.request.memory or Bytes(1), 1)
         placed = []
         for works in (False, True):
             seen = emptied(rooms, works)
-            for some in parking.suited(before, lease, seen):
+            for some in room.suited(before, lease, seen):
                 found = place(some, *asked)
                 if isinstance(found, Granted):
                     break

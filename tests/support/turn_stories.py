@@ -6,7 +6,7 @@ import dataclasses
 
 from jupyter_gpushare.node import sharing_status
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, memory, trimming, turns
+from jupyter_gpushare.policy import core, memory, turns
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
@@ -18,9 +18,15 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
+from jupyter_gpushare.policy.recall import patience
+from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
 from jupyter_gpushare.policy.sharing import TurnPhase
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu, process
+
+#: Seconds; read before a bug is planted in it.
+HELD_FOR = int(patience.HELD_FOR)
+
 
 UUID = gpu(0).uuid
 
@@ -234,7 +240,11 @@ def why(at: TurnWorld, lease: str) -> str:
 
 
 def asks(at: TurnWorld) -> int:
-    return sum(isinstance(event, ev.TrimAsked) for event in at.history)
+    return sum(
+        isinstance(event, ev.RecallMoved)
+        and (event.give, event.phase) == (Give.CACHE, RecallPhase.TOLD)
+        for event in at.history
+    )
 
 
 def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
@@ -331,7 +341,7 @@ def where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
     at, alice, _bob = full_cache()
     at.end_step(alice)
     assert alice.waiting
-    for _ in range(int(trimming.HELD_FOR) + 1):
+    for _ in range(HELD_FOR + 1):
         at.second()
     assert not alice.waiting
     assert not alice.closed

@@ -1,0 +1,229 @@
+"""What could be given, and by whom: each source of offers is a few lines.
+
+``caches``: a framework keeps freed memory for later. A task that is alone on its GPU lets that
+cache fill the GPU, and what is measured is counted as used. It is asked to hand over as at the end
+of a turn: at the end of its step it drops what is temporary and says so, and its next step
+begins when that was measured, or :data:`.patience.HELD_FOR` seconds later.
+
+``idle``: kernels past their time-out, because a person will come back to them. No cell runs, and
+the driver saw the task's own kernels at work for less than ``busy_utilisation`` of the time. Kept
+for whoever needs it, unless the configuration says ``always``, the GPU-hours are spent, or a GPU
+is out of service: that one is left with nothing behind. A parked task that left something on its
+GPUs is asked for that, too.
+
+``over_limit``: idle tasks that use more than they may; see :mod:`..watchdog`.
+
+Lifts and turns are no offers: every lift comes back within its bound, so a request is placed as if
+nobody were lifted (:mod:`..elastic`), and turns have their own order (:mod:`..turns`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .. import memory
+from ..config import PolicyConfig
+from ..model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
+from ..state import Lease, State
+from . import patience
+from .moves import Give, Why
+
+#: Seconds without a cell and without GPU work after which a task counts as idle anyway.
+QUIET: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a lease could be asked for from boot time ``due`` on.
+
+    ``if_needed``: only for somebody who waits. Offers of one kind come in their ``order``.
+    """
+
+    lease: LeaseId
+    give: Give
+    why: Why
+    due: float
+    if_needed: bool
+    order: tuple[float, int]
+
+
+def offers(state: State, config: PolicyConfig) -> list[Offer]:
+    """All that could be given, the cheapest first, of one kind the first in its order."""
+    found = [offer for source in SOURCES for offer in source(state, config)]
+    return sorted(found, key=lambda offer: (_PRICE[offer.give], offer.order))
+
+
+# -- caches ----------------------------------------------------------------------------
+
+
+def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[GpuUuid]:
+    """GPUs on which this gated task uses more than it says that it needs."""
+    lease = state.leases[name]
+    can = (
+        state.takers.get(name) is False
+        and lease.phase is LeasePhase.HELD
+        and not lease.stalled
+        and not lease.is_resuming
+        and len(lease.members) == 1
+        and state.steps.get(name, 0) >= memory.KNOWN_AFTER
+    )
+    for part in lease.allocations if can else ():
+        told = state.figures.get((name, part.gpu))
+        used = state.measured.get((name, part.gpu))
+        if told is None or used is None or not memory.in_time(state, config, part.gpu):
+            continue
+        needs = told.persistent + config.turn_context + told.temporary
+        if used - needs >= config.measure_granularity:
+            yield part.gpu
+
+
+def next_trim(state: State, name: LeaseId, waiting: Lease | None = None) -> float:
+    """Boot time from which a task may be asked for its cache, for a newcomer or for ``waiting``.
+
+    Once a minute, and half as often each time as long as the same requests wait.
+    """
+    recall = state.recall(name, Give.CACHE)
+    if recall is not None and (
+        waiting is None or waiting.requested_at > (recall.asked_at or -math.inf)
+    ):
+        recall = replace(recall, tries=1)
+    return patience.next_ask(Give.CACHE, recall)
+
+
+def caches(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """Caches that may bar somebody, the oldest task's first."""
+    takers = state.takers if state.has_line else ()
+    for name in sorted(takers, key=lambda name: state.leases[name].order):
+        if any(cached_on(state, config, name)):
+            order = (0.0, state.leases[name].order)
+            yield Offer(name, Give.CACHE, Why.CONTENDED, next_trim(state, name), True, order)
+
+
+# -- idle tasks --------------------------------------------------------------------------
+
+
+def timeout(state: State, lease: Lease, config: PolicyConfig) -> float:
+    """Seconds that this lease may be idle; 0: for ever."""
+    own = state.quotas.resolve(lease.environment)[0].idle_timeout
+    seconds = own if own is not None else _of_gpus(state, lease, config)
+    if state.budget(lease.environment).level is BudgetLevel.SPENT:
+        return min(seconds or math.inf, config.spent_idle_timeout)
+    return seconds
+
+
+def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
+    names = [
+        state.gpus[part.gpu].gpu.name.lower()
+        for part in lease.allocations
+        if part.gpu in state.gpus
+    ]
+    found = [
+        seconds
+        for part, seconds in config.idle_timeouts
+        if any(part.lower() in name for name in names)
+    ]
+    if not found:
+        return config.idle_timeout
+    return min((seconds for seconds in found if seconds), default=0.0)
+
+
+def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
+    """Seconds after which an idle lease may be asked back; 0: never."""
+    can = (
+        lease.can_give
+        and lease.task.kind is TaskKind.KERNEL
+        and not lease.stalled
+        and not lease.is_resuming
+        # What is left there is on its way back to the task, or does nobody any harm.
+        and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
+        # Children that share the lease may use the GPUs without our knowing.
+        and len(lease.members) == 1
+    )
+    seconds = timeout(state, lease, config) if can else 0.0
+    if can and state.leaves(lease):
+        seconds = min(seconds or QUIET, QUIET)
+    return max(seconds, config.min_idle) if seconds else 0.0
+
+
+def idle_since(state: State, lease: Lease) -> float:
+    """Boot time since which nothing of this lease was seen to compute."""
+    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
+
+
+def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
+    """Boot time until which nobody can take this idle lease's GPUs; ``None``: for ever."""
+    seconds = may_be_idle(state, lease, config)
+    if not seconds:
+        return None
+    kept = idle_since(state, lease) + seconds
+    return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
+
+
+def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
+    """Boot time from which this idle lease may be asked back; ``None``: it may not."""
+    due_at = idle_until(state, lease, config)
+    if due_at is None:
+        return None
+    recall, since = state.memory_recall(lease.id), idle_since(state, lease)
+    warned = None if recall is None else recall.warned_at
+    if lease.has_residue:
+        due_at = since  # nobody is disturbed any more
+    elif warned is not None:
+        due_at = max(due_at, warned + config.notify_before)
+    elif config.notify_before:
+        due_at = max(since, due_at - config.notify_before)
+    if recall is None:
+        return due_at
+    give, seconds = _memory_of(state, lease), may_be_idle(state, lease, config)
+    return max(due_at, patience.next_ask(give, recall, seconds))
+
+
+def _memory_of(state: State, lease: Lease) -> Give:
+    return Give.PROCESS if lease.has_residue or state.leaves(lease) else Give.TENSORS
+
+
+def idle(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """Idle tasks past their time-out, the longest idle first. O(idle leases)."""
+    usual = Why.IDLE if config.park_when is ParkWhen.ALWAYS else Why.CONTENDED
+    for name in state.idle:
+        lease = state.leases[name]
+        due_at = due(state, lease, config)
+        if due_at is None:
+            continue
+        why = usual
+        if state.leaves(lease):
+            why = Why.OUT_OF_SERVICE
+        elif state.budget(lease.environment).level is BudgetLevel.SPENT:
+            why = Why.BUDGET_SPENT
+        if_needed = why is Why.CONTENDED or (lease.has_residue and why is not Why.OUT_OF_SERVICE)
+        order = (lease.changed_at, lease.order)
+        yield Offer(name, _memory_of(state, lease), why, due_at, if_needed, order)
+
+
+#: A running task with more attained service would be one more.
+SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (caches, idle)
+_PRICE: Final = {give: price for price, give in enumerate(Give)}
+
+
+# -- tasks over their limits ---------------------------------------------------------------
+
+
+def over_limit(state: State, lease: Lease, config: PolicyConfig) -> Offer | None:
+    """What a task gives that is over its limit, whether anybody needs it or not, if it is idle."""
+    since = max(lease.changed_at, lease.worked_at or lease.changed_at)
+    recall = state.memory_recall(lease.id)
+    can = (
+        lease.phase is LeasePhase.HELD
+        and lease.activity is Activity.IDLE
+        and lease.task.kind is TaskKind.KERNEL
+        and len(lease.members) == 1
+        and not lease.stalled
+        and not lease.is_resuming
+        and not (recall and recall.moving)
+    )
+    due_at = max(since + QUIET, patience.next_ask(Give.TENSORS, recall))
+    order = (lease.changed_at, lease.order)
+    return Offer(lease.id, Give.TENSORS, Why.OVER_LIMIT, due_at, False, order) if can else None

@@ -1,0 +1,301 @@
+"""Who is asked: whoever must give anyway, and as few others as let the first in line fit.
+
+What is on its way is counted first. Caches cost nobody anything and are looked at by themselves;
+then memory, with as many bytes left to each task as the request leaves over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from .. import events as ev
+from .. import explain, memory
+from ..config import PolicyConfig
+from ..copies import replace
+from ..model import Activity, Allocation, Bytes, GpuUuid, LeaseId
+from ..placement import Granted
+from ..room import rooms_without, try_place, unlifted
+from ..state import Lease, State
+from . import offers, patience
+from .moves import MEMORY, Give, RecallPhase, Why
+from .offers import Offer
+
+#: The first so many in line are helped.
+HELPED: Final = 8
+
+
+def line(state: State) -> Iterator[LeaseId]:
+    """Those whom what others give back could help, the first in line first."""
+    order = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
+    return islice(order, HELPED)
+
+
+def coming(
+    state: State, config: PolicyConfig, at: float, gives: Collection[Give] = MEMORY
+) -> Iterator[LeaseId]:
+    """Leases that give already, or soon, what they were asked for."""
+    for key, recall in state.recalls.items():
+        if key.give in gives and patience.is_coming(key.give, recall, config, at):
+            yield key.lease
+    for drains in state.draining if gives is MEMORY else ():
+        if at - state.claims[drains].since < patience.ANSWER:
+            yield drains[0]  # what takes long is not counted on
+
+
+def fits_without(
+    state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]
+) -> bool:
+    """Whether a waiting request could be granted if those leases held nothing.
+
+    Memory lifted above their allocations comes back for waiting requests.
+    """
+    see = partial(unlifted, state, without)
+    placed = try_place(state, state.leases[waiting], config, without, see)
+    return isinstance(placed, Granted)
+
+
+def fits_emptied(
+    state: State, config: PolicyConfig, waiting: LeaseId, names: Iterable[LeaseId]
+) -> bool:
+    """Whether a request could be granted if those tasks used what they say, and no more."""
+    lease, measured = state.leases[waiting], state.measured.mutate()
+    for name in names:
+        for part in state.leases[name].allocations:
+            measured[(name, part.gpu)] = None
+    without = replace(state, measured=measured.finish())
+    see = partial(memory.rooms, without, config, lease.environment, squeeze=True)
+    return isinstance(try_place(without, lease, config, see=see), Granted)
+
+
+def fewest(
+    could: Iterable[LeaseId], going: Set[LeaseId], fits: Callable[[Set[LeaseId]], bool]
+) -> list[LeaseId]:
+    """The first of ``could`` that make room with those ``going``, without any that is not needed.
+
+    Nobody, if all of them would not do.
+    """
+    asked: list[LeaseId] = []
+    for name in could:
+        asked.append(name)
+        if fits(going | set(asked)):
+            break
+    else:
+        return []
+    for name in tuple(asked):
+        if fits((going | set(asked)) - {name}):
+            asked.remove(name)
+    return asked
+
+
+def _helpers(
+    waiting: Iterable[LeaseId],
+    could: Callable[[LeaseId], Iterable[LeaseId]],
+    going: set[LeaseId],
+    fits: Callable[[LeaseId, Set[LeaseId]], bool],
+) -> Iterator[tuple[LeaseId, list[LeaseId]]]:
+    """As few as possible that make room for each of the first in line."""
+    for first in waiting:
+        if fits(first, going):
+            continue  # it only has to wait for what is coming
+        others = (name for name in could(first) if name not in going)
+        asked = fewest(others, going, partial(fits, first))
+        going.update(asked)
+        if asked:
+            yield first, asked
+
+
+def asks(
+    state: State, config: PolicyConfig, at: float, ripe: Collection[Offer]
+) -> Iterator[ev.RecallMoved]:
+    """Whom to ask, or to warn, of those whose offers are due."""
+    yield from _for_caches(state, config, at, [o for o in ripe if o.give is Give.CACHE])
+    yield from _for_memory(state, config, at, [o for o in ripe if o.give in MEMORY])
+
+
+def _for_caches(
+    state: State, config: PolicyConfig, at: float, ripe: Collection[Offer]
+) -> Iterator[ev.RecallMoved]:
+    if not ripe or state.problem is not None:
+        return
+    going = set(coming(state, config, at, (Give.CACHE,)))
+    urgent = state.queue.first_urgent(state.grants)
+
+    def could(waiting: LeaseId) -> Iterator[LeaseId]:
+        lease = state.leases[waiting]
+        return (o.lease for o in ripe if offers.next_trim(state, o.lease, lease) <= at)
+
+    first = line(state) if urgent is None else (urgent.lease,)
+    for _waiting, asked in _helpers(first, could, going, partial(fits_emptied, state, config)):
+        for name in asked:
+            yield ev.RecallMoved(at, name, Give.CACHE, RecallPhase.TOLD, Why.CONTENDED)
+
+
+def _for_memory(
+    state: State, config: PolicyConfig, at: float, ripe: Collection[Offer]
+) -> Iterator[ev.RecallMoved]:
+    going = {*coming(state, config, at), *_announced(state, config, at)}
+    could = {offer.lease: offer for offer in ripe if offer.if_needed}
+    for offer in ripe:
+        if not offer.if_needed:
+            going.add(offer.lease)
+            yield first_step(state, config, at, offer, _residue(state, offer.lease, config))
+    if not could or not state.has_line or state.problem is not None:
+        return
+    fits = partial(fits_without, state, config)
+    for waiting, asked in _helpers(line(state), lambda _waiting: could, going, fits):
+        slack = _slack(state, config, waiting, going)
+        for name in asked:
+            # What it left is wanted by somebody, whatever else it could be asked for.
+            offer = replace(could[name], why=Why.CONTENDED)
+            yield first_step(state, config, at, offer, _may_stay(state, name, asked, slack))
+
+
+def first_step(
+    state: State, config: PolicyConfig, at: float, offer: Offer, keep: tuple[Allocation, ...]
+) -> ev.RecallMoved:
+    """Its people are told first, where they are to be; then the task is asked."""
+    recall = state.memory_recall(offer.lease)
+    warned = None if recall is None else recall.warned_at
+    holds = config.notify_before + patience.WARNING_HOLDS
+    warns = config.notify_before and offer.why is not Why.OVER_LIMIT
+    if (
+        warns
+        and not state.leases[offer.lease].has_residue
+        and (warned is None or at - warned > holds)
+    ):
+        return ev.RecallMoved(at, offer.lease, offer.give, RecallPhase.WARNED, offer.why)
+    return ev.RecallMoved(at, offer.lease, offer.give, RecallPhase.TOLD, offer.why, keep)
+
+
+def _announced(state: State, config: PolicyConfig, at: float) -> Iterator[LeaseId]:
+    """Leases whose people have been told and have not yet answered: nobody else need be."""
+    for key, recall in state.recalls.items():
+        if recall.warned_at is not None and at - recall.warned_at < config.notify_before:
+            yield key.lease
+
+
+def _residue(state: State, name: LeaseId, config: PolicyConfig) -> tuple[Allocation, ...]:
+    """What may stay where nobody needs it; nothing on a GPU that is out of service."""
+    return tuple(
+        Allocation(part.gpu, Bytes(0 if part.gpu in state.out else config.park_residue))
+        for part in state.leases[name].allocations
+    )
+
+
+def _slack(
+    state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]
+) -> dict[GpuUuid, int]:
+    """Bytes that are still free on each GPU when the request has what it waits for."""
+    lease = state.leases[waiting]
+    see = partial(unlifted, state, without)
+    rooms = see(tuple(rooms_without(state, lease.environment, without)))
+    free = {room.uuid: room.free for room in rooms}
+    own = {room.uuid: room.reservation or 0 for room in rooms}
+    placed = try_place(state, lease, config, without, see)
+    for part in placed.allocations if isinstance(placed, Granted) else ():
+        free[part.gpu] -= part.memory - own[part.gpu]
+    return free
+
+
+def _may_stay(
+    state: State, name: LeaseId, asked: list[LeaseId], slack: dict[GpuUuid, int]
+) -> tuple[Allocation, ...]:
+    """The part of the slack that this one of the asked may leave occupied."""
+    found = []
+    for part in state.leases[name].allocations:
+        sharers = sum((other, part.gpu) in state.claims for other in asked)
+        left = max(0, slack.get(part.gpu, 0)) // max(1, sharers)
+        found.append(Allocation(part.gpu, Bytes(left)))
+    return tuple(found)
+
+
+def over_limit(
+    state: State, lease: LeaseId, config: PolicyConfig, at: float
+) -> Iterator[ev.RecallMoved]:
+    """Ask a task that is over its limit and idle, now that it was measured."""
+    offer = offers.over_limit(state, state.leases[lease], config)
+    if offer is not None and offer.due <= at:
+        yield first_step(state, config, at, offer, _residue(state, lease, config))
+
+
+# -- when it is looked at, and what a measurement ends -------------------------------------
+
+
+def deadline(state: State, config: PolicyConfig) -> float:
+    """Boot time at which :func:`asks` or :func:`gave` is worth a look next."""
+    result = math.inf
+    for key, recall in state.recalls.items():
+        if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
+            result = min(result, recall.since + patience.HELD_FOR)
+    for offer in offers.offers(state, config):
+        if not offer.if_needed:
+            result = min(result, offer.due)
+        elif state.has_line:
+            result = min(result, max(offer.due, state.line_looked_at + patience.LOOK_EVERY))
+    return result
+
+
+def gave(
+    state: State, config: PolicyConfig, at: float, gpus: Set[GpuUuid] = frozenset()
+) -> Iterator[ev.RecallMoved]:
+    """Caches that were measured, as of ``at`` on these ``gpus``, or are waited for no longer."""
+    for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
+        if key.give is not Give.CACHE:
+            continue
+        lease = state.leases[key.lease]
+        seen = recall.since < at and {part.gpu for part in lease.allocations} <= gpus
+        late = at >= recall.since + patience.HELD_FOR
+        # An idle one comes to no end of a step: it empties its cache at once.
+        idle = recall.phase is RecallPhase.TOLD and lease.activity is Activity.IDLE
+        if (recall.phase is RecallPhase.ANSWERED and (seen or late)) or (
+            seen and idle and not any(offers.cached_on(state, config, key.lease))
+        ):
+            yield ev.RecallMoved(at, key.lease, Give.CACHE, RecallPhase.MEASURED, recall.why)
+
+
+# -- what is said --------------------------------------------------------------------------
+
+
+def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
+    """What a person is told whose request waits for what parked tasks have left; else empty."""
+    left = {name for name in state.idle if state.leases[name].has_residue} - {waiting}
+    if not left or not fits_without(state, config, waiting, left):
+        return ""
+    name = next((n for n in sorted(left) if fits_without(state, config, waiting, {n})), min(left))
+    lease = state.leases[name]
+    gpu = lease.allocations[0].gpu
+    reserved = state.reservations[(lease.environment, gpu)].memory
+    return explain.residue_bars_text(state.gpus[gpu].gpu.index, reserved)
+
+
+def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | None) -> str:
+    """What a person is told whose request waits for others' caches; else empty."""
+    could = [offer.lease for offer in offers.caches(state, config)]
+    if not could or not fits_emptied(state, config, waiting.id, could):
+        return ""
+    needed = list(could)
+    for name in could:
+        if fits_emptied(state, config, waiting.id, set(needed) - {name}):
+            needed.remove(name)
+    told = (_of_cache(state, config, name, waiting, at) for name in needed)
+    return min(told, key=lambda story: story[0], default=(0, ""))[1]
+
+
+def _of_cache(
+    state: State, config: PolicyConfig, name: LeaseId, waiting: Lease, at: float | None
+) -> tuple[int, str]:
+    """How it stands with a task's cache. The worse it looks, the smaller the number."""
+    gpu = next(offers.cached_on(state, config, name))
+    index, recall = state.gpus[gpu].gpu.index, state.recall(name, Give.CACHE)
+    if recall is None or recall.asked_at is None:
+        return 2, explain.cache_bars_text(index)
+    since = 0.0 if at is None else max(0.0, at - recall.asked_at)
+    if recall.is_out:
+        late = at is not None and since >= config.turn_bound
+        return 1 if late else 3, explain.cache_asked_text(index, since if late else None)
+    again = None if at is None else max(0.0, offers.next_trim(state, name, waiting) - at)
+    return 0, explain.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
