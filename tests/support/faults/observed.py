@@ -57,6 +57,10 @@ class Saw(Enum):
     PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
 
 
+#: What ends the wait of somebody who was called: it has its memory again, or knows why not.
+SETTLED = frozenset((Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO))
+
+
 def boot() -> float:
     """Boot-time seconds."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

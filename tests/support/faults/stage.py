@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ import psutil
 from jupyter_gpushare.protocol.messages import Method
 from support.node import NodeClient, RunningNode, until
 
-from .observed import Log, Saw, boot
+from .observed import SETTLED, Log, Saw, boot
 
 TESTS = Path(__file__).parents[2]
 _PIDFD_GETFD = 438
@@ -124,11 +125,6 @@ class Nodes:
         self.node.close()
 
 
-_SETTLED = frozenset(
-    saw.value for saw in (Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO)
-)
-
-
 @dataclass(slots=True)
 class Player:
     """One client process."""
@@ -142,7 +138,7 @@ class Player:
     leases: dict[str, list[list[Any]]] = field(default_factory=dict)
     stopped: bool = False
     has_memory: bool = False  # put something into its GPU's memory
-    settled: int = 0  # how often it had all of it, or was told that it is lost
+    settled: float = -math.inf  # when it last had all of it, or was told that it is lost
 
     @property
     def alive(self) -> bool:
@@ -168,7 +164,8 @@ class Player:
             ):
                 self.leases.pop(seen.get("lease"), None)
             self.has_memory |= seen["saw"] == Saw.FILLED.value
-            self.settled += seen["saw"] in _SETTLED
+            if Saw(seen["saw"]) in SETTLED:
+                self.settled = seen["t1"]
 
 
 class Cast:
