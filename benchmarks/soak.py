@@ -31,11 +31,11 @@ from support.faults.storm import Plan, Report, Storm  # noqa: E402
 def plan_of(number: int, seed: int, seconds: float) -> Plan:
     """What the round of this number is like."""
     if number % 5 == 4:
-        return Plan(seed, seconds=seconds, rate=6.0, clients=8, hosts=3)
+        return Plan(seed, seconds=seconds, rate=8.0, clients=8, hosts=3)
     if number % 3 == 1:
-        return Plan(seed, seconds=seconds, rate=8.0, clients=3, tenants=6)
+        return Plan(seed, seconds=seconds, rate=10.0, clients=3, tenants=6)
     kernels = 2 if number % 4 == 3 else 0
-    return Plan(seed, seconds=seconds, rate=10.0, clients=12, kernels=kernels)
+    return Plan(seed, seconds=seconds, rate=12.0, clients=12, kernels=kernels)
 
 
 class Record:

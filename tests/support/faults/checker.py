@@ -223,7 +223,7 @@ _LEAVE_THE_NODE_ALONE = (
 _SEEN_AGAIN = 2.0
 
 
-def _harness(seen: Iterable[Seen]) -> _Harness:
+def _harness(seen: Sequence[Seen]) -> _Harness:
     found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [], [], [])
     away: dict[tuple[Saw, str], Seen] = {}
     stopped: dict[str, float] = {}
@@ -255,8 +255,10 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
             case Saw.GPU_LOST:
                 found.lost_gpus.append((data["gpu"], line.t0))
                 away[Saw.GPU_FOUND, data["gpu"]] = line
-            case Saw.DRAINED:
+            case Saw.DRAINED if data.get("sure", True):
                 away[Saw.BACK, data["gpu"]] = line
+            case Saw.DRAINED:  # its order may be carried out at any time, after the next one, too
+                found.missing.append((line.t0, math.inf))
             case Saw.GPU_FOUND | Saw.BACK if (line.saw, data["gpu"]) in away:
                 since = away.pop((line.saw, data["gpu"]))
                 found.missing.append((since.t0, line.t1 + _SEEN_AGAIN))
@@ -268,9 +270,12 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
                 found.ill_disk.append((line.t0, data["until"]))
         if line.saw is Saw.FAULT and not data["name"].startswith(_LEAVE_THE_NODE_ALONE):
             found.disturbed.append(line.t0)
-    # What the dead had is gone, whenever the harness says so.
+    # What the dead had is gone, whenever the harness says so. Who ended by itself certainly lived
+    # when it wrote its last line.
+    lived = {line.who: line.t1 for line in seen if line.who in found.died}
+    lived |= found.killed
     found.memory = [
-        (gpu, who, size, since, min(until, found.killed.get(who, math.inf)))
+        (gpu, who, size, since, min(until, lived.get(who, math.inf)))
         for gpu, who, size, since, until in found.memory
     ]
     found.missing += [(line.t0, math.inf) for line in away.values()]
@@ -282,7 +287,7 @@ def _harness(seen: Iterable[Seen]) -> _Harness:
     for who, since in stopped.items():
         found.stops[who].append((since, math.inf))
     for (gpu, who), (size, since) in memory.items():
-        found.memory.append((gpu, who, size, since, found.killed.get(who, since)))
+        found.memory.append((gpu, who, size, since, lived.get(who, since)))
     return found
 
 

@@ -77,7 +77,7 @@ class Devices:
             here.add(player.name)
             before = self._looks.get(player.name)
             if before is not None and before.version == now.version:
-                before.until = now.since
+                before.until = now.until
                 continue
             if before is not None:
                 self._write(player.name, before)

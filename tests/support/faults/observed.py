@@ -57,8 +57,8 @@ class Saw(Enum):
     PROBED = "probed"  # t0: the last holder is dead; t1: all GPUs were granted to the probe
 
 
-#: A client had all of its memory, was told that it is lost, or vouches for nothing any more.
-SETTLED = (Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO)
+#: What ends the wait of somebody who was called: it has its memory again, or knows why not.
+SETTLED = frozenset((Saw.WHOLE, Saw.DAMAGED, Saw.GIVEN_UP, Saw.LOST, Saw.LET_GO))
 
 
 def boot() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -137,7 +138,7 @@ class Player:
     leases: dict[str, list[list[Any]]] = field(default_factory=dict)
     stopped: bool = False
     has_memory: bool = False  # put something into its GPU's memory
-    settled_at: float = 0.0  # when it last had all of it, or was told that it is lost
+    settled: float = -math.inf  # when it last had all of it, or was told that it is lost
 
     @property
     def alive(self) -> bool:
@@ -164,7 +165,7 @@ class Player:
                 self.leases.pop(seen.get("lease"), None)
             self.has_memory |= seen["saw"] == Saw.FILLED.value
             if Saw(seen["saw"]) in SETTLED:
-                self.settled_at = seen["t1"]
+                self.settled = seen["t1"]
 
 
 class Cast:

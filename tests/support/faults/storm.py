@@ -132,7 +132,7 @@ class Storm:
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._lost_gpus: set[str] = set()
-        self._drained: list[str] = []
+        self._drained: dict[str, float | None] = {}  # since when it is asked back
         self._is_healing = False
         self._memory: set[tuple[str, str]] = set()
         self._granted: set[str] = set()  # all leases that somebody was seen to have
@@ -249,7 +249,9 @@ class Storm:
                 self._whom = None
                 if self._menu[name][1]():
                     self._count(name)
-                next_fault += self.rng.expovariate(self.plan.rate)
+                    next_fault += self.rng.expovariate(self.plan.rate)
+                else:  # there is nobody to whom it could happen: another one, soon
+                    next_fault = max(next_fault, boot() + 0.02)
             time.sleep(max(0.0, min(0.02, next_fault - boot())))
 
     def _keep_going(self) -> None:
@@ -320,17 +322,17 @@ class Storm:
                 self.cast.kill(player)
         for notebook in self._notebooks:
             notebook.end()
-        called = [player for player in self._tenants if player.has_memory]
+        called = {player.name: player for player in self._tenants if player.has_memory}
+        # A line from before may be read only after it: what counts is when a line was written.
         began = boot()
-        # By when a line was written: one from before may be read only now.
         while boot() < began + COME_BACK and any(
-            player.pid in self.cast.players and player.settled_at < began for player in called
+            player.pid in self.cast.players and player.settled < began for player in called.values()
         ):
             self._supervise()
             time.sleep(0.02)  # as above
-        for player in called:
+        for name, player in called.items():
             if player.pid in self.cast.players:
-                self.harness.note(Saw.CALLED, began, client=player.name)
+                self.harness.note(Saw.CALLED, began, client=name)
 
     def _supervise(self) -> None:
         """Only what goes on while nobody is born."""
@@ -509,11 +511,20 @@ class Storm:
     def _disk(self, disk: Disk) -> bool:
         if self.shim.disk is not Disk.WELL:
             return False
-        seconds = self.rng.uniform(0.1, 1.5)
-        self.shim.set_disk(disk)
-        self.harness.note(Saw.FAULT, name="disk", until=boot() + seconds + 0.5)
-        self._after(seconds, lambda: self.shim.set_disk(Disk.WELL))
+        heal = self._make_ill(disk)
+        self._after(self.rng.uniform(0.1, 1.5), heal)
         return True
+
+    def _make_ill(self, disk: Disk) -> Callable[[], None]:
+        """The disk is ill until the result is called, whenever the harness comes to that."""
+        since = boot()
+        self.shim.set_disk(disk)
+
+        def heal() -> None:
+            self.shim.set_disk(Disk.WELL)
+            self.harness.note(Saw.FAULT, since, name="disk", until=boot() + 0.5)
+
+        return heal
 
     def _kill_after_grant(self, disk: Disk) -> bool:
         """Kill the node manager as soon as somebody has a new lease, which it must not forget.
@@ -522,11 +533,12 @@ class Storm:
         """
         if self.shim.disk is not Disk.WELL:
             return False
-        most, longer = 2.5, 0.0 if disk is Disk.WELL else 0.3
-        if disk is not Disk.WELL:
-            self.harness.note(Saw.FAULT, name="disk", until=boot() + most + 1.0)
-            self.shim.set_disk(disk)
-        before, end = set(self._granted), boot() + most
+        longer = 0.0 if disk is Disk.WELL else 0.3
+        heal = self._make_ill(disk) if disk is not Disk.WELL else None
+        for player in self.cast.players.values():
+            player.read_on()  # a grant from before is no new one
+        self._granted.update(name for p in self.cast.players.values() for name in p.leases)
+        before, end = set(self._granted), boot() + 2.5
 
         def look() -> None:
             if self._granted == before and boot() < end:
@@ -535,7 +547,8 @@ class Storm:
 
         def kill() -> None:
             self.nodes.signal(signal.SIGKILL)
-            self.shim.set_disk(Disk.WELL)
+            if heal is not None:
+                heal()
 
         look()
         return True
@@ -592,18 +605,20 @@ class Storm:
         if self._drained:
             return False
         since = boot()
-        self._drained.append(gpu)  # it may be done though no answer comes
-        if self._admin(Method.GPU_DRAIN, gpu=gpu, reason="the storm"):
-            self.harness.note(Saw.DRAINED, since, gpu=gpu)
+        self._drained[gpu] = None  # it may be done though no answer comes
+        is_sure = self._admin(Method.GPU_DRAIN, gpu=gpu, reason="the storm")
+        self.harness.note(Saw.DRAINED, since, gpu=gpu, sure=is_sure)
         self._after(self.rng.uniform(0.5, 3.0), self._put_back)
         return True
 
     def _put_back(self) -> None:
         """As often as it takes: the node manager may be away."""
         for gpu in tuple(self._drained):
-            since = boot()
+            since = self._drained[gpu]
+            if since is None:  # an order without an answer may be carried out, too
+                since = self._drained[gpu] = boot()
             if self._admin(Method.GPU_RESUME, gpu=gpu):
-                self._drained.remove(gpu)
+                del self._drained[gpu]
                 self.harness.note(Saw.BACK, since, gpu=gpu)
         if self._drained and not self._is_healing:
             self._after(0.3, self._put_back)
