@@ -135,15 +135,14 @@ def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev
         lease, gpus = state.leases[name], gpus_of(shared, name)
         computes = lease.activity is Activity.BUSY and not lease.stalled
         if computes and not gpus & (taken.keys() | waited_for):
-            return _given(state, config, name, at)
+            return _given(name, gpus, at)
         return ev.TurnMoved(at, name, TurnPhase.REST, TurnEnd.NEWCOMER)
     return None
 
 
-def _given(state: State, config: PolicyConfig, name: LeaseId, at: float) -> ev.TurnGiven:
-    parts = state.leases[name].allocations
-    gpus = tuple(part.gpu for part in parts if memory.in_time(state, config, part.gpu))
-    return ev.TurnGiven(at, name, gpus)
+def _given(name: LeaseId, gpus: frozenset[GpuUuid], at: float) -> ev.TurnGiven:
+    """A turn on ``gpus``, where this task is gated: elsewhere others may have the turn."""
+    return ev.TurnGiven(at, name, tuple(sorted(gpus)))
 
 
 def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.Event | None:
@@ -154,7 +153,7 @@ def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.
         if not waited and not has_memory(state, name, gpus):
             continue
         if not gpus & taken:
-            return _given(state, config, name, at)
+            return _given(name, gpus, at)
         taken |= gpus
     return None
 

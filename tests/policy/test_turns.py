@@ -81,12 +81,34 @@ def test_story(story: Callable[[], None]) -> None:
     story()
 
 
+class _Drawn:
+    """What a random history would draw."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = list(values)
+
+    def draw(self, _strategy: object) -> int:
+        return self.values.pop(0)
+
+
+def test_a_turn_is_had_only_where_the_task_is_gated() -> None:
+    """One that overran on one of its GPUs, and takes turns on the other, bars nobody on the first.
+
+    Found by a random history: two tasks had one GPU's turn, and one of them lost the other's.
+    """
+    history = NobodyStarves()
+    history.begin([23, 17], [8, 13, 8, 9, 9, 9], _Drawn(1, 0, 0, 0, 0, 1))
+    history.restart()
+    history.wait_until_all_had_a_turn()
+    history.everybody_trains(37)
+
+
 def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has the turn is not looked at."""
 
     def give(state: State, config: PolicyConfig, shared: Any, at: float) -> Any:
         line = turns._line(state)
-        return turns._given(state, config, line[0], at) if line else None
+        return turns._given(line[0], turns.gpus_of(shared, line[0]), at) if line else None
 
     monkeypatch.setattr(turns, "_give", give)
 
