@@ -37,12 +37,10 @@ class QuotaMemory(SizeOrShare):
 class OwnDuration(Duration):
     """A time, or ``default``; ``None`` is not said."""
 
-    info_text = "a time such as 10m, or default"
-    default_value = None
-    allow_none = True
+    also = " Or write default: the node's own."
 
-    def validate(self, obj: Any, value: Any) -> Any:
-        return DEFAULT if value == DEFAULT else super().validate(obj, value)
+    def read(self, given: Any) -> Any:
+        return DEFAULT if given == DEFAULT else super().read(given)
 
 
 class OwnPeriod(TraitType[Any, Any]):
@@ -73,11 +71,9 @@ class OwnBurst(Size):
         if value in (None, DEFAULT):
             return value
         try:
-            burst = parse_burst(value)
+            return parse_burst(value)
         except ValueError as error:
             raise TraitError(f"--burst-memory: {error}") from error
-        # Traitlets validates what it validated once more: bytes are whole, shares are not.
-        return int(burst) if burst > 1 else burst
 
 
 class Whose(Verb):
@@ -197,6 +193,8 @@ class QuotaSetApp(Whose):
         window: the node manager's rolling window. Default: as now.""",
     ).tag(config=True)
     idle_timeout = OwnDuration(
+        None,
+        allow_none=True,
         help="""For how long a kernel may be idle before its GPUs are asked back, such as 10m; 0:
         for ever; default: the node's own. Default: as now.""",
     ).tag(config=True)

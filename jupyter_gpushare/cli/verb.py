@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import math
 import os
-import re
 import sys
 from typing import Any, ClassVar, NoReturn
 
@@ -20,7 +18,7 @@ from traitlets import Bool, TraitError, TraitType, default
 from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
-from .. import __version__
+from .. import __version__, traits
 from ..node.commandline import StrictLoader
 
 EXIT_CODES = """
@@ -76,23 +74,11 @@ class SizeOrShare(Size):
         return super().validate(obj, value) if share is None else share
 
 
-class Duration(TraitType[Any, Any]):
-    """Seconds, said as ``30m``, ``12h``, ``7d``, ``2w`` or a plain number."""
+class Duration(traits.Duration):
+    """The same as an option."""
 
-    info_text = "a time such as 30m, 12h, 7d or 2w"
-    UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # noqa: RUF012
-
-    def validate(self, obj: Any, value: Any) -> float | None:
-        if value is None and self.allow_none:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", str(value))
-        seconds = float(match[1]) * self.UNITS[match[2]] if match else math.inf
-        if not 0 <= seconds < 1e12:
-            raise TraitError(f"--{self.name} must be {self.info_text}, not {str(value)!r}")
-        return seconds
-
-    def from_string(self, s: str) -> str:
-        return s
+    def where(self, obj: Any) -> str:
+        return f"--{self.name}"
 
 
 JSON_FLAG = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -24,11 +23,6 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 
 _MOST_GPUS: Final = 4096
-_TIME: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([smh]?)", re.ASCII)
-_TIMES: Final = re.compile(
-    r"(?:(\d{1,12})\s*h)?\s*(?:(\d{1,12})\s*m)?\s*(?:(\d{1,12})\s*s)?", re.ASCII
-)
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Fallback(Enum):
@@ -107,15 +101,10 @@ def parse_class(text: Any) -> str:
 
 
 def parse_seconds(text: Any) -> float:
-    """Seconds from 0 on: ``90``, ``"90s"``, ``"1.5h"``, ``"1h30m"``. Raises :class:`ValueError`."""
-    plain = str(text).strip().lower()
-    if not isinstance(text, bool):
-        if (one := _TIME.fullmatch(plain)) is not None:
-            return float(one[1]) * _UNITS[one[2]]
-        if plain and (parts := _TIMES.fullmatch(plain)) is not None:
-            counts = zip(parts.groups(), "hms", strict=True)
-            return float(sum(int(count) * _UNITS[unit] for count, unit in counts if count))
-    raise ValueError("it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m.")
+    """Seconds of ``90``, ``"10m"``, ``"1h30m"``. Raises :class:`ValueError`."""
+    from ..protocol.times import parse_duration
+
+    return parse_duration(text)
 
 
 def parse_patience(text: Any) -> float:

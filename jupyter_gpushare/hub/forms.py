@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
 from jupyter_gpushare.protocol.sizes import format_size, parse_burst, parse_size
+from jupyter_gpushare.protocol.times import parse_duration
 
 from . import words
 
@@ -147,7 +149,7 @@ def _memory(form: QuotaForm) -> dict[str, Any]:
     try:
         if form.unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
             raise ValueError
-        size = parse_size(text if with_unit else text.replace(",", ".") + form.unit)
+        size = parse_size(text if with_unit else text + form.unit)
         if not 1 <= size <= openapi.MOST_MEMORY:
             raise ValueError
     except ValueError:
@@ -191,17 +193,24 @@ def _hours(form: QuotaForm) -> dict[str, Any]:
 def _idle(form: QuotaForm) -> dict[str, Any]:
     if not form.idle:
         return {"idle_timeout": None}
-    minutes = _number(form.idle, 0.0, openapi.MOST_IDLE / 60)
-    if minutes is None:
-        raise _Mistake("Minutes from 0, which is never; empty is the node's own time-out.")
-    return {"idle_timeout": minutes * 60}
+    minutes = _NUMBER.fullmatch(form.idle)
+    try:
+        idle = parse_duration(form.idle.replace(",", ".") + ("m" if minutes else ""))
+    except ValueError:
+        idle = math.inf
+    if idle > openapi.MOST_IDLE:
+        raise _Mistake(
+            "Minutes from 0, which is never, or a time such as 1h30m; empty is the node's own "
+            "time-out."
+        )
+    return {"idle_timeout": idle}
 
 
 def _burst(form: QuotaForm) -> dict[str, Any]:
     if not form.burst:
         return {"burst_memory": None}
     try:
-        return {"burst_memory": parse_burst(form.burst.replace(",", "."))}
+        return {"burst_memory": parse_burst(form.burst)}
     except ValueError:
         raise _Mistake(
             "A size as 60GiB, or a part of a GPU as 0.9; 0 is not at all; empty is the node's own."

@@ -218,10 +218,8 @@ def _number_or_null(given: Any, most: float, what: str) -> float | None:
 def _burst(given: Any) -> float | None:
     if given is None:
         return None
-    # A browser writes 60 * 2**30 as a whole number, or not: 1.0 and less are shares.
-    whole = _whole(given)
     try:
-        burst = parse_burst(given if whole is None or whole <= 1 else whole)
+        burst = parse_burst(given)
     except ValueError as error:
         raise bad_request(f"'burst_memory': {error}") from error
     if burst > openapi.MOST_MEMORY:

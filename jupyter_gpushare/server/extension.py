@@ -13,7 +13,7 @@ from typing import Any
 
 import prometheus_client
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
+from traitlets import CaselessStrEnum, Dict, Int, Unicode, default
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
@@ -28,6 +28,7 @@ from jupyter_gpushare.protocol.address import (
     system_socket,
 )
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.traits import Duration
 
 from .embed import EmbeddedNode, gpu_driver_present
 from .handlers import rest_routes
@@ -100,15 +101,18 @@ class GpuShareExtension(ExtensionApp):
         CUDA. Unset: the kernels' own default.""",
     ).tag(config=True)
 
-    wait_timeout = Float(
+    wait_timeout = Duration(
         None,
         allow_none=True,
-        help="""Seconds a kernel waits in the queue before it falls back. Unset: the kernels'
-        own default.""",
+        help="""How long a kernel waits in the queue before it falls back: seconds, or 10m, 2h.
+        Unset: the kernels' own default.""",
     ).tag(config=True)
 
-    call_timeout = Float(
-        5.0, help="Seconds the node manager may take to answer one request of this server."
+    call_timeout = Duration(
+        5.0,
+        least=0.05,
+        most=3600.0,
+        help="Seconds the node manager may take to answer one request of this server.",
     ).tag(config=True)
 
     live_limit = Int(64, help="Most live status connections (open browser tabs) at once.").tag(
