@@ -6,9 +6,10 @@ settings: command line, node manager, Jupyter server, kernels.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from traitlets import TraitError, TraitType, Undefined
+from traitlets import Bool, Float, TraitError, TraitType, Undefined
 
 
 class Told(TraitType[Any, Any]):
@@ -52,7 +53,91 @@ class Duration(Told):
     def read(self, given: Any) -> float:
         from .protocol.times import parse_duration
 
-        seconds = parse_duration(given)
-        if not self._least <= seconds <= self._most:
-            raise ValueError(f"it must be from {self._least:g} to {self._most:g} seconds.")
-        return seconds
+        return parse_duration(given, self._least, self._most)
+
+
+class Size(Told):
+    """Bytes, said as ``8GiB``, ``512MiB`` or a plain number; 0 where it may be."""
+
+    info_text = "a size such as 8GiB or 512MiB"
+
+    def __init__(self, default_value: Any = Undefined, least: int = 1, **named: Any) -> None:
+        self._least = least
+        super().__init__(default_value, **named)
+
+    def read(self, given: Any) -> Any:
+        from .protocol.sizes import parse_size
+
+        none = type(given) in (int, str) and str(given).strip() == "0"
+        size = 0 if none and self._least == 0 else parse_size(given)
+        if size < self._least:
+            raise ValueError(f"it must be at least {self._least} bytes.")
+        return size
+
+
+class Part(Told):
+    """Up to 1 a share of a GPU, above it bytes: ``0.9``, ``40GiB``; 0: none."""
+
+    info_text = "a part of a GPU such as 0.9, a size such as 40GiB, or 0"
+
+    def read(self, given: Any) -> float:
+        from .protocol.sizes import parse_burst
+
+        return parse_burst(given)
+
+
+class Finite(Float[float, Any]):
+    """A number with an end. No bound refuses NaN, for it compares with nothing."""
+
+    info_text = "a finite number"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        number = super().validate(obj, value)
+        if isinstance(number, float) and not math.isfinite(number):
+            where = f"{type(obj).__name__}.{self.name}" if self.name else "the value"
+            raise TraitError(f"{where} = {number} cannot be used: write a finite number.")
+        return number
+
+
+class Word(Told):
+    """One of some words, in any case."""
+
+    def __init__(self, words: tuple[str, ...], default_value: Any = None, **named: Any) -> None:
+        self._words = words
+        self.info_text = " or ".join(words)
+        super().__init__(default_value, **named)
+
+    def read(self, given: Any) -> str:
+        from .protocol.words import parse_word
+
+        return parse_word(self._words, given)
+
+
+class Gpus(Told):
+    """A number of GPUs, or ``quota``."""
+
+    info_text = "a number of GPUs, or quota"
+
+    def read(self, given: Any) -> int | str:
+        from .protocol.sizes import parse_gpus
+
+        return parse_gpus(given)
+
+
+def task_traits(*, defaults: bool) -> dict[str, TraitType[Any, Any]]:
+    """A trait for each of `names.SETTINGS`; without ``defaults`` all of them are optional."""
+    from .protocol import names
+
+    made: dict[str, TraitType[Any, Any]] = {}
+    for name, _variable, default, bounds, about in names.SETTINGS:
+        about = about if defaults else f"For kernels. {about} Unset: their own default."
+        more: dict[str, Any] = {"allow_none": True, "help": about}
+        first = default if defaults else None
+        if isinstance(default, bool):
+            made[name] = Bool(first, **more)
+        elif isinstance(default, str):
+            made[name] = Word(bounds, first, **more)
+        else:
+            made[name] = Duration(first, *bounds, **more)
+        made[name].tag(config=True)
+    return made

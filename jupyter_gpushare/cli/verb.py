@@ -14,7 +14,7 @@ import sys
 from typing import Any, ClassVar, NoReturn
 
 from jupyter_core.application import JupyterApp
-from traitlets import Bool, TraitError, TraitType, default
+from traitlets import Bool, TraitError, default
 from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
@@ -38,40 +38,18 @@ class UsageError(Exception):
     """The command line makes no sense; ``str()`` says what is expected."""
 
 
-class Size(TraitType[Any, Any]):
-    """Bytes, said as ``8GiB``, ``512MiB`` or a plain number."""
+class Size(traits.Size):
+    """Bytes, or ``none``; ``None`` is not said."""
 
-    info_text = "a size such as 8GiB or 512MiB"
-    default_value = None
-    allow_none = True
+    def __init__(self, default_value: Any = None, **named: Any) -> None:
+        super().__init__(default_value, allow_none=True, **named)
 
-    def validate(self, obj: Any, value: Any) -> int | None:
-        from ..protocol.sizes import parse_size
+    def where(self, obj: Any) -> str:
+        return f"--{self.name}"
 
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise TraitError(f"--{self.name}: {error}") from error
-
-    def from_string(self, s: str) -> str:
-        return s
-
-
-class SizeOrShare(Size):
-    """A size, or a part of a GPU as a float: ``0.5``."""
-
-    info_text = "a size such as 8GiB, or a part of a GPU such as 0.5"
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        from ..protocol.sizes import parse_share
-
-        try:
-            share = parse_share(value)
-        except ValueError as error:
-            raise TraitError(f"--{self.name}: {error}") from error
-        return super().validate(obj, value) if share is None else share
+    def read(self, given: Any) -> Any:
+        none = isinstance(given, str) and given.lower() == "none"
+        return None if none else super().read(given)
 
 
 class Duration(traits.Duration):

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.messages import MOST_GPU_HOURS, MOST_IDLE, MOST_MEMORY, WEIGHTS
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
-from jupyter_gpushare.protocol.sizes import format_size, parse_burst, parse_size
+from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_burst, parse_size
 from jupyter_gpushare.protocol.times import parse_duration
 
 from . import words
@@ -135,9 +136,9 @@ class _Mistake(ValueError):
 
 
 def _gpus(form: QuotaForm) -> dict[str, Any]:
-    if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) and int(form.gpus) <= openapi.MOST_GPUS:
+    if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) and int(form.gpus) <= MOST_GPUS:
         return {"gpus": int(form.gpus)}
-    raise _Mistake(f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all.")
+    raise _Mistake(f"A whole number from 0 to {MOST_GPUS}; 0 is no GPU at all.")
 
 
 def _memory(form: QuotaForm) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _memory(form: QuotaForm) -> dict[str, Any]:
         if form.unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
             raise ValueError
         size = parse_size(text if with_unit else text + form.unit)
-        if not 1 <= size <= openapi.MOST_MEMORY:
+        if not 1 <= size <= MOST_MEMORY:
             raise ValueError
     except ValueError:
         raise _Mistake(
@@ -167,7 +168,7 @@ def _number(text: str, least: float, most: float) -> float | None:
 def _weight(form: QuotaForm) -> dict[str, Any]:
     if not form.weight:
         return {}
-    weight = _number(form.weight, openapi.LEAST_WEIGHT, openapi.MOST_WEIGHT)
+    weight = _number(form.weight, *WEIGHTS)
     if weight is None:
         raise _Mistake("A number above 0, as 1 or 2.5.")
     return {"weight": weight}
@@ -176,7 +177,7 @@ def _weight(form: QuotaForm) -> dict[str, Any]:
 def _hours(form: QuotaForm) -> dict[str, Any]:
     if not form.hours:
         return {"gpu_hours": None}
-    hours = _number(form.hours, 0.0, openapi.MOST_GPU_HOURS)
+    hours = _number(form.hours, 0.0, MOST_GPU_HOURS)
     if hours is None:
         raise _Mistake("A number from 0, as 20 or 2.5; empty is no budget.")
     if form.per not in PERIODS:
@@ -198,7 +199,7 @@ def _idle(form: QuotaForm) -> dict[str, Any]:
         idle = parse_duration(form.idle.replace(",", ".") + ("m" if minutes else ""))
     except ValueError:
         idle = math.inf
-    if idle > openapi.MOST_IDLE:
+    if idle > MOST_IDLE:
         raise _Mistake(
             "Minutes from 0, which is never, or a time such as 1h30m; empty is the node's own "
             "time-out."

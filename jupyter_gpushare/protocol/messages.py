@@ -22,12 +22,19 @@ from .errors import (
 )
 from .framing import Encoded, decode
 from .periods import parse_period
-from .sizes import GPUS_OF_QUOTA
+from .sizes import GPUS_OF_QUOTA, MOST_GPUS
 
 PROTOCOL: Final = 1
 #: By this name of a client the pages of JupyterHub's service are known.
 PAGES: Final = "jupyterhub-service"
-_MOST_GPUS: Final = 1024
+_MOST_PARTS: Final = 1024  # GPUs that one message tells of
+#: The bounds of a quota; its GPUs are at most ``MOST_GPUS``.
+MOST_MEMORY: Final = 2**53  # bytes: what JavaScript can still count
+WEIGHTS: Final = (1e-6, 1e6)
+MOST_GPU_HOURS: Final = 1e9
+MOST_IDLE: Final = 1e9  # seconds
+#: How far back usage may be asked for, in seconds.
+LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
 
 
@@ -640,7 +647,8 @@ def _ability(read: _Reader) -> AbilityParams:
 
 def _limited(read: _Reader) -> LimitedParams:
     gpus = tuple(
-        (one.text("uuid", NAME), one.whole("memory", 1)) for one in read.parts("limits", 64)
+        (one.text("uuid", IDENTIFIER), one.whole("memory", 1))
+        for one in read.parts("limits", _MOST_PARTS)
     )
     return LimitedParams(read.text("lease", IDENTIFIER), gpus, read.flag("live", True))
 
@@ -663,7 +671,7 @@ def _memory(read: _Reader) -> MemoryParams:
                 temporary=part.whole("temporary", 0),
                 cache=part.whole_or_none("cache", 0) or 0,
             )
-            for part in read.parts("figures", _MOST_GPUS)
+            for part in read.parts("figures", _MOST_PARTS)
         ),
         steps=read.whole("steps", 0),
         can_take_turns=read.flag("can_take_turns", False),
@@ -671,9 +679,9 @@ def _memory(read: _Reader) -> MemoryParams:
 
 
 def _usage(read: _Reader) -> UsageParams:
-    week, century = 7 * 86400.0, 100 * 366 * 86400.0
+    week = 7 * 86400.0
     return UsageParams(
-        read.number("since", week, 0.0, century), read.text_or_none("environment", NAME)
+        read.number("since", week, 0.0, LONGEST_SINCE), read.text_or_none("environment", NAME)
     )
 
 
@@ -705,12 +713,12 @@ def _task_ended(read: _Reader) -> TaskEndedParams:
 def _quota(read: _Reader) -> QuotaParams:
     return QuotaParams(
         whose=_quota_name(read),
-        gpus=read.whole("gpus", 0, 1_000_000) if read.names("gpus") else LeftOut.KEEP,
+        gpus=read.whole("gpus", 0, MOST_GPUS) if read.names("gpus") else LeftOut.KEEP,
         memory=read.whole_or_none("memory", 1) if read.names("memory") else LeftOut.KEEP,
-        weight=read.number("weight", 1.0, 1e-6, 1e6) if read.names("weight") else LeftOut.KEEP,
-        gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, 1e9),
-        idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, 1e9),
-        burst_memory=read.number_or_none_if_named("burst_memory", 0.0, 2.0**53),
+        weight=read.number("weight", 1.0, *WEIGHTS) if read.names("weight") else LeftOut.KEEP,
+        gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, MOST_GPU_HOURS),
+        idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, MOST_IDLE),
+        burst_memory=read.number_or_none_if_named("burst_memory", 0.0, float(MOST_MEMORY)),
         per=read.period_or_none("per") if read.names("per") else LeftOut.KEEP,
     )
 

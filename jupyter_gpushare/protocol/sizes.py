@@ -29,6 +29,23 @@ _SIZE: Final = re.compile(
 
 #: Said in the place of a number of GPUs: as many as the quota allows.
 GPUS_OF_QUOTA: Final = "quota"
+#: More GPUs than this are asked for, or allowed, by nobody.
+MOST_GPUS: Final = 4096
+
+
+def parse_gpus(text: object) -> int | str:
+    """A GPU count or ``"quota"``; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
+    plain = str(text).strip()
+    if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
+        return GPUS_OF_QUOTA
+    if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
+    if not plain.isdigit() or len(plain) > 9:
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
+    count = int(plain)
+    if count > MOST_GPUS:
+        raise ValueError(f"at most {MOST_GPUS} GPUs can be asked for.")
+    return count
 
 
 def parse_size(text: str | int) -> int:

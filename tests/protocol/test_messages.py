@@ -431,7 +431,7 @@ def test_params_may_be_left_out() -> None:
         (Method.LIMITED, {"limits": [5]}),
         (Method.LIMITED, {"limits": [{"uuid": "GPU-1"}]}),
         (Method.LIMITED, {"limits": [{"uuid": 5, "memory": 5}]}),
-        (Method.LIMITED, {"limits": [{"uuid": "GPU-1", "memory": 5}] * 65}),
+        (Method.LIMITED, {"limits": [{"uuid": "GPU-1", "memory": 5}] * 1025}),
         (Method.KEPT, {"reason": None}),
         (Method.KEPT, {"reason": "r" * 1025}),
         (Method.RESUME, {"wait": 0}),
