@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from immutables import Map
-
 from . import elastic, flag_events, memory, trimming, turn_events
 from . import events as ev
 from .index import drop, lease_of, with_id, without_id
@@ -29,7 +27,18 @@ from .model import (
     Rung,
 )
 from .queueing import Account, Waiting
-from .state import Budget, Claim, GpuState, Lease, Rebuild, Reservation, State
+from .state import (
+    Budget,
+    Claim,
+    ClaimKey,
+    GpuState,
+    Lease,
+    Rebuild,
+    Reservation,
+    ReservationKey,
+    State,
+)
+from .table import Map
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -409,16 +418,17 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     )
     state = _put_lease(state, before, lease)
     opened = 0
-    claims, reservations = state.claims.mutate(), state.reservations.mutate()
-    gpus = state.gpus.mutate()
-    for part in event.gpus:
+    claims: dict[ClaimKey, Claim] = {}
+    reservations: dict[ReservationKey, Reservation] = {}
+    gpus: dict[GpuUuid, GpuState] = {}
+    for part in event.gpus:  # each on another GPU
         books = _gpu(state, part.gpu)
         key = (event.environment, part.gpu)
-        old = reservations.get(key)
+        old = state.reservations.get(key)
         size = max(part.memory, old.memory if old else 0)
         grown = size - (old.memory if old else 0)
         # A parked task that left something here has a claim already.
-        more = (event.lease, part.gpu) not in claims
+        more = (event.lease, part.gpu) not in state.claims
         reservations[key] = Reservation(Bytes(size), (old.claims if old else 0) + more)
         gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
         if more:
@@ -427,9 +437,9 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     earlier = state.reservations
     state = replace(
         state,
-        claims=claims.finish(),
-        reservations=reservations.finish(),
-        gpus=gpus.finish(),
+        claims=state.claims.update(claims),
+        reservations=state.reservations.update(reservations),
+        gpus=state.gpus.update(gpus),
         queue=state.queue.remove(lease.id),
         grants=state.grants + 1,
         last_seen=state.last_seen.set(
@@ -639,10 +649,8 @@ def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
 
 
 def _rebuild_refused(state: State, event: ev.RebuildRefused) -> State:
-    spared = state.spared.mutate()
-    for process in event.processes:
-        spared[process] = event.lease
-    return replace(state, spared=spared.finish())
+    spared = state.spared.update(dict.fromkeys(event.processes, event.lease))
+    return replace(state, spared=spared)
 
 
 def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from immutables import Map
-
 from . import events as ev
 from .config import PolicyConfig
 from .lifecycle import InvariantBroken
@@ -22,6 +20,7 @@ from .model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom
 from .sharing import Figures, Share, ShareMode
 from .state import Reservation, State
+from .table import Map
 
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2

@@ -26,7 +26,7 @@ from .config import PolicyConfig
 from .model import Activity, GpuUuid, LeaseId, LeasePhase
 from .placement import Granted
 from .sharing import Trim, TrimPhase
-from .state import Lease, State
+from .state import ClaimKey, Lease, State
 
 #: Seconds between two asks of one task.
 ASK_AGAIN: Final = 60.0
@@ -75,11 +75,10 @@ def next_ask(state: State, name: LeaseId, waiting: Lease) -> float:
 
 def _fits(state: State, config: PolicyConfig, waiting: Lease, names: Iterable[LeaseId]) -> bool:
     """Whether a request could be granted if those tasks used what they say, and no more."""
-    measured = state.measured.mutate()
-    for name in names:
-        for part in state.leases[name].allocations:
-            measured[(name, part.gpu)] = None
-    without = replace(state, measured=measured.finish())
+    gone: dict[ClaimKey, None] = {
+        (name, part.gpu): None for name in names for part in state.leases[name].allocations
+    }
+    without = replace(state, measured=state.measured.update(gone))
     see = partial(memory.rooms, without, config, waiting.environment, squeeze=True)
     return isinstance(parking.try_place(without, waiting, config, see=see), Granted)
 
