@@ -65,13 +65,13 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
-    from jupyter_gpushare.node.history import WORDS
+    from jupyter_gpushare.node.history import TOLD
     from jupyter_gpushare.policy.events import EVENTS
 
     rows = [
         (
             f"`{name}`",
-            WORDS.get(name, ""),
+            TOLD[name][0] if name in TOLD else "",
             "yes" if kind.DURABLE else "no",
             first_sentence(kind.__doc__),
         )

@@ -35,13 +35,20 @@ from .model import (
 )
 from .sharing import Figures, Share, TurnEnd, TurnPhase
 
+#: All events by their names, which the ledger keeps.
+EVENTS: Final[dict[str, type[Event]]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events; ``at`` is boot time in seconds."""
+    """Base of all events, which register themselves; ``at`` is boot time in seconds."""
 
     DURABLE: ClassVar[bool] = True
     at: float
+
+    def __init_subclass__(cls) -> None:
+        # With slots a dataclass is made twice: the second one counts.
+        EVENTS[cls.__name__] = cls
 
 
 @dataclass(frozen=True, slots=True)
@@ -657,75 +664,3 @@ class BooksRestored(Event):
     accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
     reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
     bursts: tuple[tuple[EnvironmentName, GpuUuid, int], ...] = ()
-
-
-EVENTS: Final[dict[str, type[Event]]] = {
-    cls.__name__: cls
-    for cls in (
-        BootSeen,
-        GpuFound,
-        GpuRemoved,
-        GpuLost,
-        GpuRestored,
-        GpuTakenOut,
-        GpuPutBack,
-        UnleasedChanged,
-        QuotasConfigured,
-        QuotaOverridden,
-        QuotaOverrideRemoved,
-        GroupQuotaOverridden,
-        GroupQuotaOverrideRemoved,
-        GroupsChanged,
-        RequestRefused,
-        LeaseQueued,
-        LeaseGranted,
-        MemberJoined,
-        MemberLeft,
-        RebuildBegun,
-        LeaseRebuilt,
-        RebuildRefused,
-        RebuildEnded,
-        HeartbeatSeen,
-        HeartbeatLost,
-        DeadlinesExtended,
-        UsageSettled,
-        ActivityChanged,
-        ParkWarned,
-        ParkAsked,
-        ParkingLooked,
-        ParkingPlanned,
-        LeasePinned,
-        WorkSeen,
-        AbilityReported,
-        LeaseKept,
-        LeaseParked,
-        ResidueFound,
-        LeaseRestored,
-        ReservationResized,
-        LimitTold,
-        LimitConfirmed,
-        ResumeQueued,
-        ResumeCancelled,
-        LeaseEnded,
-        ClaimMoved,
-        MemoryReported,
-        ClaimMeasured,
-        GpuShared,
-        TurnsJoined,
-        TurnGiven,
-        TurnMoved,
-        TurnOverran,
-        TrimAsked,
-        TrimCleared,
-        TrimEnded,
-        LeftGone,
-        ProcessFlagged,
-        OverLimitStaged,
-        FlagActed,
-        FlagCleared,
-        BudgetsMeasured,
-        BudgetChanged,
-        GrantingChanged,
-        BooksRestored,
-    )
-}

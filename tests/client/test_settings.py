@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpushare.client.magics import GpuShare
 from jupyter_gpushare.client.settings import (
     Acquire,
     Ask,
@@ -17,6 +18,7 @@ from jupyter_gpushare.client.settings import (
     read_settings,
     read_token,
 )
+from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 
 GIB = 2**30
@@ -29,6 +31,13 @@ ANYTHING = st.recursive(
 
 def test_defaults() -> None:
     assert read_settings({}) == Settings(Ask(), Fallback.CPU, Acquire.IMPORT, 0.0, 5.0)
+
+
+def test_the_table_of_settings_has_the_defaults_of_the_code() -> None:
+    defaults = Settings()
+    for name, _variable, default, _bounds, _help in names.SETTINGS:
+        assert getattr(getattr(defaults, name), "value", getattr(defaults, name)) == default
+    assert GpuShare().settings() == defaults
 
 
 def test_all_of_the_quota_may_be_asked_for_by_any_source() -> None:

@@ -461,6 +461,7 @@ def test_params_may_be_left_out() -> None:
         (Method.TASK_ENDED, {"pid": 0}),
         (Method.TASK_ENDED, {"kernel_id": ""}),
         (Method.QUOTA_SET, {"gpus": -1}),
+        (Method.QUOTA_SET, {"gpus": 4097}),
         (Method.QUOTA_SET, {"gpus": None}),
         (Method.QUOTA_SET, {"memory": 0}),
         (Method.QUOTA_SET, {"weight": 0}),
