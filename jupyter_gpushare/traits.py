@@ -7,20 +7,33 @@ settings: command line, node manager, Jupyter server, kernels.
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 from traitlets import Bool, Float, TraitError, TraitType, Undefined
 
 
 class Told(TraitType[Any, Any]):
-    """What :meth:`read` makes of a value; a refusal names the setting."""
+    """What a parser of ``protocol/`` makes of a value; a refusal names the setting.
+
+    ``parser`` is ``"sizes.parse_gpus"``, loaded when something is to be read; ``more`` is what it
+    takes after the value.
+    """
 
     #: Said after a refusal: what else can be written.
     also = ""
 
+    def __init__(
+        self, parser: str, default_value: Any = Undefined, *more: Any, info: str = "", **named: Any
+    ) -> None:
+        self.parser, self._more = parser, more
+        self.info_text = info or self.info_text
+        super().__init__(default_value, **named)
+
     def read(self, given: Any) -> Any:
         """The value that is meant. Raises :class:`ValueError` with a sentence."""
-        raise NotImplementedError
+        module, _, name = self.parser.partition(".")
+        return getattr(import_module(f".protocol.{module}", __package__), name)(given, *self._more)
 
     def where(self, obj: Any) -> str:
         """What people call this setting."""
@@ -47,13 +60,7 @@ class Duration(Told):
     def __init__(
         self, default_value: Any = Undefined, least: float = 0.0, most: float = 1e12, **named: Any
     ) -> None:
-        self._least, self._most = least, most
-        super().__init__(default_value, **named)
-
-    def read(self, given: Any) -> float:
-        from .protocol.times import parse_duration
-
-        return parse_duration(given, self._least, self._most)
+        super().__init__("times.parse_duration", default_value, least, most, **named)
 
 
 class Size(Told):
@@ -62,28 +69,12 @@ class Size(Told):
     info_text = "a size such as 8GiB or 512MiB"
 
     def __init__(self, default_value: Any = Undefined, least: int = 1, **named: Any) -> None:
-        self._least = least
-        super().__init__(default_value, **named)
-
-    def read(self, given: Any) -> Any:
-        from .protocol.sizes import parse_size
-
-        none = type(given) in (int, str) and str(given).strip() == "0"
-        size = 0 if none and self._least == 0 else parse_size(given)
-        if size < self._least:
-            raise ValueError(f"it must be at least {self._least} bytes.")
-        return size
+        super().__init__("sizes.parse_size", default_value, least, **named)
 
 
-class Part(Told):
-    """Up to 1 a share of a GPU, above it bytes: ``0.9``, ``40GiB``; 0: none."""
-
-    info_text = "a part of a GPU such as 0.9, a size such as 40GiB, or 0"
-
-    def read(self, given: Any) -> float:
-        from .protocol.sizes import parse_burst
-
-        return parse_burst(given)
+def word(words: tuple[str, ...], default_value: Any = None, **named: Any) -> Told:
+    """One of some words, in any case."""
+    return Told("words.parse_word", default_value, words, info=" or ".join(words), **named)
 
 
 class Finite(Float[float, Any]):
@@ -99,31 +90,6 @@ class Finite(Float[float, Any]):
         return number
 
 
-class Word(Told):
-    """One of some words, in any case."""
-
-    def __init__(self, words: tuple[str, ...], default_value: Any = None, **named: Any) -> None:
-        self._words = words
-        self.info_text = " or ".join(words)
-        super().__init__(default_value, **named)
-
-    def read(self, given: Any) -> str:
-        from .protocol.words import parse_word
-
-        return parse_word(self._words, given)
-
-
-class Gpus(Told):
-    """A number of GPUs, or ``quota``."""
-
-    info_text = "a number of GPUs, or quota"
-
-    def read(self, given: Any) -> int | str:
-        from .protocol.sizes import parse_gpus
-
-        return parse_gpus(given)
-
-
 def task_traits(*, defaults: bool) -> dict[str, TraitType[Any, Any]]:
     """A trait for each of `names.SETTINGS`; without ``defaults`` all of them are optional."""
     from .protocol import names
@@ -136,7 +102,7 @@ def task_traits(*, defaults: bool) -> dict[str, TraitType[Any, Any]]:
         if isinstance(default, bool):
             made[name] = Bool(first, **more)
         elif isinstance(default, str):
-            made[name] = Word(bounds, first, **more)
+            made[name] = word(bounds, first, **more)
         else:
             made[name] = Duration(first, *bounds, **more)
         made[name].tag(config=True)

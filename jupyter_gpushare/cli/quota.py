@@ -28,7 +28,7 @@ class QuotaField(Told):
         if self._null is not None:
             self.also = f" Or write {self._null}."
         help = f"{QUOTA[field].about} Left out: as now."
-        super().__init__(None, allow_none=True, help=help)
+        super().__init__("quota.read_field", None, allow_none=True, help=help)
 
     def where(self, obj: Any) -> str:
         return f"--{self._field.replace('_', '-')}"

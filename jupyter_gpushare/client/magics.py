@@ -25,7 +25,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
-from ..traits import Gpus, Size, Word, task_traits
+from ..traits import Size, Told, task_traits, word
 from . import kernel
 from .acquire import broker, use_traits
 from .tracebacks import stopped_waiting
@@ -64,8 +64,10 @@ class GpuShare(Configurable):
 
     locals().update(task_traits(defaults=True))
 
-    gpus = Gpus(
+    gpus = Told(
+        "sizes.parse_gpus",
         None,
+        info="a number of GPUs, or quota",
         allow_none=True,
         help="""GPUs to ask for, or "quota": as many as the quota allows. None: 1.""",
     ).tag(config=True)
@@ -74,7 +76,7 @@ class GpuShare(Configurable):
         allow_none=True,
         help="Memory on each GPU to ask for. None: what the quota allows.",
     ).tag(config=True)
-    priority_class = Word(
+    priority_class = word(
         ("interactive", "batch"),
         allow_none=True,
         help="interactive (a person waits) or batch (may wait longer).",

@@ -135,7 +135,7 @@ def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
         if isinstance(weaker, bool):
             return parse_switch(text)
         if isinstance(weaker, Enum):
-            return type(weaker)(parse_word(bounds, text))
+            return type(weaker)(parse_word(text, bounds))
         return parse_duration(text, *bounds)
 
     return parse

@@ -148,9 +148,6 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
     return float(seconds)
 
 
-QUOTA_KEYS: Final = tuple(QUOTA)
-
-
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters. What is left out stays as it is."""
     named = {}
@@ -165,13 +162,6 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError as error:
             raise bad_request(f"'{name}': {error}") from error
     return named
-
-
-def _whole(value: object) -> int | None:
-    """Return a JSON number that is whole (``2.0`` is), ``None`` for anything else."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _no_constant(text: str) -> None:

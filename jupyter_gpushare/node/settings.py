@@ -9,7 +9,7 @@ from traitlets import Bool, Dict, Enum, Integer, List, TraitType, Undefined, Uni
 from traitlets.config import Configurable
 
 from ..policy.settings import Setting, Unit, settings_of
-from ..traits import Duration, Finite, Part, Size
+from ..traits import Duration, Finite, Size, Told
 
 T = TypeVar("T")
 
@@ -44,7 +44,8 @@ def _trait(said: Setting, default: Any) -> TraitType[Any, Any]:
         case Unit.BYTES:
             return Size(default, int(said.least), **more)
         case Unit.PART:
-            return Part(default, **more)
+            info = "a part of a GPU such as 0.9, a size such as 40GiB, or 0"
+            return Told("sizes.parse_burst", default, info=info, **more)
         case Unit.NUMBER:
             return Finite(default, min=said.least, max=said.most, **more)
         case Unit.COUNT:

@@ -48,7 +48,7 @@ def parse_gpus(text: object) -> int | str:
     return count
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | int, least: int = 1) -> int:
     """Bytes of ``"8GiB"`` (1024-based), ``"1.5GB"`` or ``"1,5GB"`` (1000-based) or a bare number.
 
     Raises :class:`ValueError` with a sentence for a person.
@@ -61,8 +61,9 @@ def parse_size(text: str | int) -> int:
     number, unit = match[1].replace(",", "."), _UNITS[match[2].lower()]
     exact = float(number) * unit
     size = int(number) * unit if "." not in number else int(exact)
-    if size < 1 or not math.isfinite(exact) or size >= 2**63:
-        raise ValueError(f"{text!r} is no usable memory size: it must be at least one byte.")
+    if size < least or not math.isfinite(exact) or size >= 2**63:
+        bound = "one byte" if least == 1 else f"{least} bytes"
+        raise ValueError(f"{text!r} is no usable memory size: it must be at least {bound}.")
     return size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def parse_word(words: Sequence[str], text: object) -> str:
+def parse_word(text: object, words: Sequence[str]) -> str:
     """One of the words in any case, ``first_use`` for ``first-use``. Raises :class:`ValueError`."""
     plain = str(text).strip().lower().replace("_", "-")
     if plain not in words:

@@ -19,6 +19,7 @@ from jupyter_gpushare.node.transport import Limits
 from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import HolderAction, ParkWhen
 from jupyter_gpushare.policy.sharing import ShareMode
+from jupyter_gpushare.traits import Told
 
 CLASSES: tuple[type[Configurable], ...] = (Policy, Connections, Hub, NodeManagerApp)
 
@@ -36,7 +37,9 @@ def numbers() -> Iterator[tuple[type[Configurable], str, object]]:
 def takes_numbers(trait: TraitType[object, object] | None) -> bool:
     if isinstance(trait, Union):
         return any(takes_numbers(one) for one in trait.trait_types)
-    return type(trait).__name__ in ("Float", "CFloat", "Finite", "Duration", "Part")
+    if isinstance(trait, Told):
+        return trait.parser in ("times.parse_duration", "sizes.parse_burst", "sizes.parse_size")
+    return type(trait).__name__ in ("Float", "CFloat", "Finite")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
