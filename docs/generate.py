@@ -75,13 +75,13 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
-    from jupyter_gpushare.node.history import WORDS
+    from jupyter_gpushare.node.history import TOLD
     from jupyter_gpushare.policy.events import EVENTS
 
     rows = [
         (
             f"`{name}`",
-            WORDS.get(name, ""),
+            TOLD[name][0] if name in TOLD else "",
             "yes" if kind.DURABLE else "no",
             first_sentence(kind.__doc__),
         )
@@ -101,49 +101,15 @@ def environment() -> str:
     """The environment variables."""
     from jupyter_gpushare.protocol import names
 
-    meaning = {
-        "SWITCH": "`off` switches everything of ours off in this process.",
-        "SOCKET": "Path of the node manager's socket: clients look there, and "
-        "`jupyter gpushare node` listens there.",
-        "HOST": "This host's own name among those that share the home directory, where its "
-        "`/etc/machine-id` is not its own (cloned machines, containers of one image).",
-        "TOKEN": "Token for a node manager that identifies by tokens.",
-        "TOKEN_FILE": "A file with that token; shows in no process list.",
-        "IDENTITY": "`hub`: show the JupyterHub token of the server this runs in.",
-        "HUB_TOKEN": "Set by JupyterHub: the server's token.",
-        "QUOTAS": "Set by `setup(c)` for the Hub's node manager: its quotas, as JSON.",
-        "LEASE": "Set by us: the lease that child processes join.",
-        "SECRET": "Set by us: what proves it.",
-        "KERNEL_ID": "Set by the Jupyter server: the kernel's id.",
-        "NOTEBOOK": "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
-        "kernel started, as JSON; for when the server does not answer.",
-        "NOTEBOOK_SOCKET": "Set by the Jupyter server: where its kernels ask for that metadata "
-        "as it is saved now.",
-        "GPUS": "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota.",
-        "MEMORY": "Memory on each GPU, like `8GiB`.",
-        "CLASS": "`interactive` or `batch`.",
-        "FALLBACK": "`cpu` (default) or `error`: what happens without a GPU.",
-        "ACQUIRE": "`import` (default) or `first-use`: when the lease is taken.",
-        "SHOW_GRANT": "`on` (default) or `off`: a line says which GPU the first import got, "
-        "in a notebook and on a terminal.",
-        "WAIT_TIMEOUT": "Seconds to wait in the queue; `0`: for ever (default).",
-        "ANSWER_TIMEOUT": "Seconds in which the node manager must answer (default 5).",
-        "OUTAGE_TIMEOUT": "Seconds to wait for a node manager that stopped answering; it may be "
-        "restarting (default 30).",
-        "HIDDEN": "Set by us: the GPUs are hidden until this process has a lease.",
-        "FRAMEWORKS": "More frameworks (top-level modules) to watch, by commas. The "
-        "Jupyter server sets it to those that installed packages have adapters for, if it is "
-        "not set.",
-    }
-    found = {
-        name: value
-        for name, value in vars(names).items()
-        if name.isupper() and isinstance(value, str)
-    }
-    missing = sorted(set(found) - set(meaning))
-    if missing:
-        raise SystemExit(f"docs/generate.py says nothing about {', '.join(missing)}")
-    rows = [(f"`{value}`", meaning[name]) for name, value in found.items()]
+    told = {variable: about for _setting, variable, about in names.ASKS}
+    for _setting, variable, default, words, about in names.SETTINGS:
+        said = default if words and isinstance(default, str) else f"{default:g}"
+        told[variable] = f"{about} Default: `{'on' if default is True else said}`."
+    told |= names.MEANING
+    found = [one for name, one in vars(names).items() if name.isupper() and isinstance(one, str)]
+    if missing := sorted(set(found) - set(told)):
+        raise SystemExit(f"protocol/names.py says nothing about {', '.join(missing)}")
+    rows = [(f"`{variable}`", told[variable]) for variable in found]
     return "# Environment variables\n\n" + table(("variable", "meaning"), rows)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .._boot import FRAMEWORKS
 from ..protocol import names
 from .table import duration
 
@@ -52,7 +53,6 @@ wrong = _validate_compatibility(name, ours["dependencies"], info["core_data"])
 print(json.dumps({"there": ours["version"], "disabled": [*info["disabled"]],
     "wrong": [[str(part) for part in one] for one in wrong]}))
 """
-_FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "paddle", "mxnet", "caffe")
 
 
 class Level(Enum):
@@ -309,7 +309,7 @@ def frameworks() -> Iterator[Check]:
     """Which frameworks are here, without importing them."""
     modules = importlib.metadata.packages_distributions()
     found = []
-    for module in _FRAMEWORKS:
+    for module in sorted(FRAMEWORKS):
         for distribution in sorted(set(modules.get(module, ()))):
             found.append(f"{distribution} {importlib.metadata.version(distribution)}")
     yield ok("frameworks", ", ".join(found) or "none is installed in this Python")

@@ -2,82 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from traitlets import Bool, Float, Integer, TraitError, TraitType, Unicode
+from traitlets import Bool, Unicode
 
 from ..node.commandline import did_you_mean
-from ..protocol.periods import parse_period
-from ..protocol.sizes import format_burst, format_size, parse_burst
+from ..protocol.quota import QUOTA, read_field
+from ..protocol.sizes import format_burst, format_size, parse_share
 from ..protocol.times import format_duration
+from ..traits import Told
 from .node import connect
 from .table import clean, table
-from .verb import JSON_FLAG, Duration, Size, SizeOrShare, UsageError, Verb
-
-#: What sends a part of a quota back to the node's own.
-DEFAULT: Final = "default"
-#: What makes a quota one of whole GPUs.
-NO_LIMIT: Final = "none"
-#: What makes a budget one of the rolling window.
-WINDOW: Final = "window"
+from .verb import JSON_FLAG, UsageError, Verb
 
 
-class QuotaMemory(SizeOrShare):
-    """A size, a part of a GPU, or ``none``; ``None`` is not said."""
+class QuotaField(Told):
+    """A field of a quota, or the word for its null; ``None`` is not said."""
 
-    info_text = "a size such as 8GiB, a part of a GPU such as 0.5, or none"
+    def __init__(self, field: str) -> None:
+        self._field, self._null = field, QUOTA[field].null
+        self.info_text = QUOTA[field].about
+        if self._null is not None:
+            self.also = f" Or write {self._null}."
+        help = f"{QUOTA[field].about} Left out: as now."
+        super().__init__("quota.read_field", None, allow_none=True, help=help)
 
-    def validate(self, obj: Any, value: Any) -> Any:
-        said = isinstance(value, str) and value.strip().lower() == NO_LIMIT
-        return NO_LIMIT if said else super().validate(obj, value)
+    def where(self, obj: Any) -> str:
+        return f"--{self._field.replace('_', '-')}"
 
-
-class OwnDuration(Duration):
-    """A time, or ``default``; ``None`` is not said."""
-
-    info_text = "a time such as 10m, or default"
-    default_value = None
-    allow_none = True
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        return DEFAULT if value == DEFAULT else super().validate(obj, value)
-
-
-class OwnPeriod(TraitType[Any, Any]):
-    """What a budget is for, or ``window``; ``None`` is not said."""
-
-    info_text = "week, month, the first day of a term such as 2026-10-01, or window"
-    default_value = None
-    allow_none = True
-
-    def from_string(self, s: str) -> str:
+    def from_string(self, s: str) -> Any:
+        for number in (int, float):
+            with contextlib.suppress(ValueError):
+                return number(s)
         return s
 
-    def validate(self, obj: Any, value: Any) -> Any:
-        if value in (None, WINDOW):
-            return value
-        try:
-            return parse_period(value)
-        except ValueError as error:
-            raise TraitError(f"--per: {error}") from error
-
-
-class OwnBurst(Size):
-    """Up to what limits are lifted, or ``default``; ``None`` is not said."""
-
-    info_text = "a size such as 60GiB, a part of a GPU such as 0.9, 0, or default"
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        if value in (None, DEFAULT):
-            return value
-        try:
-            burst = parse_burst(value)
-        except ValueError as error:
-            raise TraitError(f"--burst-memory: {error}") from error
-        # Traitlets validates what it validated once more: bytes are whole, shares are not.
-        return int(burst) if burst > 1 else burst
+    def read(self, given: Any) -> Any:
+        if given is not None and given == self._null:
+            return given
+        share = parse_share(given) if self._field == "memory" else None
+        return read_field(self._field, given) if share is None else share
 
 
 class Whose(Verb):
@@ -157,13 +123,7 @@ class QuotaSetApp(Whose):
     }
     aliases: ClassVar[Any] = {
         **Whose.aliases,
-        "gpus": "QuotaSetApp.gpus",
-        "memory": "QuotaSetApp.memory",
-        "weight": "QuotaSetApp.weight",
-        "gpu-hours": "QuotaSetApp.gpu_hours",
-        "per": "QuotaSetApp.per",
-        "idle-timeout": "QuotaSetApp.idle_timeout",
-        "burst-memory": "QuotaSetApp.burst_memory",
+        **{name.replace("_", "-"): f"QuotaSetApp.{name}" for name in QUOTA},
     }
     examples = """
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
@@ -176,65 +136,31 @@ class QuotaSetApp(Whose):
     jupyter gpushare quota set dave --gpus 1 --idle-timeout default --burst-memory default
     """
 
-    gpus = Integer(
-        None, allow_none=True, min=0, help="GPUs it may hold at once. Default: as now."
-    ).tag(config=True)
-    memory = QuotaMemory(
-        help="""Memory on each GPU, such as 8GiB, or 0.5: half of the node's smallest; none: the
-        whole GPU. Default: as now.""",
-    ).tag(config=True)
-    weight = Float(
-        None, allow_none=True, help="Fair share among those who wait. Default: as now."
-    ).tag(config=True)
-    gpu_hours = Float(
-        None,
-        allow_none=True,
-        min=0.0,
-        help="""GPU-hours it may hold in the time that --per says. Default: as now.""",
-    ).tag(config=True)
-    per = OwnPeriod(
-        help="""What the GPU-hours are for: week, month, or the first day of a term as 2026-10-01;
-        window: the node manager's rolling window. Default: as now.""",
-    ).tag(config=True)
-    idle_timeout = OwnDuration(
-        help="""For how long a kernel may be idle before its GPUs are asked back, such as 10m; 0:
-        for ever; default: the node's own. Default: as now.""",
-    ).tag(config=True)
-    burst_memory = OwnBurst(
-        help="""Up to what its limits are lifted on a nearly empty GPU, such as 60GiB, or 0.9 of
-        one; 0: not at all; default: the node's own. Default: as now.""",
-    ).tag(config=True)
+    locals().update({name: QuotaField(name).tag(config=True) for name in QUOTA})
     no_budget = Bool(False, help="Whether its GPU-hours are not limited any more.").tag(config=True)
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
-        if self.no_budget and self.gpu_hours is not None:
-            raise UsageError("either --gpu-hours or --no-budget, not both")
         from ..protocol.messages import Method
 
-        named: dict[str, Any] = {}
-        if self.no_budget or self.gpu_hours is not None:
-            named["gpu_hours"] = self.gpu_hours  # null is no budget; not named is what there is
-        for name in ("gpus", "weight"):
-            if getattr(self, name) is not None:
-                named[name] = getattr(self, name)
-        if self.per is not None:
-            named["per"] = None if self.per == WINDOW else self.per
-        for name in ("idle_timeout", "burst_memory"):
-            value = getattr(self, name)
-            if value is not None:
-                named[name] = None if value == DEFAULT else value
-        if not named and self.memory is None:
+        given = {name: getattr(self, name) for name in QUOTA}
+        if self.no_budget and given["gpu_hours"] is not None:
+            raise UsageError("either --gpu-hours or --no-budget, not both")
+        # Null is sent for its word; what was not said is left out, and stays.
+        named: dict[str, Any] = {
+            name: None if value == QUOTA[name].null else value
+            for name, value in given.items()
+            if value is not None
+        }
+        if self.no_budget:
+            named["gpu_hours"] = None
+        if not named:
             raise UsageError("say what to set: --gpus N, --memory SIZE, --gpu-hours N, …")
         with connect() as node:
-            if self.memory == NO_LIMIT:
-                named["memory"] = None
-            elif isinstance(self.memory, float):
+            if isinstance(share := named.get("memory"), float):
                 gpus = node.call(Method.STATUS)["gpus"]
                 smallest = min((gpu["memory"] for gpu in gpus), default=0)
-                named["memory"] = max(1, int(self.memory * smallest))
-            elif self.memory is not None:
-                named["memory"] = self.memory
+                named["memory"] = max(1, int(share * smallest))
             quota = node.call(Method.QUOTA_SET, **whose, **named)
         return self.show(said, quota)
 

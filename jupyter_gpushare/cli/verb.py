@@ -9,18 +9,16 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import math
 import os
-import re
 import sys
 from typing import Any, ClassVar, NoReturn
 
 from jupyter_core.application import JupyterApp
-from traitlets import Bool, TraitError, TraitType, default
+from traitlets import Bool, TraitError, default
 from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
-from .. import __version__
+from .. import __version__, traits
 from ..node.commandline import StrictLoader
 
 EXIT_CODES = """
@@ -40,59 +38,25 @@ class UsageError(Exception):
     """The command line makes no sense; ``str()`` says what is expected."""
 
 
-class Size(TraitType[Any, Any]):
-    """Bytes, said as ``8GiB``, ``512MiB`` or a plain number."""
+class Size(traits.Size):
+    """Bytes, or ``none``; ``None`` is not said."""
 
-    info_text = "a size such as 8GiB or 512MiB"
-    default_value = None
-    allow_none = True
+    def __init__(self, default_value: Any = None, **named: Any) -> None:
+        super().__init__(default_value, allow_none=True, **named)
 
-    def validate(self, obj: Any, value: Any) -> int | None:
-        from ..protocol.sizes import parse_size
+    def where(self, obj: Any) -> str:
+        return f"--{self.name}"
 
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise TraitError(f"--{self.name}: {error}") from error
-
-    def from_string(self, s: str) -> str:
-        return s
+    def read(self, given: Any) -> Any:
+        none = isinstance(given, str) and given.lower() == "none"
+        return None if none else super().read(given)
 
 
-class SizeOrShare(Size):
-    """A size, or a part of a GPU as a float: ``0.5``."""
+class Duration(traits.Duration):
+    """The same as an option."""
 
-    info_text = "a size such as 8GiB, or a part of a GPU such as 0.5"
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        from ..protocol.sizes import parse_share
-
-        try:
-            share = parse_share(value)
-        except ValueError as error:
-            raise TraitError(f"--{self.name}: {error}") from error
-        return super().validate(obj, value) if share is None else share
-
-
-class Duration(TraitType[Any, Any]):
-    """Seconds, said as ``30m``, ``12h``, ``7d``, ``2w`` or a plain number."""
-
-    info_text = "a time such as 30m, 12h, 7d or 2w"
-    UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # noqa: RUF012
-
-    def validate(self, obj: Any, value: Any) -> float | None:
-        if value is None and self.allow_none:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", str(value))
-        seconds = float(match[1]) * self.UNITS[match[2]] if match else math.inf
-        if not 0 <= seconds < 1e12:
-            raise TraitError(f"--{self.name} must be {self.info_text}, not {str(value)!r}")
-        return seconds
-
-    def from_string(self, s: str) -> str:
-        return s
+    def where(self, obj: Any) -> str:
+        return f"--{self.name}"
 
 
 JSON_FLAG = {

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..protocol.messages import Method
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .blocks import Needs
 from .grant import Grant
-from .settings import Ask, parse_class, parse_gpus
+from .settings import Ask, parse_class
 
 
 def make_ask(

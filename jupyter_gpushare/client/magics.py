@@ -22,9 +22,10 @@ from IPython.core.completer import (
 )
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
-from traitlets import Bool, Enum, TraitError, TraitType
+from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
+from ..traits import Size, Told, task_traits, word
 from . import kernel
 from .acquire import broker, use_traits
 from .tracebacks import stopped_waiting
@@ -58,96 +59,41 @@ _HISTORY = 20  # events shown
 # -- traits ------------------------------------------------------------------------------------
 
 
-class Parsed(TraitType[Any, Any]):
-    """A value as people write it, checked by a function of ``client/settings.py``."""
-
-    allow_none = True
-
-    def __init__(self, parser: str, default: Any, form: str, **named: Any) -> None:
-        self.info_text = form
-        self._parser = parser
-        super().__init__(default, **named)
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        from ..protocol.sizes import parse_size
-        from . import settings
-
-        if value is None:
-            return None
-        parse: Callable[[Any], Any] = getattr(settings, self._parser, parse_size)
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise TraitError(f"GpuShare.{self.name} = {value!r} cannot be used: {error}") from error
-
-    def from_string(self, s: str) -> str:
-        return s
-
-
 class GpuShare(Configurable):
     """Settings of this kernel; environment variables and notebook metadata are stronger."""
 
-    fallback = Enum(
-        ("cpu", "error"),
-        "cpu",
-        help="""What happens when no GPU can be had: "cpu" warns once and goes on without a GPU;
-        "error" raises QuotaExceeded or NodeUnavailable.""",
-    ).tag(config=True)
-    acquire = Enum(
-        ("import", "first-use"),
-        "import",
-        help="""When the lease is taken: when a framework is imported, or ("first-use") when it
-        first starts CUDA, where the framework lets us see that.""",
-    ).tag(config=True)
-    wait_timeout = Parsed(
-        "parse_seconds",
-        0.0,
-        "a time such as 90, 10m or 2h",
-        help="The longest wait in the queue: seconds, or 10m, 2h. 0: for ever.",
-    ).tag(config=True)
-    outage_timeout = Parsed(
-        "parse_seconds",
-        30.0,
-        "a time such as 30 or 2m",
-        help="""How long a cell waits for a node manager that stopped answering (it may be
-        restarting) before the cell goes on without a GPU. 0: not at all.""",
-    ).tag(config=True)
-    gpus = Parsed(
-        "parse_gpus",
+    locals().update(task_traits(defaults=True))
+
+    gpus = Told(
+        "sizes.parse_gpus",
         None,
-        "a number of GPUs, or quota",
+        info="a number of GPUs, or quota",
+        allow_none=True,
         help="""GPUs to ask for, or "quota": as many as the quota allows. None: 1.""",
     ).tag(config=True)
-    memory = Parsed(
-        "parse_size",
+    memory = Size(
         None,
-        "a memory size such as 8GiB",
+        allow_none=True,
         help="Memory on each GPU to ask for. None: what the quota allows.",
     ).tag(config=True)
-    priority_class = Enum(
+    priority_class = word(
         ("interactive", "batch"),
-        None,
         allow_none=True,
         help="interactive (a person waits) or batch (may wait longer).",
     ).tag(config=True)
 
-    show_grant = Bool(
-        True,
-        help="""Whether a line under the cell of the first import says which GPU was granted.""",
-    ).tag(config=True)
-
     def settings(self) -> Settings:
         """As the weakest source of this process's settings."""
-        from .settings import Acquire, Ask, Fallback, Settings
+        from ..protocol import names
+        from .settings import Ask, Settings
 
-        return Settings(
-            ask=Ask(self.gpus, self.memory, self.priority_class),
-            fallback=Fallback(self.fallback),
-            acquire=Acquire(self.acquire),
-            wait_timeout=self.wait_timeout or 0.0,
-            outage_timeout=30.0 if self.outage_timeout is None else self.outage_timeout,
-            show_grant=self.show_grant,
-        )
+        defaults = Settings()
+        said = {
+            name: type(getattr(defaults, name))(value)
+            for name, *_ in names.SETTINGS
+            if (value := getattr(self, name)) is not None
+        }
+        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class), **said)
 
 
 def read_traits(shell: Any) -> GpuShare:
@@ -326,13 +272,13 @@ class GpuShareMagics(Magics):
             self._tell(f"This kernel holds {render.grant_words(grant)} again.")
 
     def _pin(self, words: list[str]) -> None:
-        from .settings import parse_seconds
+        from ..protocol.times import parse_duration
 
         given = " ".join(words)
         seconds: float | None = None
         if given:
             try:
-                seconds = 0.0 if given == "off" else parse_seconds(given)
+                seconds = 0.0 if given == "off" else parse_duration(given)
             except ValueError as error:
                 raise UsageError(f"%gpushare pin {given}: {error} `off` ends it.") from None
         grant, until = broker().grant, broker().pin(seconds)
@@ -417,8 +363,8 @@ def _asking(prog: str) -> _Parser:
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
-    from ..protocol.sizes import parse_size
-    from .settings import Ask, parse_class, parse_gpus
+    from ..protocol.sizes import parse_gpus, parse_size
+    from .settings import Ask, parse_class
 
     def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -17,17 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ..protocol import names
 from ..protocol.address import Found, is_administrators
 from ..protocol.notebook import Notebook
-from ..protocol.sizes import GPUS_OF_QUOTA, parse_size
+from ..protocol.sizes import parse_gpus, parse_size
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Enum)
-
-_MOST_GPUS: Final = 4096
-_TIME: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([smh]?)", re.ASCII)
-_TIMES: Final = re.compile(
-    r"(?:(\d{1,12})\s*h)?\s*(?:(\d{1,12})\s*m)?\s*(?:(\d{1,12})\s*s)?", re.ASCII
-)
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Fallback(Enum):
@@ -81,74 +72,11 @@ class Settings(NamedTuple):
     complaints: tuple[str, ...] = ()
 
 
-def parse_gpus(text: Any) -> int | str:
-    """A GPU count or ``"quota"``; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
-    plain = str(text).strip()
-    if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
-        return GPUS_OF_QUOTA
-    if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
-        raise ValueError("it is not a number of GPUs, nor the word quota.")
-    if not plain.isdigit() or len(plain) > 9:
-        raise ValueError("it is not a number of GPUs, nor the word quota.")
-    count = int(plain)
-    if count > _MOST_GPUS:
-        raise ValueError(f"at most {_MOST_GPUS} GPUs can be asked for.")
-    return count
-
-
 def parse_class(text: Any) -> str:
     """A priority class. Raises :class:`ValueError`."""
     if text not in ("interactive", "batch"):
         raise ValueError("it is not a priority class: write interactive or batch.")
     return str(text)
-
-
-def parse_seconds(text: Any) -> float:
-    """Seconds from 0 on: ``90``, ``"90s"``, ``"1.5h"``, ``"1h30m"``. Raises :class:`ValueError`."""
-    plain = str(text).strip().lower()
-    if not isinstance(text, bool):
-        if (one := _TIME.fullmatch(plain)) is not None:
-            return float(one[1]) * _UNITS[one[2]]
-        if plain and (parts := _TIMES.fullmatch(plain)) is not None:
-            counts = zip(parts.groups(), "hms", strict=True)
-            return float(sum(int(count) * _UNITS[unit] for count, unit in counts if count))
-    raise ValueError("it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m.")
-
-
-def parse_patience(text: Any) -> float:
-    """Seconds for `Settings.answer_timeout`. Raises :class:`ValueError`."""
-    seconds = parse_seconds(text)
-    if not 0.05 <= seconds <= 3600:
-        raise ValueError("it must be from 0.05 s to an hour.")
-    return seconds
-
-
-def parse_switch(text: Any) -> bool:
-    """``on`` or ``off``. Raises :class:`ValueError`."""
-    plain = str(text).strip().lower()
-    if plain in ("on", "true", "1", "yes"):
-        return True
-    if plain in ("off", "false", "0", "no"):
-        return False
-    raise ValueError("write on or off.")
-
-
-def _word(kind: type[E]) -> Callable[[Any], E]:
-    """A parser for one of the words of ``kind``."""
-
-    def parse(text: Any) -> E:
-        plain = str(text.value if isinstance(text, Enum) else text).strip().lower()
-        for member in kind:
-            if member.value == plain.replace("_", "-"):
-                return member
-        words = " or ".join(str(member.value) for member in kind)
-        raise ValueError(f"write {words}.")
-
-    return parse
-
-
-parse_fallback = _word(Fallback)
-parse_acquire = _word(Acquire)
 
 
 def read_settings(
@@ -171,9 +99,6 @@ def read_settings(
             complaints.append(f"{name}={given!r} cannot be used: {error} Using {shown}.")
             return weaker
 
-    def of_env(name: str, parse: Callable[[Any], T], weaker: T) -> T:
-        return read(name, parse, environ.get(name), weaker)
-
     base = traits or Settings()
     wishes = _notebook(environ, complaints) if notebook is None else notebook.wishes
     wishes = _known_wishes(wishes, complaints)
@@ -189,16 +114,28 @@ def read_settings(
                 source["class"][0], _optional(parse_class), source["class"][1], ask.priority_class
             ),
         )
-    return base._replace(
-        ask=ask,
-        fallback=of_env(names.FALLBACK, parse_fallback, base.fallback),
-        acquire=of_env(names.ACQUIRE, parse_acquire, base.acquire),
-        wait_timeout=of_env(names.WAIT_TIMEOUT, parse_seconds, base.wait_timeout),
-        show_grant=of_env(names.SHOW_GRANT, parse_switch, base.show_grant),
-        answer_timeout=of_env(names.ANSWER_TIMEOUT, parse_patience, base.answer_timeout),
-        outage_timeout=of_env(names.OUTAGE_TIMEOUT, parse_seconds, base.outage_timeout),
-        complaints=(*base.complaints, *complaints),
-    )
+    rest = {
+        name: read(variable, _parser(bounds, weaker), environ.get(variable), weaker)
+        for name, variable, _default, bounds, _help in names.SETTINGS
+        for weaker in (getattr(base, name),)
+    }
+    return base._replace(ask=ask, complaints=(*base.complaints, *complaints), **rest)
+
+
+def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
+    """What reads a setting of `names.SETTINGS`, loaded where there is something to read."""
+
+    def parse(text: Any) -> Any:
+        from ..protocol.times import parse_duration
+        from ..protocol.words import parse_switch, parse_word
+
+        if isinstance(weaker, bool):
+            return parse_switch(text)
+        if isinstance(weaker, Enum):
+            return type(weaker)(parse_word(text, bounds))
+        return parse_duration(text, *bounds)
+
+    return parse
 
 
 _KEYS: Final = {"gpus": names.GPUS, "memory": names.MEMORY, "class": names.CLASS}

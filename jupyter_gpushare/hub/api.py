@@ -16,6 +16,7 @@ from tornado import web
 from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.quota import QUOTA
 
 from .handlers import JsonHandler, Refusal
 
@@ -205,7 +206,7 @@ class EnvironmentQuotaHandler(ApiHandler):
 
     async def put(self, environment: str) -> None:
         with refusals():
-            wish = wishes.quota_wish(wishes.json_object(self.request.body, *wishes.QUOTA_KEYS))
+            wish = wishes.quota_wish(wishes.json_object(self.request.body, *QUOTA))
             environment = wishes.checked_name(environment)
         self.answer(await self.ask_node(Method.QUOTA_SET, environment=environment, **wish))
 

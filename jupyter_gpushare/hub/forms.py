@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
-from jupyter_gpushare.protocol.sizes import format_size, parse_burst, parse_size
+from jupyter_gpushare.protocol.quota import read_field
+from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_size
 
 from . import words
 
@@ -132,51 +133,45 @@ class _Mistake(ValueError):
         self.where = where
 
 
+def _read(name: str, given: Any, wanted: str) -> Any:
+    """A field as everybody reads it; ``wanted`` is said in words of the form where it is none."""
+    try:
+        return read_field(name, given)
+    except ValueError:
+        raise _Mistake(wanted) from None
+
+
+def _number(text: str) -> float | str:
+    """The number that was typed, maybe with a decimal comma; any other text as it is."""
+    return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else text
+
+
 def _gpus(form: QuotaForm) -> dict[str, Any]:
-    if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) and int(form.gpus) <= openapi.MOST_GPUS:
-        return {"gpus": int(form.gpus)}
-    raise _Mistake(f"A whole number from 0 to {openapi.MOST_GPUS}; 0 is no GPU at all.")
+    count = int(form.gpus) if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) else form.gpus
+    wanted = f"A whole number from 0 to {MOST_GPUS}; 0 is no GPU at all."
+    return {"gpus": _read("gpus", count, wanted)}
 
 
 def _memory(form: QuotaForm) -> dict[str, Any]:
     """Bytes of ``8`` and a unit, or of ``8GiB`` whatever the unit."""
-    text = form.memory
-    if not text:
-        return {"memory": None}
-    with_unit = re.search(r"[a-zA-Z]", text) is not None
-    try:
-        if form.unit not in UNITS or not (with_unit or _NUMBER.fullmatch(text)):
-            raise ValueError
-        size = parse_size(text if with_unit else text.replace(",", ".") + form.unit)
-        if not 1 <= size <= openapi.MOST_MEMORY:
-            raise ValueError
-    except ValueError:
-        raise _Mistake(
-            "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
-        ) from None
-    return {"memory": size}
-
-
-def _number(text: str, least: float, most: float) -> float | None:
-    number = float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else None
-    return number if number is not None and least <= number <= most else None
+    unit = form.unit if _NUMBER.fullmatch(form.memory) and form.unit in UNITS else ""
+    # A bare number without its unit is not read as bytes.
+    text = form.memory + (unit or ("" if re.search(r"[a-zA-Z]", form.memory) else " ?"))
+    wanted = "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
+    return {"memory": _read("memory", text if form.memory else None, wanted)}
 
 
 def _weight(form: QuotaForm) -> dict[str, Any]:
     if not form.weight:
         return {}
-    weight = _number(form.weight, openapi.LEAST_WEIGHT, openapi.MOST_WEIGHT)
-    if weight is None:
-        raise _Mistake("A number above 0, as 1 or 2.5.")
-    return {"weight": weight}
+    return {"weight": _read("weight", _number(form.weight), "A number above 0, as 1 or 2.5.")}
 
 
 def _hours(form: QuotaForm) -> dict[str, Any]:
     if not form.hours:
         return {"gpu_hours": None}
-    hours = _number(form.hours, 0.0, openapi.MOST_GPU_HOURS)
-    if hours is None:
-        raise _Mistake("A number from 0, as 20 or 2.5; empty is no budget.")
+    wanted = "A number from 0, as 20 or 2.5; empty is no budget."
+    hours = _read("gpu_hours", _number(form.hours), wanted)
     if form.per not in PERIODS:
         raise _Mistake("One of the choices.", "per")
     per: str | None = form.per or None
@@ -189,23 +184,16 @@ def _hours(form: QuotaForm) -> dict[str, Any]:
 
 
 def _idle(form: QuotaForm) -> dict[str, Any]:
-    if not form.idle:
-        return {"idle_timeout": None}
-    minutes = _number(form.idle, 0.0, openapi.MOST_IDLE / 60)
-    if minutes is None:
-        raise _Mistake("Minutes from 0, which is never; empty is the node's own time-out.")
-    return {"idle_timeout": minutes * 60}
+    text = form.idle.replace(",", ".") + ("m" if _NUMBER.fullmatch(form.idle) else "")
+    wanted = (
+        "Minutes from 0, which is never, or a time such as 1h30m; empty is the node's own time-out."
+    )
+    return {"idle_timeout": _read("idle_timeout", text or None, wanted)}
 
 
 def _burst(form: QuotaForm) -> dict[str, Any]:
-    if not form.burst:
-        return {"burst_memory": None}
-    try:
-        return {"burst_memory": parse_burst(form.burst.replace(",", "."))}
-    except ValueError:
-        raise _Mistake(
-            "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty: the node's own."
-        ) from None
+    wanted = "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty: the node's own."
+    return {"burst_memory": _read("burst_memory", form.burst or None, wanted)}
 
 
 #: What the form can change: the fields that it is typed into, and what reads them.

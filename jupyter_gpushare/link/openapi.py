@@ -11,25 +11,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_gpushare._version import __version__
-from jupyter_gpushare.protocol.messages import LINE_PATTERN, RUNGS
+from jupyter_gpushare.protocol.messages import (
+    LINE_PATTERN,
+    LONGEST_SINCE,
+    MOST_GPU_HOURS,
+    MOST_IDLE,
+    MOST_MEMORY,
+    NAME,
+    RUNGS,
+    TEXT,
+    WEIGHTS,
+)
+from jupyter_gpushare.protocol.sizes import MOST_GPUS
 
 Json = dict[str, Any]
 
-LONGEST_NAME = 256
-LONGEST_REASON = 1024
-LONGEST_DRAIN_REASON = 256
+LONGEST_NAME, LONGEST_REASON, LONGEST_DRAIN_REASON = NAME, TEXT, NAME
 LONGEST_HISTORY = 1000
-MOST_GPUS = 4096
-MOST_MEMORY = 2**53  # bytes: what JavaScript can still count
-LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
-MOST_GPU_HOURS = 1e9
-MOST_IDLE = 1e9  # seconds
 MOST_PIN = 1e9  # seconds
 MOST_DAYS = 366
 MOST_PAGES = 1_000_000
 LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
 MOST_READINGS = 86400  # seconds
-MOST_SECONDS = 10 * 366 * 86400.0
+MOST_SECONDS = LONGEST_SINCE
 TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 # No control characters, and no white space at either end.
 NAME_PATTERN = (
@@ -757,8 +761,8 @@ def _schemas() -> Json:
                 },
                 "weight": {
                     "type": "number",
-                    "minimum": LEAST_WEIGHT,
-                    "maximum": MOST_WEIGHT,
+                    "minimum": WEIGHTS[0],
+                    "maximum": WEIGHTS[1],
                 },
                 "gpu_hours": _or_null(
                     "number",

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_gpushare.protocol.messages import LINE_PATTERN
-from jupyter_gpushare.protocol.periods import parse_period
-from jupyter_gpushare.protocol.sizes import parse_burst, parse_size
+from jupyter_gpushare.protocol.quota import QUOTA, read_field
 
 from . import openapi
 from .errors import NodeProblem
@@ -149,91 +148,20 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
     return float(seconds)
 
 
-QUOTA_KEYS: Final = ("gpus", "memory", "weight", "gpu_hours", "per", "idle_timeout", "burst_memory")
-
-
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters. What is left out stays as it is."""
-    gpus = _whole(body.get("gpus"))
-    if gpus is None or not 0 <= gpus <= openapi.MOST_GPUS:
-        raise bad_request(f"'gpus' must be a whole number from 0 to {openapi.MOST_GPUS}.")
-    readers: dict[str, Callable[[Any], Any]] = {
-        "memory": _memory,
-        "weight": _weight,
-        "gpu_hours": _hours,
-        "per": _per,
-        "idle_timeout": _idle,
-        "burst_memory": _burst,
-    }
-    named = {name: read(body[name]) for name, read in readers.items() if name in body}
-    return {"gpus": gpus, **named}
-
-
-def _memory(given: Any) -> int | None:
-    if given is None:
-        return None
-    try:
-        memory = parse_size(given) if isinstance(given, str) else _whole(given)
-    except ValueError as error:
-        raise bad_request(str(error)) from error
-    if memory is None or not 1 <= memory <= openapi.MOST_MEMORY:
-        raise bad_request("'memory' must be a positive size such as '8GiB' or bytes, or null.")
-    return memory
-
-
-def _weight(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise bad_request("'weight' must be a number.")
-    if not openapi.LEAST_WEIGHT <= given <= openapi.MOST_WEIGHT:
-        raise bad_request(
-            f"'weight' must be from {openapi.LEAST_WEIGHT:g} to {openapi.MOST_WEIGHT:g}."
-        )
-    return float(given)
-
-
-def _hours(given: Any) -> float | None:
-    what = "'gpu_hours' must be a number from 0, or null for no budget"
-    return _number_or_null(given, openapi.MOST_GPU_HOURS, what)
-
-
-def _per(given: Any) -> str | None:
-    try:
-        return None if given is None else parse_period(given)
-    except ValueError as error:
-        raise bad_request(f"'per': {error}") from error
-
-
-def _idle(given: Any) -> float | None:
-    what = "'idle_timeout' must be seconds from 0, which is never, or null for the node's own"
-    return _number_or_null(given, openapi.MOST_IDLE, what)
-
-
-def _number_or_null(given: Any, most: float, what: str) -> float | None:
-    wrong = isinstance(given, bool) or not isinstance(given, int | float | None)
-    if wrong or not 0 <= (given or 0) <= most:
-        raise bad_request(f"{what}; leave it out to keep what there is.")
-    return None if given is None else float(given)
-
-
-def _burst(given: Any) -> float | None:
-    if given is None:
-        return None
-    # A browser writes 60 * 2**30 as a whole number, or not: 1.0 and less are shares.
-    whole = _whole(given)
-    try:
-        burst = parse_burst(given if whole is None or whole <= 1 else whole)
-    except ValueError as error:
-        raise bad_request(f"'burst_memory': {error}") from error
-    if burst > openapi.MOST_MEMORY:
-        raise bad_request("'burst_memory' is more than any GPU has.")
-    return burst
-
-
-def _whole(value: object) -> int | None:
-    """Return a JSON number that is whole (``2.0`` is), ``None`` for anything else."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    named = {}
+    for name in QUOTA:
+        if name not in body and name != "gpus":
+            continue
+        given = body.get(name)
+        try:
+            if name == "idle_timeout" and isinstance(given, str):
+                raise ValueError("it must be seconds, not text.")
+            named[name] = read_field(name, given)
+        except ValueError as error:
+            raise bad_request(f"'{name}': {error}") from error
+    return named
 
 
 def _no_constant(text: str) -> None:

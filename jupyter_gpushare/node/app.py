@@ -17,12 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, Union, observe
+from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, observe
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import KVArgParseConfigLoader
 
@@ -36,11 +37,10 @@ from ..policy.model import (
     HolderAction,
     LeaseId,
     LeasePhase,
-    ParkWhen,
     ProcessId,
     Vitals,
 )
-from ..policy.sharing import ShareMode
+from ..policy.settings import Unit, setting
 from ..policy.state import State
 from ..protocol import names
 from ..protocol.address import (
@@ -52,12 +52,11 @@ from ..protocol.address import (
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
-from ..protocol.sizes import parse_size
+from ..traits import Duration, Finite
 from . import hubmemory, ledgerplace, systemd
 from .clock import Clock, SystemClock
 from .codec import command_to_json, event_to_json
 from .commandline import StrictLoader
-from .finite import Finite
 from .hubapi import HubApi
 from .hubidentity import HubIdentity, HubTrust
 from .hubmemory import HubMemory
@@ -76,32 +75,17 @@ from .processes import ProcessError, ProcessWatch, identify, sees_others, send, 
 from .quota_config import NodeSize
 from .quotas_in_force import QuotasInForce
 from .service import Service
+from .settings import read, traits_of
 from .transport import Limits, SocketInUse, Transport
 
 #: Seconds for which one thread may compute while others wait.
 _SWITCH: Final = 0.0005
-_ACTIONS = dict.fromkeys(("wait", "report", "keep"), HolderAction.WAIT)
-_ACTIONS |= {each.value: each for each in HolderAction if each is not HolderAction.WAIT}
 
 
 #: Where Jupyter looks for everybody's configuration, the last of its places.
 FOR_ALL = SYSTEM_CONFIG_PATH[-1]
 #: The name under which systemd hands over the node manager's token (``LoadCredential=``).
 HUB_CREDENTIAL = "hub-token"
-
-
-def _part(name: str, given: float | str) -> float:
-    """Up to 1 a share, above it bytes. Raises :class:`ValueError` with a sentence."""
-    if isinstance(given, float | int):
-        return float(given)
-    try:
-        return float(given)
-    except ValueError:
-        pass
-    try:
-        return float(parse_size(given))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 class Quotas(Configurable):
@@ -123,6 +107,7 @@ class Quotas(Configurable):
 class Hub(Configurable):
     """JupyterHub, where it says who people are (``--hub``)."""
 
+    locals().update(traits_of(HubTrust))
     api_url = Unicode(
         "", help="The Hub's REST API. Not set: the environment variable JUPYTERHUB_API_URL."
     ).tag(config=True)
@@ -132,59 +117,9 @@ class Hub(Configurable):
         read:users:name, read:users:groups, read:roles:users, list:groups, read:groups. Not set:
         systemd's credential hub-token, else the environment variable JUPYTERHUB_API_TOKEN.""",
     ).tag(config=True)
-    believed = Finite(
-        60.0,
-        min=1.0,
-        help="""Seconds for which a token that the Hub accepted is not checked again; a revoked
-        token works at most that long.""",
+    refresh = Duration(
+        60.0, least=1.0, help="Seconds between two readings of the quotas of the Hub's groups."
     ).tag(config=True)
-    hub_away = Finite(
-        600.0,
-        min=0.0,
-        help="""Seconds since the Hub last accepted a token for which the token still counts while
-        the Hub is away (it does not answer, or answers with HTTP 5xx). This also holds after a
-        restart of the node manager, but then nobody is an administrator.""",
-    ).tag(config=True)
-    refresh = Finite(
-        60.0, min=1.0, help="Seconds between two readings of the quotas of the Hub's groups."
-    ).tag(config=True)
-    per_server = Bool(
-        False,
-        help="""A quota for each running named server (user/server) instead of one a user;
-        needs the scope read:servers too.""",
-    ).tag(config=True)
-    host_admins = Bool(
-        False,
-        help="""Root and the node manager's own user need no token and are administrators. Only
-        where nobody's server or container runs as one of them.""",
-    ).tag(config=True)
-    hub_admins = Bool(True, help="Administrators of the Hub are administrators here.").tag(
-        config=True
-    )
-    admin_groups = List(Unicode(), help="Hub groups whose members are administrators here.").tag(
-        config=True
-    )
-    admin_services = List(
-        Unicode(), help="Services of the Hub that are administrators here, by name."
-    ).tag(config=True)
-    service = Unicode(
-        "",
-        help="""Only tokens that may access the Hub's service of this name are taken (the scope
-        access:services!service=NAME): one made for something else gets no GPU. Not set: any.""",
-    ).tag(config=True)
-
-    def trust(self) -> HubTrust:
-        """What is believed for how long."""
-        return HubTrust(
-            believed=self.believed,
-            hub_away=self.hub_away,
-            per_server=self.per_server,
-            host_admins=self.host_admins,
-            hub_admins=self.hub_admins,
-            admin_groups=frozenset(self.admin_groups),
-            admin_services=frozenset(self.admin_services),
-            service=self.service,
-        )
 
     def api(self) -> HubApi:
         """What asks the Hub."""
@@ -207,352 +142,34 @@ class Hub(Configurable):
         return token
 
 
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """How often the node manager looks; the policy does not know."""
+
+    heartbeat_interval: float = setting(
+        5.0,
+        Unit.SECONDS,
+        "Seconds between two signs of life.",
+        least=0.05,
+    )
+    budget_interval: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "Seconds between two readings of what was spent of the budgets.",
+        least=0.1,
+    )
+
+
 class Policy(Configurable):
     """How leases are granted, kept and taken back."""
 
-    max_tasks_per_gpu = Integer(
-        4, min=1, help="A GPU with this many tasks takes no new environment."
-    ).tag(config=True)
-    heartbeat_interval = Finite(5.0, min=0.05, help="Seconds between two signs of life.").tag(
-        config=True
-    )
-    heartbeat_timeout = Finite(
-        15.0, min=0.1, help="Seconds without a sign of life after which a task is stalled."
-    ).tag(config=True)
-    restart_grace = Finite(
-        30.0,
-        min=0.0,
-        help="""Seconds that clients have to come back after the node manager restarted, and to
-        present their leases if its ledger was lost. In the second case nothing is granted
-        meanwhile, and the audit acts against nobody.""",
-    ).tag(config=True)
-    stalled_action = Enum(
-        ("escalate", "wait", "interrupt", "kill"),
-        "escalate",
-        help="""What the node manager does to a stalled task that still holds GPU memory. escalate:
-        while somebody waits for that memory and the task makes no progress, interrupt it (SIGINT)
-        after stalled_interrupt and kill it after stalled_end. wait: nothing. interrupt, kill: that,
-        as soon as it is stalled, whether somebody waits or not.""",
-    ).tag(config=True)
-    stalled_interrupt = Finite(
-        1800.0,
-        min=1.0,
-        help="""Seconds without progress after which a stalled kernel is interrupted. An interrupt
-        ends a script, so a script is interrupted after stalled_end and killed this much later.""",
-    ).tag(config=True)
-    stalled_end = Finite(
-        86400.0, min=1.0, help="Seconds without progress after which a stalled kernel is killed."
-    ).tag(config=True)
-    audit_action = Enum(
-        ("report", "interrupt", "kill"),
-        "report",
-        help="""What the node manager does about a process that uses a GPU without a lease, or much
-        more memory than its lease allows, for longer than audit_grace.""",
-    ).tag(config=True)
-    audit_grace = Finite(
-        10.0, min=0.0, help="Seconds from finding such a process until audit_action is taken."
-    ).tag(config=True)
-    over_limit_trim = Finite(
-        10.0,
-        min=0.0,
-        help="""Seconds after a task was told that it is over its memory limit, at which it is
-        asked to empty its caches.""",
-    ).tag(config=True)
-    over_limit_park = Finite(
-        30.0,
-        min=0.0,
-        help="Seconds after which it is asked for its GPUs as soon as it is idle.",
-    ).tag(config=True)
-    over_limit_last = Finite(
-        120.0,
-        min=0.0,
-        help="Seconds after which audit_action is taken; never before audit_grace.",
-    ).tag(config=True)
-    over_limit_tolerance = Integer(
-        512 * 1024**2,
-        min=0,
-        help="""Bytes that a task may use beyond its reservation before it is flagged: the
-        CUDA context counts as its memory. What it uses is counted exactly all the same.""",
-    ).tag(config=True)
-    driver_tolerance = Integer(
-        1024**3,
-        min=0,
-        help="Bytes on a GPU that no process accounts for and that are taken for the driver's.",
-    ).tag(config=True)
-    overtake_interactive = Integer(
-        32,
-        min=0,
-        help="""How many later requests may be granted before an interactive request becomes
-        urgent.""",
-    ).tag(config=True)
-    overtake_batch = Integer(
-        128,
-        min=0,
-        help="""How many later requests may be granted before a batch request becomes urgent.""",
-    ).tag(config=True)
-    backfill_depth = Integer(
-        64, min=1, help="How many waiting requests are tried when something becomes free."
-    ).tag(config=True)
-    max_waiting_per_environment = Integer(
-        64, min=1, help="Requests that one environment may have waiting."
-    ).tag(config=True)
-    max_leases_per_process = Integer(
-        256, min=1, help="Leases that one process may have, held, parked and waiting."
-    ).tag(config=True)
-    max_leases_per_environment = Integer(
-        512, min=1, help="Leases that one environment may have, held, parked and waiting."
-    ).tag(config=True)
-    usage_half_life = Finite(
-        3600.0, min=1.0, help="Seconds after which recent use counts half for fairness."
-    ).tag(config=True)
-
-    budget_window = Finite(
-        7 * 86400.0,
-        min=1.0,
-        help="""Length in seconds of the rolling window for a quota's gpu_hours; the default is one
-        week. GPU-hours that were held before the window do not count.""",
-    ).tag(config=True)
-    budget_warning = Finite(
-        0.8, min=0.0, max=1.0, help="Share of the budget at which people are warned."
-    ).tag(config=True)
-    budget_interval = Finite(
-        30.0, min=0.1, help="Seconds between two readings of what was spent of the budgets."
-    ).tag(config=True)
-
-    idle_timeout = Finite(
-        1800.0,
-        min=0.0,
-        help="""Seconds for which a kernel may be idle before its GPUs are asked back, as park_when
-        says: by default only if that helps somebody who waits. It keeps its variables. 0: for ever.
-        A quota's own idle_timeout goes before this.""",
-    ).tag(config=True)
-    idle_timeouts = Dict(
-        value_trait=Finite(min=0.0),
-        key_trait=Unicode(),
-        help="""The same by GPU: a part of its name, like {"H200": 600}; the shortest that matches
-        goes before idle_timeout.""",
-    ).tag(config=True)
-    park_when = Enum(
-        ("contended", "always"),
-        "contended",
-        help="""When idle GPUs are asked back: only if that helps a waiting request, or always. GPUs
-        of an environment that has spent its GPU-hours are asked back in any case.""",
-    ).tag(config=True)
-    min_idle = Finite(
-        0.0,
-        min=0.0,
-        help="The shortest idle time-out in seconds; a quota cannot set a shorter one.",
-    ).tag(config=True)
-    notify_before = Finite(
-        30.0,
-        min=0.0,
-        help="""How many seconds before a GPU is asked back its people are warned, with a countdown
-        and a Keep button in JupyterLab and a line in the terminal. 0: no warning.""",
-    ).tag(config=True)
-    keep_for = Finite(
-        900.0, min=1.0, help="Seconds for which the Keep button keeps an idle kernel's GPU."
-    ).tag(config=True)
-    pin_limit = Finite(
-        7200.0,
-        min=0.0,
-        help="""The longest idle time in seconds for which people may keep a GPU (the Keep button,
-        %gpushare pin). 0: they cannot keep it.""",
-    ).tag(config=True)
-    busy_utilisation = Finite(
-        0.1,
-        min=0.0,
-        max=1.0,
-        help="""Share of the time in which a task's own kernels must run on a GPU for it to count
-        as busy while no cell runs. Keeping a GPU warm with less is idleness.""",
-    ).tag(config=True)
-    park_residue = Integer(
-        1024**3,
-        min=0,
-        help="""Bytes that a parked task may leave on each GPU (its CUDA context, say) where nobody
-        needs them. They are taken back too when somebody does.""",
-    ).tag(config=True)
-    parked_memory = Integer(
-        None,
-        allow_none=True,
-        min=0,
-        help="""Bytes of host memory that parked tasks of this node may use. Not set: half of what
-        is available when the node manager starts (what is parked by then counted as available):
-        of the host, or, of the one a Jupyter server hosts, in its container.""",
-    ).tag(config=True)
-    parked_memory_per_environment = Integer(
-        None, allow_none=True, min=0, help="The same for each environment. Not set: the node's."
-    ).tag(config=True)
-    unparkable_action = Enum(
-        ("keep", "interrupt", "kill"),
-        "keep",
-        help="""What happens to an idle kernel that was asked for its GPU and cannot give it back:
-        it keeps the GPU, or it is interrupted or killed and loses its variables.""",
-    ).tag(config=True)
-    burst_memory = Union(
-        [Finite(min=0.0), Unicode()],
-        default_value=0.0,
-        help="""How far a lease's memory limit is lifted on a nearly empty GPU while nobody waits:
-        to a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only frameworks whose
-        limit can change while they run (PyTorch, CuPy). A quota's own burst_memory goes before
-        this.""",
-    ).tag(config=True)
-    burst_headroom = Union(
-        [Finite(min=0.0), Unicode()],
-        default_value=0.1,
-        help="""What stays free on each GPU when limits are lifted: a share of it, or a size.""",
-    ).tag(config=True)
-    burst_return = Finite(
-        30.0,
-        min=1.0,
-        help="""Seconds within which a task gives back what it was lifted to, when others want it.
-        After that it is over its limit.""",
-    ).tag(config=True)
-    spent_idle_timeout = Finite(
-        60.0,
-        min=1.0,
-        help="""Idle time-out in seconds for kernels of an environment that has spent its GPU-hours,
-        if it is shorter than the one that holds otherwise.""",
-    ).tag(config=True)
-
-    share_mode = Enum(
-        ("space", "time"),
-        "space",
-        help="""How the tasks of a GPU share it: each in its own part, or by turns. Then those
-        that can be gated between two steps share the memory that only a step needs.""",
-    ).tag(config=True)
-    share_modes = Dict(
-        value_trait=Enum(("space", "time")),
-        key_trait=Unicode(),
-        help="""The same by GPU: its UUID, or a part of its name, like {"H200": "time"}.""",
-    ).tag(config=True)
-    quantum = Finite(
-        10.0, min=0.01, help="Seconds of one turn; it ends with the step that runs then."
-    ).tag(config=True)
-    turn_bound = Finite(
-        60.0,
-        min=0.01,
-        help="""Seconds in which a task must end its step after its turn is over. One that does
-        not has overrun: it loses the turn and is not put into turns again.""",
-    ).tag(config=True)
-    turn_patience = Finite(
-        60.0,
-        min=0.0,
-        help="""Seconds for which a task waits for memory that another did not clear after its
-        turn; then it computes with the memory that is left.""",
-    ).tag(config=True)
-    turn_offset = Integer(
-        100_000_000,
-        min=0,
-        help="Bytes of head-room on a GPU whose tasks take turns.",
-    ).tag(config=True)
-    turn_context = Integer(
-        512 * 1024**2,
-        min=0,
-        help="""Bytes that CUDA itself takes in each process and that no framework reports; added to
-        what a task keeps across its steps.""",
-    ).tag(config=True)
-
-    def frozen(self) -> PolicyConfig:
-        """These traits as the policy takes them."""
-        return PolicyConfig(
-            max_tasks_per_gpu=self.max_tasks_per_gpu,
-            heartbeat_timeout=self.heartbeat_timeout,
-            restart_grace=self.restart_grace,
-            stalled_action=_ACTIONS[self.stalled_action],
-            stalled_interrupt=self.stalled_interrupt,
-            stalled_end=self.stalled_end,
-            audit_action=_ACTIONS[self.audit_action],
-            audit_grace=self.audit_grace,
-            over_limit_tolerance=self.over_limit_tolerance,
-            over_limit_trim=self.over_limit_trim,
-            over_limit_park=self.over_limit_park,
-            over_limit_last=self.over_limit_last,
-            driver_tolerance=self.driver_tolerance,
-            overtake_interactive=self.overtake_interactive,
-            overtake_batch=self.overtake_batch,
-            backfill_depth=self.backfill_depth,
-            max_waiting_per_environment=self.max_waiting_per_environment,
-            max_leases_per_process=self.max_leases_per_process,
-            max_leases_per_environment=self.max_leases_per_environment,
-            usage_half_life=self.usage_half_life,
-            budget_window=self.budget_window,
-            budget_warning=self.budget_warning,
-            idle_timeout=self.idle_timeout,
-            idle_timeouts=tuple(sorted(self.idle_timeouts.items())),
-            park_when=ParkWhen(self.park_when),
-            spent_idle_timeout=self.spent_idle_timeout,
-            min_idle=self.min_idle,
-            notify_before=self.notify_before,
-            keep_for=self.keep_for,
-            pin_limit=self.pin_limit,
-            busy_utilisation=self.busy_utilisation,
-            park_residue=self.park_residue,
-            parked_memory=self.parked_memory,
-            parked_memory_per_environment=self.parked_memory_per_environment,
-            unparkable_action=_ACTIONS[self.unparkable_action],
-            burst_memory=_part("Policy.burst_memory", self.burst_memory),
-            burst_headroom=_part("Policy.burst_headroom", self.burst_headroom),
-            burst_return=self.burst_return,
-            share_mode=ShareMode(self.share_mode),
-            share_modes=tuple(
-                (part, ShareMode(how)) for part, how in sorted(self.share_modes.items())
-            ),
-            quantum=self.quantum,
-            turn_bound=self.turn_bound,
-            turn_patience=self.turn_patience,
-            turn_offset=self.turn_offset,
-            turn_context=self.turn_context,
-        )
+    locals().update(traits_of(PolicyConfig, Rhythm))
 
 
 class Connections(Configurable):
     """What one client may take of the node manager."""
 
-    most = Integer(
-        20_000,
-        min=1,
-        help="""Connections in all. When there are so many, the environment that has most of
-        them loses one for each newcomer of another.""",
-    ).tag(config=True)
-    most_per_user = Integer(2_000, min=1, help="Connections of one environment.").tag(config=True)
-    strangers = Integer(
-        2_000,
-        min=1,
-        help="""Connections that may be open without a hello; if there are more, the one that has
-        been silent for longest is closed.""",
-    ).tag(config=True)
-    calls_per_second = Finite(
-        500.0,
-        min=1.0,
-        help="""Calls a second of one environment, over all its connections; a call that keeps the
-        node manager busy for 1 ms counts as two. Further calls wait; they are not refused.""",
-    ).tag(config=True)
-    burst = Integer(100, min=1, help="Calls of one environment at once.").tag(config=True)
-    recorded_per_second = Finite(
-        8192.0,
-        min=1.0,
-        help="""Bytes a second that the calls of one environment may leave in the ledger, over
-        time. Its further calls wait.""",
-    ).tag(config=True)
-    recorded_at_once = Integer(4 * 2**20, min=65536, help="The same, at once.").tag(config=True)
-    calls_in_flight = Integer(256, min=1, help="Open calls of one connection.").tag(config=True)
-    hello_timeout = Finite(10.0, min=0.1, help="Seconds for a new connection to say hello.").tag(
-        config=True
-    )
-
-    def frozen(self) -> Limits:
-        """These traits as the transport takes them."""
-        return Limits(
-            connections=self.most,
-            connections_per_user=self.most_per_user,
-            strangers=self.strangers,
-            calls_per_second=self.calls_per_second,
-            burst=self.burst,
-            recorded_per_second=self.recorded_per_second,
-            recorded_at_once=self.recorded_at_once,
-            calls_in_flight=self.calls_in_flight,
-            hello_timeout=self.hello_timeout,
-        )
+    locals().update(traits_of(Limits))
 
 
 class NodeManagerApp(JupyterApp):
@@ -604,11 +221,11 @@ class NodeManagerApp(JupyterApp):
         environment may have a sixteenth at most. GPU-hours are kept as sums, and what
         administrators did stays.""",
     ).tag(config=True)
-    measure_interval = Finite(
-        2.0, min=0.05, help="Seconds between two measurements of the GPUs."
+    measure_interval = Duration(
+        2.0, least=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
-    discover_interval = Finite(
-        60.0, min=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
+    discover_interval = Duration(
+        60.0, least=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
     ).tag(config=True)
     token_file = Unicode(
         "", help="Identify clients by the tokens in this file instead of their OS user."
@@ -812,11 +429,12 @@ class NodeManagerApp(JupyterApp):
         check_directory(ledger_path.parent)
         is_first = not _key_file(ledger_path).exists()
         policy = Policy(parent=self)
+        rhythm = read(policy, Rhythm)
         whole = open_inventory(self.simulate or None, now=clock.boot)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
         inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
         manager = Manager(
-            config=policy.frozen(),
+            config=read(policy, PolicyConfig),
             clock=clock,
             ledger=ledger,
             inventory=inventory,
@@ -825,7 +443,7 @@ class NodeManagerApp(JupyterApp):
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
             measure_interval=self.measure_interval,
             discover_interval=self.discover_interval,
-            budget_interval=policy.budget_interval,
+            budget_interval=rhythm.budget_interval,
             ledger_bytes=self.ledger_bytes,
             check=self.debug_checks,
             failpoint=failpoint_from(os.environ.get("JUPYTER_GPUSHARE_FAILPOINT", "")),
@@ -844,7 +462,7 @@ class NodeManagerApp(JupyterApp):
             key=key,
             name=socket.gethostname(),
             version=__version__,
-            heartbeat_interval=policy.heartbeat_interval,
+            heartbeat_interval=rhythm.heartbeat_interval,
             log=self.log,
         )
         service.ledger = str(ledger_path.absolute())
@@ -859,7 +477,7 @@ class NodeManagerApp(JupyterApp):
         service.knows = identity.knows
         transport = Transport(
             place,
-            limits=Connections(parent=self).frozen(),
+            limits=read(Connections(parent=self), Limits),
             identity=identity,
             handler=service,
             identify_process=lambda peer: identify_peer(peer, boot_id),
@@ -996,16 +614,17 @@ class NodeManagerApp(JupyterApp):
     def _identity(self, clock: Clock, key: bytes, ledger: Path) -> Identity:
         if self.hub:
             hub = Hub(parent=self)
+            trust = read(hub, HubTrust)
             token, api = hub.own_token(), hub.api()
             memory = HubMemory(
-                hub.hub_away,
+                trust.hub_away,
                 now=clock.boot,
                 key=key,
                 path=_hub_people(ledger),
-                made_for=json.dumps([clock.boot_id(), api.url, hub.service, hub.per_server]),
+                made_for=json.dumps([clock.boot_id(), api.url, trust.service, trust.per_server]),
                 log=self.log,
             )
-            return HubIdentity(api, token, hub.trust(), now=clock.boot, memory=memory, log=self.log)
+            return HubIdentity(api, token, trust, now=clock.boot, memory=memory, log=self.log)
         if self.token_file:
             return TokenFileIdentity(self.token_file)
         return PeerIdentity(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..policy.settings import Unit, setting
 from .fairness import Purse, Purses
 from .hubapi import HubApi, HubAway, HubUnreachable
 from .hubmemory import HubMemory
@@ -68,28 +69,62 @@ TOO_NARROW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HubTrust:
-    """How long answers of the Hub count (seconds), and who is an administrator.
+    """How long answers of the Hub count, and who is an administrator.
 
-    ``believed``: a token that the Hub knew, so a revoked one works at most so
-    long. ``refused``: one that it did not know. ``hub_away``: one that it knew,
-    while the Hub is away. ``per_server``: named servers are
-    environments of their own, ``user/server``. ``host_admins``: root and the
-    node manager's own user need no token and are administrators; wrong where
-    anybody's server or container runs as one of them, for who shows no token
-    would then be more than who does. ``service``: tokens of users, and of services that are not in
-    ``admin_services``, must be allowed to access the Hub's service of that name; empty: any
-    token will do.
+    ``host_admins`` is wrong where anybody's server or container runs as root or as the node
+    manager's user: who shows no token would be more than who does. ``refused``: seconds for
+    which a token that the Hub did not know is not asked about again.
     """
 
-    believed: float = 60.0
+    believed: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Seconds for which a token that the Hub accepted is not checked again; a revoked "
+        "token works at most that long.",
+        least=1.0,
+    )
     refused: float = 5.0
-    hub_away: float = 600.0
-    per_server: bool = False
-    host_admins: bool = False
-    hub_admins: bool = True
-    admin_groups: frozenset[str] = frozenset()
-    admin_services: frozenset[str] = frozenset()
-    service: str = ""
+    hub_away: float = setting(
+        600.0,
+        Unit.SECONDS,
+        "Seconds since the Hub last accepted a token for which the token still counts while "
+        "the Hub is away (it does not answer, or answers with HTTP 5xx). This also holds "
+        "after a restart of the node manager, but then nobody is an administrator.",
+    )
+    per_server: bool = setting(
+        False,
+        Unit.FLAG,
+        "A quota for each running named server (user/server) instead of one a user; needs the "
+        "scope read:servers too.",
+    )
+    host_admins: bool = setting(
+        False,
+        Unit.FLAG,
+        "Root and the node manager's own user need no token and are administrators. Only "
+        "where nobody's server or container runs as one of them.",
+    )
+    hub_admins: bool = setting(
+        True,
+        Unit.FLAG,
+        "Administrators of the Hub are administrators here.",
+    )
+    admin_groups: frozenset[str] = setting(
+        frozenset(),
+        Unit.NAMES,
+        "Hub groups whose members are administrators here.",
+    )
+    admin_services: frozenset[str] = setting(
+        frozenset(),
+        Unit.NAMES,
+        "Services of the Hub that are administrators here, by name.",
+    )
+    service: str = setting(
+        "",
+        Unit.TEXT,
+        "Only tokens that may access the Hub's service of this name are taken (the scope "
+        "access:services!service=NAME): one made for something else gets no GPU. Not set: "
+        "any.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from ..policy.model import ProcessId
+from ..policy.settings import Unit, setting
 from ..protocol import messages
 from ..protocol.calls import Call
 from ..protocol.errors import (
@@ -66,29 +67,75 @@ class SocketInUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may take. Sizes in bytes, times in seconds.
+    """What one client may take. Sizes in bytes, times in seconds; the rest is internal.
 
     Of what has not been read of all connections of one owner (an environment; before it is
     known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
     ``hard_buffer``, or its part of the ``total_buffer`` of all owners, those of its connections
     that have most unread are closed. The kernel holds up to 64 KiB of each connection beside these.
-    ``calls_per_second`` and ``burst``
-    bound calls of one owner, ``recorded_per_second`` and ``recorded_at_once`` the bytes that they
-    leave in the ledger; more of them wait unread.
-    ``connections`` and ``connections_per_user`` count those who said who they
-    are; ``strangers`` those who have not, yet.
     """
 
     line: int = MAX_LINE
-    connections: int = 20_000
-    connections_per_user: int = 2_000
-    strangers: int = 2_000
-    calls_in_flight: int = 256
-    calls_per_second: float = 500.0
-    burst: int = 100
-    recorded_per_second: float = 8192.0
-    recorded_at_once: int = 4 * 1024 * 1024
-    hello_timeout: float = 10.0
+    connections: int = setting(
+        20_000,
+        Unit.COUNT,
+        "Connections in all. When there are so many, the environment that has most of them "
+        "loses one for each newcomer of another.",
+        name="most",
+        least=1,
+    )
+    connections_per_user: int = setting(
+        2_000,
+        Unit.COUNT,
+        "Connections of one environment.",
+        name="most_per_user",
+        least=1,
+    )
+    strangers: int = setting(
+        2_000,
+        Unit.COUNT,
+        "Connections that may be open without a hello; if there are more, the one that has "
+        "been silent for longest is closed.",
+        least=1,
+    )
+    calls_in_flight: int = setting(
+        256,
+        Unit.COUNT,
+        "Open calls of one connection.",
+        least=1,
+    )
+    calls_per_second: float = setting(
+        500.0,
+        Unit.NUMBER,
+        "Calls a second of one environment, over all its connections; a call that keeps the "
+        "node manager busy for 1 ms counts as two. Further calls wait; they are not refused.",
+        least=1.0,
+    )
+    burst: int = setting(
+        100,
+        Unit.COUNT,
+        "Calls of one environment at once.",
+        least=1,
+    )
+    recorded_per_second: float = setting(
+        8192.0,
+        Unit.NUMBER,
+        "Bytes a second that the calls of one environment may leave in the ledger, over time. "
+        "Its further calls wait.",
+        least=1.0,
+    )
+    recorded_at_once: int = setting(
+        4 * 1024 * 1024,
+        Unit.BYTES,
+        "The same, at once.",
+        least=65536,
+    )
+    hello_timeout: float = setting(
+        10.0,
+        Unit.SECONDS,
+        "Seconds for a new connection to say hello.",
+        least=0.1,
+    )
     soft_buffer: int = 4 * 1024 * 1024
     hard_buffer: int = 24 * 1024 * 1024
     total_buffer: int = 256 * 1024 * 1024

@@ -37,13 +37,20 @@ from .recall.moves import Give, RecallPhase, Why
 from .sharing import Figures, Share, TurnEnd, TurnPhase
 from .versions import since
 
+#: All events by their names, which the ledger keeps.
+EVENTS: Final[dict[str, type[Event]]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events; ``at`` is boot time in seconds."""
+    """Base of all events, which register themselves; ``at`` is boot time in seconds."""
 
     DURABLE: ClassVar[bool] = True
     at: float
+
+    def __init_subclass__(cls) -> None:
+        # With slots a dataclass is made twice: the second one counts.
+        EVENTS[cls.__name__] = cls
 
 
 @dataclass(frozen=True, slots=True)
@@ -655,73 +662,3 @@ class BooksRestored(Event):
     accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
     reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
     bursts: tuple[tuple[EnvironmentName, GpuUuid, int], ...] = ()
-
-
-EVENTS: Final[dict[str, type[Event]]] = {
-    cls.__name__: cls
-    for cls in (
-        BootSeen,
-        GpuFound,
-        GpuRemoved,
-        GpuLost,
-        GpuRestored,
-        GpuTakenOut,
-        GpuPutBack,
-        UnleasedChanged,
-        QuotasConfigured,
-        QuotaOverridden,
-        QuotaOverrideRemoved,
-        GroupQuotaOverridden,
-        GroupQuotaOverrideRemoved,
-        GroupsChanged,
-        RequestRefused,
-        LeaseQueued,
-        LeaseGranted,
-        MemberJoined,
-        MemberLeft,
-        RebuildBegun,
-        LeaseRebuilt,
-        RebuildRefused,
-        RebuildEnded,
-        HeartbeatSeen,
-        HeartbeatLost,
-        StallLooked,
-        StallActed,
-        DeadlinesExtended,
-        UsageSettled,
-        ActivityChanged,
-        RecallMoved,
-        LineLooked,
-        ParkingPlanned,
-        LeasePinned,
-        WorkSeen,
-        AbilityReported,
-        LeaseKept,
-        LeaseParked,
-        ResidueFound,
-        LeaseRestored,
-        ReservationResized,
-        LimitTold,
-        LimitConfirmed,
-        ResumeQueued,
-        ResumeCancelled,
-        LeaseEnded,
-        ClaimMoved,
-        MemoryReported,
-        ClaimMeasured,
-        GpuShared,
-        TurnsJoined,
-        TurnGiven,
-        TurnMoved,
-        TurnOverran,
-        LeftGone,
-        ProcessFlagged,
-        OverLimitStaged,
-        FlagActed,
-        FlagCleared,
-        BudgetsMeasured,
-        BudgetChanged,
-        GrantingChanged,
-        BooksRestored,
-    )
-}

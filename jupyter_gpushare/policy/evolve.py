@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from immutables import Map
-
 from . import elastic, flag_events, memory, recall_events, turn_events
 from . import events as ev
 from .copies import replace
@@ -29,7 +27,19 @@ from .model import (
     Rung,
 )
 from .queueing import Account, Waiting
-from .state import Budget, Claim, GpuState, Lease, Rebuild, Reservation, Stall, State
+from .state import (
+    Budget,
+    Claim,
+    ClaimKey,
+    GpuState,
+    Lease,
+    Rebuild,
+    Reservation,
+    ReservationKey,
+    Stall,
+    State,
+)
+from .table import Map
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -365,17 +375,18 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     )
     state = recall_events.forget(_put_lease(state, before, lease), lease.id)
     opened = 0
-    claims, reservations = state.claims.mutate(), state.reservations.mutate()
-    gpus = state.gpus.mutate()
+    claims: dict[ClaimKey, Claim] = {}
+    reservations: dict[ReservationKey, Reservation] = {}
+    gpus: dict[GpuUuid, GpuState] = {}
     sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
-    for part in event.gpus:
+    for part in event.gpus:  # each on another GPU
         books = _gpu(state, part.gpu)
         key = (event.environment, part.gpu)
-        old = reservations.get(key, Reservation(Bytes(0), 0))
+        old = state.reservations.get(key, Reservation(Bytes(0), 0))
         size = max(sizes[part.gpu], old.memory)
         grown = size - old.memory
         # A parked task that left something here has a claim already.
-        more = (event.lease, part.gpu) not in claims
+        more = (event.lease, part.gpu) not in state.claims
         named = old.named + more * before.request.named
         reservations[key] = Reservation(Bytes(size), old.claims + more, named=named)
         gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
@@ -385,9 +396,9 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     earlier = state.reservations
     state = replace(
         state,
-        claims=claims.finish(),
-        reservations=reservations.finish(),
-        gpus=gpus.finish(),
+        claims=state.claims.update(claims),
+        reservations=state.reservations.update(reservations),
+        gpus=state.gpus.update(gpus),
         queue=state.queue.remove(lease.id),
         grants=state.grants + 1,
         last_seen=state.last_seen.set(
@@ -602,10 +613,8 @@ def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
 
 
 def _rebuild_refused(state: State, event: ev.RebuildRefused) -> State:
-    spared = state.spared.mutate()
-    for process in event.processes:
-        spared[process] = event.lease
-    return replace(state, spared=spared.finish())
+    spared = state.spared.update(dict.fromkeys(event.processes, event.lease))
+    return replace(state, spared=spared)
 
 
 def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:

@@ -17,7 +17,7 @@ def size(memory: int | None) -> str:
     """Bytes as a person says them; ``None`` is a whole GPU."""
     if memory is None:
         return "a whole GPU"
-    for unit, scale in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
+    for unit, scale in (("TiB", 1024**4), ("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
         if abs(memory) >= scale:
             return f"{memory / scale:.4g} {unit}"
     return f"{memory} bytes"

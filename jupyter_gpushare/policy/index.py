@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from immutables import Map
-
 from .lifecycle import InvariantBroken
 from .model import LeaseId
 from .state import Lease, State
+from .table import Map
 
 K = TypeVar("K")
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from immutables import Map
-
 from . import events as ev
 from .config import PolicyConfig
 from .copies import replace
@@ -22,6 +20,7 @@ from .model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from .placement import GpuRoom
 from .sharing import Figures, Share, ShareMode
 from .state import Reservation, State
+from .table import Map
 
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2

@@ -29,10 +29,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from immutables import Map
-
 from .model import EnvironmentName, LeaseId, PriorityClass
 from .ordering import Heap
+from .table import Map
 
 CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from immutables import Map
-
 from .model import EnvironmentName, Period, Quota
+from .table import Map
 
 
 class QuotaSource(Enum):

@@ -1,14 +1,12 @@
-"""The state: what is true of the node, as frozen data with structural sharing.
+"""The state: what is true of the node, as frozen data.
 
-``immutables.Map`` is a hash array mapped trie: a changed copy costs O(log n),
-so a tentative state can be thrown away when the ledger refuses its events.
+A change gives another state, so a tentative one can be thrown away when the ledger refuses its
+events.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from immutables import Map
 
 from .model import (
     Activity,
@@ -37,6 +35,7 @@ from .queueing import Account, Queue
 from .quotas import QuotaBook
 from .recall.moves import Give, Recall, RecallKey
 from .sharing import Figures, Share, Turn
+from .table import Map
 
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]

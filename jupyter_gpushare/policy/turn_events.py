@@ -14,11 +14,8 @@ from .state import State
 
 
 def memory_reported(state: State, event: ev.MemoryReported) -> State:
-    figures = state.figures.mutate()
-    for told in event.figures:
-        figures[(event.lease, told.gpu)] = told
-    steps = state.steps.set(event.lease, event.steps)
-    return replace(state, figures=figures.finish(), steps=steps)
+    figures = state.figures.update({(event.lease, told.gpu): told for told in event.figures})
+    return replace(state, figures=figures, steps=state.steps.set(event.lease, event.steps))
 
 
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
@@ -55,10 +52,8 @@ def leave_behind(state: State, lease: LeaseId, at: float) -> State:
     """Its turn is over without its word: temporary memory may still be there."""
     if lease not in state.takers:
         return state
-    left = state.left.mutate()
-    for part in lease_of(state, lease).allocations:
-        left[(lease, part.gpu)] = at
-    return replace(state, left=left.finish())
+    gpus = lease_of(state, lease).allocations
+    return replace(state, left=state.left.update({(lease, part.gpu): at for part in gpus}))
 
 
 def turn_given(state: State, event: ev.TurnGiven) -> State:
@@ -78,10 +73,10 @@ def turn_moved(state: State, event: ev.TurnMoved) -> State:
     if event.phase is None:
         return no_turn(state, event.lease)
     if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
-        left = state.left.mutate()
+        left = state.left
         for part in lease_of(state, event.lease).allocations:
-            left.pop((event.lease, part.gpu), None)
-        state = replace(state, left=left.finish())
+            left = drop(left, (event.lease, part.gpu))
+        state = replace(state, left=left)
     elif event.phase is TurnPhase.REST and _computed(state, event.lease):
         state = leave_behind(state, event.lease, event.at)
     return _turn_phase(state, event.lease, event.phase, event.at)

@@ -17,6 +17,10 @@ from .framing import decode
 from .messages import (
     IDENTIFIER,
     LINE_PATTERN,
+    LONGEST_SINCE,
+    MOST_GPU_HOURS,
+    MOST_IDLE,
+    MOST_MEMORY,
     MOVABLE,
     NAME,
     PATH,
@@ -24,14 +28,15 @@ from .messages import (
     TEXT,
     TOKEN,
     VOUCHER,
+    WEIGHTS,
     CallId,
     Method,
     is_id,
 )
 from .periods import parse_period
-from .sizes import GPUS_OF_QUOTA
+from .sizes import GPUS_OF_QUOTA, MOST_GPUS
 
-_MOST_GPUS: Final = 1024
+_MOST_PARTS: Final = 1024  # GPUs that one message tells of
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +544,8 @@ def _ability(read: _Reader) -> AbilityParams:
 
 def _limited(read: _Reader) -> LimitedParams:
     gpus = tuple(
-        (one.text("uuid", NAME), one.whole("memory", 1)) for one in read.parts("limits", 64)
+        (one.text("uuid", IDENTIFIER), one.whole("memory", 1))
+        for one in read.parts("limits", _MOST_PARTS)
     )
     return LimitedParams(read.text("lease", IDENTIFIER), gpus, read.flag("live", True))
 
@@ -562,7 +568,7 @@ def _memory(read: _Reader) -> MemoryParams:
                 temporary=part.whole("temporary", 0),
                 cache=part.whole_or_none("cache", 0) or 0,
             )
-            for part in read.parts("figures", _MOST_GPUS)
+            for part in read.parts("figures", _MOST_PARTS)
         ),
         steps=read.whole("steps", 0),
         can_take_turns=read.flag("can_take_turns", False),
@@ -570,9 +576,9 @@ def _memory(read: _Reader) -> MemoryParams:
 
 
 def _usage(read: _Reader) -> UsageParams:
-    week, century = 7 * 86400.0, 100 * 366 * 86400.0
+    week = 7 * 86400.0
     return UsageParams(
-        read.number("since", week, 0.0, century), read.text_or_none("environment", NAME)
+        read.number("since", week, 0.0, LONGEST_SINCE), read.text_or_none("environment", NAME)
     )
 
 
@@ -604,12 +610,12 @@ def _task_ended(read: _Reader) -> TaskEndedParams:
 def _quota(read: _Reader) -> QuotaParams:
     return QuotaParams(
         whose=_quota_name(read),
-        gpus=read.whole("gpus", 0, 1_000_000) if read.names("gpus") else LeftOut.KEEP,
+        gpus=read.whole("gpus", 0, MOST_GPUS) if read.names("gpus") else LeftOut.KEEP,
         memory=read.whole_or_none("memory", 1) if read.names("memory") else LeftOut.KEEP,
-        weight=read.number("weight", 1.0, 1e-6, 1e6) if read.names("weight") else LeftOut.KEEP,
-        gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, 1e9),
-        idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, 1e9),
-        burst_memory=read.number_or_none_if_named("burst_memory", 0.0, 2.0**53),
+        weight=read.number("weight", 1.0, *WEIGHTS) if read.names("weight") else LeftOut.KEEP,
+        gpu_hours=read.number_or_none_if_named("gpu_hours", 0.0, MOST_GPU_HOURS),
+        idle_timeout=read.number_or_none_if_named("idle_timeout", 0.0, MOST_IDLE),
+        burst_memory=read.number_or_none_if_named("burst_memory", 0.0, float(MOST_MEMORY)),
         per=read.period_or_none("per") if read.names("per") else LeftOut.KEEP,
     )
 

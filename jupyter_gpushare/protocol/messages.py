@@ -16,6 +16,13 @@ from .framing import Encoded, decode
 PROTOCOL: Final = 1
 #: By this name of a client the pages of JupyterHub's service are known.
 PAGES: Final = "jupyterhub-service"
+#: The bounds of a quota; its GPUs are at most ``MOST_GPUS``.
+MOST_MEMORY: Final = 2**53  # bytes: what JavaScript can still count
+WEIGHTS: Final = (1e-6, 1e6)
+MOST_GPU_HOURS: Final = 1e9
+MOST_IDLE: Final = 1e9  # seconds
+#: How far back usage may be asked for, in seconds.
+LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
 
 

@@ -1,8 +1,8 @@
-"""Names of the environment variables by which the parts find each other."""
+"""The environment variables: those by which the parts find each other, and a task's settings."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 SWITCH: Final = "JUPYTER_GPUSHARE"
 SOCKET: Final = "JUPYTER_GPUSHARE_SOCKET"
@@ -30,3 +30,67 @@ ANSWER_TIMEOUT: Final = "JUPYTER_GPUSHARE_ANSWER_TIMEOUT"
 OUTAGE_TIMEOUT: Final = "JUPYTER_GPUSHARE_OUTAGE_TIMEOUT"
 FRAMEWORKS: Final = "JUPYTER_GPUSHARE_FRAMEWORKS"
 HIDDEN: Final = "JUPYTER_GPUSHARE_HIDDEN"
+
+#: What a task asks for: the setting, its variable, what it means.
+ASKS: Final = (
+    ("gpus", GPUS, "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota."),
+    ("memory", MEMORY, "Memory on each GPU, like `8GiB`. Not set: what the quota allows."),
+    ("priority_class", CLASS, "`interactive` (a person waits) or `batch` (may wait longer)."),
+)
+
+#: How a task behaves: the setting, its variable, its default, its words or its bounds in
+#: seconds, what it means. Traits of kernels and of the Jupyter server are made of these rows.
+SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
+    (
+        *("fallback", FALLBACK, "cpu", ("cpu", "error")),
+        "What happens when no GPU can be had: `cpu` warns once and goes on without a GPU; `error` "
+        "raises QuotaExceeded or NodeUnavailable.",
+    ),
+    (
+        *("acquire", ACQUIRE, "import", ("import", "first-use")),
+        "When the lease is taken: when a framework is imported, or (`first-use`) when it first "
+        "starts CUDA, where the framework lets us see that.",
+    ),
+    (
+        *("wait_timeout", WAIT_TIMEOUT, 0.0, (0.0, 1e12)),
+        "The longest wait in the queue: seconds, or 10m, 2h. 0: for ever.",
+    ),
+    (
+        *("answer_timeout", ANSWER_TIMEOUT, 5.0, (0.05, 3600.0)),
+        "Seconds in which the node manager must answer.",
+    ),
+    (
+        *("outage_timeout", OUTAGE_TIMEOUT, 30.0, (0.0, 1e12)),
+        "How long a cell waits for a node manager that stopped answering (it may be restarting) "
+        "before the cell goes on without a GPU. 0: not at all.",
+    ),
+    (
+        *("show_grant", SHOW_GRANT, True, ()),
+        "Whether a line says which GPU the first import got, in a notebook and on a terminal.",
+    ),
+)
+
+#: What the other variables mean.
+MEANING: Final = {
+    SWITCH: "`off` switches everything of ours off in this process.",
+    SOCKET: "Path of the node manager's socket: clients look there, and "
+    "`jupyter gpushare node` listens there.",
+    HOST: "This host's own name among those that share the home directory, where its "
+    "`/etc/machine-id` is not its own (cloned machines, containers of one image).",
+    TOKEN: "Token for a node manager that identifies by tokens.",
+    TOKEN_FILE: "A file with that token; shows in no process list.",
+    IDENTITY: "`hub`: show the JupyterHub token of the server this runs in.",
+    HUB_TOKEN: "Set by JupyterHub: the server's token.",
+    QUOTAS: "Set by `setup(c)` for the Hub's node manager: its quotas, as JSON.",
+    LEASE: "Set by us: the lease that child processes join.",
+    SECRET: "Set by us: what proves it.",
+    KERNEL_ID: "Set by the Jupyter server: the kernel's id.",
+    NOTEBOOK: "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
+    "kernel started, as JSON; for when the server does not answer.",
+    NOTEBOOK_SOCKET: "Set by the Jupyter server: where its kernels ask for that metadata "
+    "as it is saved now.",
+    HIDDEN: "Set by us: the GPUs are hidden until this process has a lease.",
+    FRAMEWORKS: "More frameworks (top-level modules) to watch, by commas. The "
+    "Jupyter server sets it to those that installed packages have adapters for, if it is "
+    "not set.",
+}

@@ -22,14 +22,34 @@ _UNITS: Final = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
-_SIZE: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
+#: A comma is a decimal one; "1,024" might be a thousand and is refused.
+_SIZE: Final = re.compile(
+    r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII
+)
 
 #: Said in the place of a number of GPUs: as many as the quota allows.
 GPUS_OF_QUOTA: Final = "quota"
+#: More GPUs than this are asked for, or allowed, by nobody.
+MOST_GPUS: Final = 4096
 
 
-def parse_size(text: str | int) -> int:
-    """Bytes of ``"8GiB"`` (1024-based), ``"16GB"`` (1000-based) or a bare number of bytes.
+def parse_gpus(text: object) -> int | str:
+    """A GPU count or ``"quota"``; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
+    plain = str(text).strip()
+    if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
+        return GPUS_OF_QUOTA
+    if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
+    if not plain.isdigit() or len(plain) > 9:
+        raise ValueError("it is not a number of GPUs, nor the word quota.")
+    count = int(plain)
+    if count > MOST_GPUS:
+        raise ValueError(f"at most {MOST_GPUS} GPUs can be asked for.")
+    return count
+
+
+def parse_size(text: str | int, least: int = 1) -> int:
+    """Bytes of ``"8GiB"`` (1024-based), ``"1.5GB"`` or ``"1,5GB"`` (1000-based) or a bare number.
 
     Raises :class:`ValueError` with a sentence for a person.
     """
@@ -38,14 +58,16 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.fullmatch(str(text))
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
-    exact = float(match[1]) * _UNITS[match[2].lower()]
-    size = int(match[1]) * _UNITS[match[2].lower()] if "." not in match[1] else int(exact)
-    if size < 1 or not math.isfinite(exact) or size >= 2**63:
-        raise ValueError(f"{text!r} is no usable memory size: it must be at least one byte.")
+    number, unit = match[1].replace(",", "."), _UNITS[match[2].lower()]
+    exact = float(number) * unit
+    size = int(number) * unit if "." not in number else int(exact)
+    if size < least or not math.isfinite(exact) or size >= 2**63:
+        bound = "one byte" if least == 1 else f"{least} bytes"
+        raise ValueError(f"{text!r} is no usable memory size: it must be at least {bound}.")
     return size
 
 
-_SHARE: Final = re.compile(r"\s*(0?\.\d{1,9}|[01]\.\d{1,9})\s*", re.ASCII)
+_SHARE: Final = re.compile(r"\s*(0?[.,]\d{1,9}|[01][.,]\d{1,9})\s*", re.ASCII)
 
 
 def parse_share(text: object) -> float | None:
@@ -57,7 +79,7 @@ def parse_share(text: object) -> float | None:
     if isinstance(text, float):
         share = text
     elif isinstance(text, str) and _SHARE.fullmatch(text):
-        share = float(text)
+        share = float(text.replace(",", "."))
     else:
         return None
     if not 0 < share <= 1:
@@ -70,6 +92,9 @@ def parse_burst(given: object) -> float:
 
     Raises :class:`ValueError` with a sentence for a person.
     """
+    # A browser writes 60 * 2**30 as a whole number, or not: 1.0 and less are shares.
+    if isinstance(given, float) and given > 1 and given.is_integer():
+        given = int(given)
     if (type(given) in (int, float) and given == 0) or (
         isinstance(given, str) and given.strip() == "0"
     ):

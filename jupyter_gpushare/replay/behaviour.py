@@ -98,6 +98,7 @@ _BASE: Final = PolicyConfig(
     heartbeat_timeout=math.inf,
     settle_interval=SETTLE,
     idle_timeout=0.0,
+    notify_before=0.0,
     max_waiting_per_environment=1_000_000,
 )
 

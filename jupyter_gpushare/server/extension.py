@@ -13,7 +13,7 @@ from typing import Any
 
 import prometheus_client
 from jupyter_server.extension.application import ExtensionApp
-from traitlets import CaselessStrEnum, Dict, Float, Int, Unicode, default
+from traitlets import CaselessStrEnum, Dict, Int, Unicode, default
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
@@ -28,6 +28,7 @@ from jupyter_gpushare.protocol.address import (
     system_socket,
 )
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.traits import Duration, task_traits
 
 from .embed import EmbeddedNode, gpu_driver_present
 from .handlers import rest_routes
@@ -84,31 +85,13 @@ class GpuShareExtension(ExtensionApp):
         `jupyter gpushare node --config`).""",
     ).tag(config=True)
 
-    fallback = CaselessStrEnum(
-        ["cpu", "error"],
-        default_value=None,
-        allow_none=True,
-        help="""What kernels do when they get no GPU: 'cpu' warns and goes on without, 'error'
-        raises. Unset: the kernels' own default.""",
-    ).tag(config=True)
+    locals().update(task_traits(defaults=False))
 
-    acquire = CaselessStrEnum(
-        ["import", "first-use"],
-        default_value=None,
-        allow_none=True,
-        help="""When kernels ask for a GPU: at the framework's 'import' or at its 'first-use' of
-        CUDA. Unset: the kernels' own default.""",
-    ).tag(config=True)
-
-    wait_timeout = Float(
-        None,
-        allow_none=True,
-        help="""Seconds a kernel waits in the queue before it falls back. Unset: the kernels'
-        own default.""",
-    ).tag(config=True)
-
-    call_timeout = Float(
-        5.0, help="Seconds the node manager may take to answer one request of this server."
+    call_timeout = Duration(
+        5.0,
+        least=0.05,
+        most=3600.0,
+        help="Seconds the node manager may take to answer one request of this server.",
     ).tag(config=True)
 
     live_limit = Int(64, help="Most live status connections (open browser tabs) at once.").tag(
@@ -289,11 +272,11 @@ class GpuShareExtension(ExtensionApp):
 
     def _kernel_settings(self) -> dict[str, str]:
         given = {
-            names.FALLBACK: self.fallback,
-            names.ACQUIRE: self.acquire,
-            names.FRAMEWORKS: ",".join(sorted(framework_modules())) or None,
-            names.WAIT_TIMEOUT: None if self.wait_timeout is None else f"{self.wait_timeout:g}",
+            variable: value if isinstance(value, str | None) else f"{value:.12g}"
+            for name, variable, *_ in names.SETTINGS
+            for value in (getattr(self, name),)
         }
+        given[names.FRAMEWORKS] = ",".join(sorted(framework_modules())) or None
         settings = {name: value for name, value in given.items() if value is not None}
         return {**settings, **self.kernel_variables}
 

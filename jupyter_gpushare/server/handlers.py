@@ -22,6 +22,7 @@ from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.quota import QUOTA
 
 AUTH_RESOURCE = "gpushare"
 
@@ -339,7 +340,7 @@ class EnvironmentQuotaHandler(GpuShareHandler):
     @web.authenticated
     @admin_only
     async def put(self, environment: str) -> None:
-        body = self.body_object(*wishes.QUOTA_KEYS)
+        body = self.body_object(*QUOTA)
         with node_problems():
             wish = wishes.quota_wish(body)
         environment = checked_name(environment)

@@ -143,7 +143,7 @@ def test_two_gpus_are_two(kernel: Kernel) -> None:
 def test_pin_says_how_a_time_is_written(kernel: Kernel, time: str) -> None:
     reply = failed(kernel.run(f"%gpushare pin {time}"))
     assert reply["evalue"] == (
-        f"%gpushare pin {time}: it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m. "
+        f"%gpushare pin {time}: it is not a time: write seconds, or 90s, 10m, 1.5h, 1h30m, 7d. "
         "`off` ends it."
     )
 

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpushare.client.magics import GpuShare
 from jupyter_gpushare.client.settings import (
     Acquire,
     Ask,
     Fallback,
     Settings,
-    parse_seconds,
     read_settings,
     read_token,
 )
+from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 
 GIB = 2**30
@@ -30,6 +31,13 @@ ANYTHING = st.recursive(
 
 def test_defaults() -> None:
     assert read_settings({}) == Settings(Ask(), Fallback.CPU, Acquire.IMPORT, 0.0, 5.0)
+
+
+def test_the_table_of_settings_has_the_defaults_of_the_code() -> None:
+    defaults = Settings()
+    for name, _variable, default, _bounds, _help in names.SETTINGS:
+        assert getattr(getattr(defaults, name), "value", getattr(defaults, name)) == default
+    assert GpuShare().settings() == defaults
 
 
 def test_all_of_the_quota_may_be_asked_for_by_any_source() -> None:
@@ -126,34 +134,6 @@ def test_any_text_for_everything(text: str) -> None:
     settings = read_settings(environ)
     assert settings.wait_timeout >= 0
     assert 0.05 <= settings.answer_timeout <= 3600
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 90),
-        (90, 90),
-        (1.5, 1.5),
-        ("90s", 90),
-        ("10m", 600),
-        ("2h", 7200),
-        ("1.5h", 5400),
-        ("1h30m", 5400),
-        ("1H 30M", 5400),
-        ("2m30s", 150),
-        ("1h0m5s", 3605),
-    ],
-)
-def test_times(text: Any, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", "soon", "1h30", "30m1h", "1.5h30m", "-5", "nan", "inf", "1d", True, "1h1h"]
-)
-def test_what_is_no_time_is_told_how_to_write_one(text: Any) -> None:
-    with pytest.raises(ValueError, match=r"write seconds, or 90s, 10m, 1\.5h, 1h30m"):
-        parse_seconds(text)
 
 
 def test_token_of_a_file(tmp_path: Any) -> None:

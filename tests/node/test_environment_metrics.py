@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from immutables import Map
 from support.exporter import samples
 from support.node import GIB, NodeClient, RunningNode, until
 from support.policy_world import task
@@ -26,6 +25,7 @@ from jupyter_gpushare.policy.model import (
     Request,
 )
 from jupyter_gpushare.policy.state import Lease, State
+from jupyter_gpushare.policy.table import Map
 from jupyter_gpushare.protocol.messages import Method
 
 PEOPLE = ("alice", "bob", "carol")

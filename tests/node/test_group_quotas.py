@@ -12,7 +12,7 @@ import pytest
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
 from jupyter_gpushare.node.clock import bounds
-from jupyter_gpushare.node.history import WORDS
+from jupyter_gpushare.node.history import TOLD
 from jupyter_gpushare.node.hubquotas import members_of
 from jupyter_gpushare.node.ledger import Ledger, Record
 from jupyter_gpushare.policy.events import EVENTS
@@ -253,7 +253,7 @@ def test_members_are_those_of_groups_that_have_a_quota() -> None:
 
 def test_every_event_that_the_ledger_keeps_has_words() -> None:
     durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
-    assert durable == WORDS.keys()
+    assert durable == TOLD.keys()
 
 
 def test_two_partial_edits_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.policy_world import plain_config
 
 from jupyter_gpushare.node.clock import SystemClock
 from jupyter_gpushare.node.codec import from_record
@@ -106,7 +107,7 @@ async def managing(
     **more: Any,
 ) -> AsyncIterator[Manager]:
     manager = Manager(
-        config=config or PolicyConfig(max_tasks_per_gpu=1),
+        config=config or plain_config(max_tasks_per_gpu=1),
         clock=CLOCK,
         ledger=FlakyLedger(path),  # type: ignore[arg-type]
         inventory=SimulatedInventory("2x24GiB"),
@@ -313,7 +314,7 @@ def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> Non
 def test_a_process_that_may_not_be_signalled_is_only_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = PolicyConfig(
+    config = plain_config(
         heartbeat_timeout=0.1, restart_grace=0.0, stalled_action=HolderAction.KILL
     )
 
@@ -471,7 +472,7 @@ def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
         async with managing(path, host_memory=look) as manager:
             assert manager.state.parked_memory() == 4 * 2**30
             assert manager.config.parked_memory == 22 * 2**30
-        said = PolicyConfig(parked_memory=2**30)
+        said = plain_config(parked_memory=2**30)
         async with managing(path, host_memory=look, config=said) as manager:
             assert manager.config.parked_memory == 2**30
 

@@ -25,10 +25,10 @@ from support.node import (
     until,
 )
 from support.nvml import NvmlWorld
+from support.policy_world import plain_config
 
 from jupyter_gpushare.node.codec import command_from_json, event_to_json
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -484,7 +484,7 @@ def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):
         puppets[1].kill9()
         until(lambda: len(held_by(node)) <= 2, "some came and went")
         node.terminate()
-    config = PolicyConfig(max_tasks_per_gpu=1)
+    config = plain_config(max_tasks_per_gpu=1)
     state, steps, kinds = State(), 0, set()
     for line in record.read_text().splitlines():
         entry = json.loads(line)

@@ -11,14 +11,13 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.policy_world import World, gpu, task
+from support.policy_world import World, gpu, plain_config, task
 
 from jupyter_gpushare.cli.node import whole_status
 from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.node import status, statusboard
 from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
 from jupyter_gpushare.protocol.messages import Method
@@ -30,7 +29,7 @@ ROOT = Viewer(EnvironmentName("root"), admin=True)
 
 def world(held: int, waiting: int, people: int = 7) -> World:
     """Leases of ``people``, on one GPU that has room for ``held`` of them."""
-    config = PolicyConfig(max_tasks_per_gpu=max(1, held), max_waiting_per_environment=10_000)
+    config = plain_config(max_tasks_per_gpu=max(1, held), max_waiting_per_environment=10_000)
     made = World(config=config).start([gpu(0)], Quota(1, None))
     for number in range(held + waiting):
         made.run(

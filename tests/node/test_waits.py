@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, until
-from support.policy_world import GIB, World, gpu, task
+from support.policy_world import GIB, World, gpu, plain_config, task
 
 from jupyter_gpushare.node.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.manager import Outcome
@@ -21,7 +21,6 @@ from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_docume
 from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core, decide, room
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     EnvironmentName,
     LeaseId,
@@ -334,7 +333,7 @@ FACTS = NodeFacts("node", "0", True, started=NOW, now=NOW, boot=NOW)
 
 def crowded(waiting: int) -> World:
     """One GPU, held, and ``waiting`` requests of six people, batch and interactive by turns."""
-    world = World(config=PolicyConfig(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
     kinds = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
     for number in range(waiting + 1):
         who = f"person-{number % 6}" if number else "holder"
@@ -451,7 +450,7 @@ def test_while_nothing_is_granted_that_is_why() -> None:
 
 def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
     """The listener's way to the same figures as the ledger's."""
-    world = World(config=PolicyConfig(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
+    world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
     waits = Waits()
 
     def run(command: cmd.Command) -> None:

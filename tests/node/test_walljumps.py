@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clock import FakeClock
+from support.policy_world import plain_config
 
 from jupyter_gpushare.node import walljumps
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
@@ -20,7 +21,6 @@ from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.processes import ProcessWatch
 from jupyter_gpushare.node.walljumps import OFF, PROOF, SLACK, Belief, Instant
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import Gpu, Quota
 
 DAY = 86_400.0
@@ -134,7 +134,7 @@ def test_history_outlives_a_clock_that_jumps_91_days(
     async def managing() -> AsyncIterator[tuple[Manager, Watched]]:
         ledger = Watched(tmp_path / "ledger", clock.wall())
         manager = Manager(
-            config=PolicyConfig(),
+            config=plain_config(),
             clock=clock,
             ledger=ledger,  # type: ignore[arg-type]
             inventory=SimulatedInventory("1x24GiB"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.policy_world import plain_config
 
 from jupyter_gpushare.node import service as service_module
 from jupyter_gpushare.node.clock import SystemClock
@@ -19,7 +20,6 @@ from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.service import Service
 from jupyter_gpushare.node.statusboard import Slices
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import EnvironmentName, Gpu, ProcessId, Quota
 from jupyter_gpushare.protocol.calls import Call, Hello
 from jupyter_gpushare.protocol.framing import Encoded
@@ -117,7 +117,7 @@ async def until(is_so: Callable[[], object]) -> None:
 @contextlib.asynccontextmanager
 async def house(path: Path) -> AsyncIterator[House]:
     manager = Manager(
-        config=PolicyConfig(),
+        config=plain_config(),
         clock=CLOCK,
         ledger=Ledger.open(path / "ledger.sqlite", history=1e6, wall=CLOCK.wall()),
         inventory=SimulatedInventory("1x24GiB"),

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from immutables import Map
 from support.policy_histories import Crowd, Histories
 from support.policy_stories import STORIES
 
@@ -26,6 +25,7 @@ from jupyter_gpushare.policy.queueing import Queue
 from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.recall.moves import Give, Why
 from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.table import Map
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -7,10 +7,9 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.policy_world import GIB, World, gpu
+from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Bytes,
     EnvironmentName,
@@ -57,7 +56,7 @@ def test_recent_use_is_the_decayed_integral_however_it_is_cut(spans, half_life):
 
 
 def one_gpu(config=None, **users):
-    return World(config or PolicyConfig(max_tasks_per_gpu=1)).start(
+    return World(config or plain_config(max_tasks_per_gpu=1)).start(
         [gpu(0)], Quota(1, Bytes(24 * GIB)), **users
     )
 
@@ -104,7 +103,7 @@ def test_who_used_least_lately_by_weight_is_served_first():
 
 
 def test_a_request_that_fits_overtakes_a_bounded_number_of_times():
-    config = PolicyConfig(max_tasks_per_gpu=1, overtake_interactive=3)
+    config = plain_config(max_tasks_per_gpu=1, overtake_interactive=3)
     world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(24 * GIB)))
     world.request("alice", 1)
     world.request("bob", 2, Request(2))
@@ -121,7 +120,7 @@ def test_a_request_that_fits_overtakes_a_bounded_number_of_times():
 
 
 def test_batch_is_not_starved_by_a_stream_of_people():
-    config = PolicyConfig(max_tasks_per_gpu=1, overtake_batch=5)
+    config = plain_config(max_tasks_per_gpu=1, overtake_batch=5)
     world = one_gpu(config)
     world.request("alice", 1)
     world.request("bob", 2, BATCH)
@@ -147,7 +146,7 @@ def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_wai
 
 
 def test_waiting_is_limited_for_each_environment():
-    world = one_gpu(PolicyConfig(max_tasks_per_gpu=1, max_waiting_per_environment=2))
+    world = one_gpu(plain_config(max_tasks_per_gpu=1, max_waiting_per_environment=2))
     world.request("alice", 1)
     world.request("bob", 2)
     world.request("bob", 3)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from immutables import Map
-
 from jupyter_gpushare.policy.model import Bytes, EnvironmentName, Quota
 from jupyter_gpushare.policy.quotas import QuotaBook, QuotaSource, best
+from jupyter_gpushare.policy.table import Map
 
 ALICE = EnvironmentName("alice")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice, permutations
 
 import pytest
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core, explain
@@ -31,7 +31,7 @@ from jupyter_gpushare.policy.rebuild import voucher_of
 from jupyter_gpushare.policy.sharing import Figures, ShareMode
 from jupyter_gpushare.policy.state import State
 
-CONFIG = PolicyConfig(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
+CONFIG = plain_config(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
 GPUS = (gpu(0), gpu(1))
 QUOTA = Quota(2, Bytes(8 * GIB))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.policy_turns import NobodyStarves, TakingTurns
+from support.policy_world import plain_config
 from support.turn_stories import STORIES
 
 from jupyter_gpushare.policy import events as ev
@@ -63,7 +64,7 @@ def test_turns_never_need_more_than_everybody_at_once(tasks: list[Share], a: int
 
 
 def test_modes_by_gpu_name_and_uuid() -> None:
-    config = PolicyConfig(
+    config = plain_config(
         share_mode=ShareMode.SPACE,
         share_modes=(("h200", ShareMode.TIME), ("GPU-1", ShareMode.SPACE)),
     )

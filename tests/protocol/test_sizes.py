@@ -21,6 +21,8 @@ from jupyter_gpushare.protocol.sizes import format_size, parse_share, parse_size
         ("16G", 16 * 10**9),
         ("512MiB", 512 * 2**20),
         ("0.5GiB", 2**29),
+        ("0,125GiB", 2**27),
+        ("1,5TiB", 3 * 2**39),
         ("1.5TiB", 3 * 2**39),
         ("1073741824", 2**30),
         ("100b", 100),
@@ -36,7 +38,8 @@ def test_what_people_write(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "GiB", "8XiB", "-1GiB", "1e9", "nan", "inf", "8 G i B", "1,5GiB", "٨GiB", "8\nGiB9"),
+        *("", "GiB", "8XiB", "-1GiB", "1e9", "nan", "inf", "8 G i B", "٨GiB", "8\nGiB9"),
+        *("1,024MiB", "1,5,2GiB"),
         *("0", 0, -5, "0.0GiB", "9" * 19, "999999999999TiB", 2**63),
         *(True, False, None, 1.5, [], b"8GiB"),
     ],

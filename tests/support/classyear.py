@@ -12,7 +12,6 @@ from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.effects import Signal
 from jupyter_gpushare.policy.model import (
     Activity,
@@ -29,6 +28,7 @@ from jupyter_gpushare.policy.model import (
 )
 
 from .clock import FakeClock
+from .policy_world import plain_config
 
 DAY = 86400.0
 GIB = 2**30
@@ -147,7 +147,7 @@ async def classroom(
     clock = FakeClock()
     never = 1e12
     manager = Manager(
-        config=PolicyConfig(max_tasks_per_gpu=40, heartbeat_timeout=never),
+        config=plain_config(max_tasks_per_gpu=40, heartbeat_timeout=never),
         clock=clock,
         ledger=Ledger.open(path, history=90 * DAY, wall=clock.wall()),
         inventory=SimulatedInventory("8x80GiB"),

@@ -8,7 +8,6 @@ from typing import Any
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core, elastic
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Allocation,
     Bytes,
@@ -23,13 +22,15 @@ from jupyter_gpushare.policy.state import State
 from support.policy_stories import idle
 from support.policy_world import BOOT, GIB, World, gpu
 
+from .policy_world import plain_config
+
 ZERO = gpu(0).uuid
 
 
 def roomy(burst: float = 0.9, **more: Any) -> World:
     """One GPU of 100 GiB of which everybody gets 20; what is free may be lifted to."""
     parts = {"burst_memory": burst, "heartbeat_timeout": 1e6, **more}
-    return World(PolicyConfig(**parts)).start([gpu(0, 100)], Quota(1, Bytes(20 * GIB)))
+    return World(plain_config(**parts)).start([gpu(0, 100)], Quota(1, Bytes(20 * GIB)))
 
 
 def limit(world: World, lease: str) -> float:
@@ -233,7 +234,7 @@ def a_second_task_of_the_environment_brings_the_first_back() -> None:
 
 def the_headroom_is_rounded_up() -> None:
     """A tenth of most GPUs is no whole number of bytes: rather one more stays free."""
-    config = PolicyConfig(burst_memory=0.9, burst_return=100.0, heartbeat_timeout=1e6)
+    config = plain_config(burst_memory=0.9, burst_return=100.0, heartbeat_timeout=1e6)
     world = World(config).start([gpu(0, 9)], Quota(1, Bytes(GIB // 2)))
     world.request("alice", 1)
     look(world)
@@ -283,7 +284,7 @@ def who_resumes_begins_with_its_allocation() -> None:
 def a_quota_may_allow_it_or_forbid_it() -> None:
     """To one user alone, and it is taken back from who may no more."""
     quota = Quota(1, Bytes(20 * GIB))
-    world = World(PolicyConfig(heartbeat_timeout=1e6)).start(
+    world = World(plain_config(heartbeat_timeout=1e6)).start(
         [gpu(0, 100)], quota, alice=replace(quota, burst_memory=60.0 * GIB)
     )
     world.request("alice", 1)

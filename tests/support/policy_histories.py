@@ -16,7 +16,6 @@ from hypothesis.stateful import (
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Activity,
     Allocation,
@@ -36,8 +35,10 @@ from jupyter_gpushare.policy.room import comes_back
 from jupyter_gpushare.policy.state import ClaimKey, State
 from support.policy_world import BOOT, GIB, World, gpu, is_asked, process
 
+from .policy_world import plain_config
+
 PEOPLE = ("alice", "bob", "carol")
-CONFIG = PolicyConfig(
+CONFIG = plain_config(
     max_tasks_per_gpu=2,
     overtake_interactive=2,
     overtake_batch=4,
@@ -490,7 +491,7 @@ class Crowd(RuleBasedStateMachine):
 
     @initialize(limit=st.integers(0, 3))
     def begin(self, limit: int) -> None:
-        config = PolicyConfig(
+        config = plain_config(
             max_tasks_per_gpu=1,
             overtake_interactive=limit,
             overtake_batch=2 * limit,

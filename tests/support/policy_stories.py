@@ -7,7 +7,6 @@ from typing import Any
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.model import (
     Activity,
     BudgetLevel,
@@ -36,6 +35,8 @@ from support.policy_world import (
     kept,
     process,
 )
+
+from .policy_world import plain_config
 
 ALICE = EnvironmentName("alice")
 
@@ -174,7 +175,7 @@ def a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
 
 def budgets(hours: float, **more: Quota) -> World:
     """One GPU for one task at a time; everybody has ``hours`` GPU-hours."""
-    config = PolicyConfig(max_tasks_per_gpu=1, overtake_interactive=2)
+    config = plain_config(max_tasks_per_gpu=1, overtake_interactive=2)
     return World(config).start([gpu(0)], Quota(1, None, gpu_hours=hours), **more)
 
 
@@ -260,7 +261,7 @@ def asked(world: World) -> list[str]:
 def lazy(gpus: int = 1, **more: Any) -> World:
     """GPUs for one task each; a kernel may be idle for a minute."""
     parts = {"max_tasks_per_gpu": 1, "idle_timeout": 60.0, "heartbeat_timeout": 1e6, **more}
-    return World(PolicyConfig(**parts)).start([gpu(n) for n in range(gpus)], Quota(2, None))
+    return World(plain_config(**parts)).start([gpu(n) for n in range(gpus)], Quota(2, None))
 
 
 def given(
@@ -665,7 +666,7 @@ def time_outs_by_quota_and_gpu_and_always() -> None:
 
 def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     """Though nobody waits and no time-out is set; what computes is left alone."""
-    world = World(PolicyConfig(spent_idle_timeout=20.0, heartbeat_timeout=1e6)).start(
+    world = World(plain_config(spent_idle_timeout=20.0, heartbeat_timeout=1e6)).start(
         [gpu(0), gpu(1)], Quota(2, None, gpu_hours=5.0)
     )
     world.request("alice", 1)
@@ -689,7 +690,7 @@ def an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
 
 def all_of_the_quota_is_what_works_of_it() -> None:
     """A broken GPU, one out of service or one that is too small is not waited for."""
-    world = World(PolicyConfig(max_tasks_per_gpu=1)).start(
+    world = World(plain_config(max_tasks_per_gpu=1)).start(
         [gpu(0), gpu(1), gpu(2), gpu(3)], Quota(3)
     )
     assert world.request("alice", 1, of_quota=True) == core.Grant(LeaseId("L1"))
@@ -710,7 +711,7 @@ def all_of_the_quota_is_what_works_of_it() -> None:
 def a_spent_budget_shortens_the_time_out() -> None:
     """The node's default of half an hour would keep a GPU that nobody has paid for."""
     world = World(
-        PolicyConfig(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
+        plain_config(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
     ).start([gpu(0)], Quota(1, None, gpu_hours=5.0))
     world.request("alice", 1)
     idle(world, "L1")
@@ -1042,7 +1043,7 @@ def who_is_bound_to_a_gpu_out_of_service_is_told() -> None:
 
 def ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
     """The quota is used up there, so the next kernel waits; it bars nobody meanwhile."""
-    world = World(PolicyConfig(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(1, None))
+    world = World(plain_config(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(1, None))
     world.request("alice", 1)
     drain(world, 0)
     waits = world.request("alice", 2)
@@ -1060,7 +1061,7 @@ def ones_own_tasks_on_a_gpu_out_of_service_count() -> None:
 
 def a_lost_gpu_bars_nobody() -> None:
     """A request that needs a GPU that does not work waits for it, and others pass."""
-    world = World(PolicyConfig(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(2, None))
+    world = World(plain_config(overtake_interactive=1)).start([gpu(0), gpu(1)], Quota(2, None))
     world.run(cmd.Observe(world.at, (GpuReading(gpu(1).uuid, "it fell off the bus", None),)))
     waits = world.request("alice", 1, Request(2))
     assert isinstance(waits, core.Wait)

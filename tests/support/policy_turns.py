@@ -43,8 +43,10 @@ from jupyter_gpushare.policy.sharing import (
 from jupyter_gpushare.policy.state import State
 from support.policy_world import BOOT, GIB, World, gpu, process
 
+from .policy_world import plain_config
+
 FOR_EVER = 1e12
-CONFIG = PolicyConfig(
+CONFIG = plain_config(
     max_tasks_per_gpu=4,
     measure_granularity=1,
     share_mode=ShareMode.TIME,

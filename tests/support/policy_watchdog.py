@@ -6,12 +6,13 @@ from typing import Any
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
 from jupyter_gpushare.policy.effects import Signal, TellOverLimit
 from jupyter_gpushare.policy.model import Bytes, HolderAction, Quota, Request
 from jupyter_gpushare.policy.recall.moves import Why
 from support.policy_stories import idle
 from support.policy_world import GIB, World, gpu, is_asked_back
+
+from .policy_world import plain_config
 
 ZERO = gpu(0).uuid
 
@@ -19,7 +20,7 @@ ZERO = gpu(0).uuid
 def over(**more: Any) -> World:
     """alice may use 8 GiB and uses 12."""
     parts = {"heartbeat_timeout": 1e6, "audit_grace": 5.0, **more}
-    world = World(PolicyConfig(**parts)).start([gpu(0)], Quota(1, Bytes(8 * GIB)))
+    world = World(plain_config(**parts)).start([gpu(0)], Quota(1, Bytes(8 * GIB)))
     world.request("alice", 1)
     world.memory[(1, ZERO)] = 12 * GIB
     return world
@@ -81,7 +82,7 @@ def an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
 
 def who_is_over_on_several_gpus_is_asked_once() -> None:
     """One answer frees them all."""
-    config = PolicyConfig(heartbeat_timeout=1e6)
+    config = plain_config(heartbeat_timeout=1e6)
     world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)))
     world.request("alice", 1, Request(2))
     for index in (0, 1):
@@ -109,7 +110,7 @@ def the_last_resort_is_what_the_administrator_chose() -> None:
     assert not effects(world, Signal)
     watch(world, 3)
     assert [signal.action for signal in effects(world, Signal)] == [HolderAction.KILL]
-    squatter = World(PolicyConfig(audit_action=HolderAction.KILL, audit_grace=5.0)).start(
+    squatter = World(plain_config(audit_action=HolderAction.KILL, audit_grace=5.0)).start(
         [gpu(0)], Quota(1, Bytes(8 * GIB))
     )
     squatter.memory[(9, ZERO)] = GIB

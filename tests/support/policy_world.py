@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core, room
@@ -72,11 +73,16 @@ def kept(state: State, name: str) -> str | None:
     return recall and recall.said
 
 
+def plain_config(**parts: Any) -> PolicyConfig:
+    """The defaults, but nobody is asked for an idle GPU; where a story asks, without a warning."""
+    return PolicyConfig(**{"idle_timeout": 0.0, "notify_before": 0.0, **parts})
+
+
 @dataclass
 class World:
     """Runs commands through the policy, checks the state after each, keeps the history."""
 
-    config: PolicyConfig = field(default_factory=PolicyConfig)
+    config: PolicyConfig = field(default_factory=plain_config)
     state: State = field(default_factory=State)
     at: float = 100.0
     history: list[ev.Event] = field(default_factory=list)

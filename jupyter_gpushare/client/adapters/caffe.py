@@ -14,3 +14,6 @@ class CaffeAdapter(ImportTimeAdapter):
 
     name = "Caffe"
     modules = frozenset({"caffe"})
+
+
+ADAPTER = CaffeAdapter

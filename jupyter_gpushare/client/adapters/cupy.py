@@ -97,3 +97,6 @@ class CuPyAdapter(ImportTimeAdapter):
 
             self._parker = CuPyParker(module)
         return self._parker
+
+
+ADAPTER = CuPyAdapter

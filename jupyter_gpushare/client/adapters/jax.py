@@ -60,3 +60,6 @@ def _fraction_variable() -> str:
     reader = getattr(sys.modules.get("jaxlib.xla_client"), "generate_pjrt_gpu_plugin_options", None)
     constants = getattr(getattr(reader, "__code__", None), "co_consts", (_FRACTION,))
     return _FRACTION if _FRACTION in constants else _FRACTION_DEPRECATED
+
+
+ADAPTER = JaxAdapter

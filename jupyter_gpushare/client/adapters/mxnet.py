@@ -16,3 +16,6 @@ class MXNetAdapter(ImportTimeAdapter):
 
     name = "MXNet"
     modules = frozenset({"mxnet"})
+
+
+ADAPTER = MXNetAdapter

@@ -30,3 +30,6 @@ class PaddleAdapter(ImportTimeAdapter):
         self._variables.set(
             "FLAGS_fraction_of_gpu_memory_to_use", None if fraction is None else f"{fraction:.4f}"
         )
+
+
+ADAPTER = PaddleAdapter

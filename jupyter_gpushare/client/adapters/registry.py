@@ -23,8 +23,9 @@ An adapter may also have what `client/parking` uses, and need not::
 
 and ``adapter.say``, which is then set to what says a line to the person at the right time.
 
-Other packages add theirs with an entry point whose *name* is the framework's
-top-level module and whose value is a callable that gives an `Adapter`::
+A built-in one is a file here, named as the framework's top-level module and with an ``ADAPTER``,
+and that name in ``_boot.FRAMEWORKS``. Other packages add theirs with an entry point whose *name* is
+the framework's top-level module and whose value is a callable that gives an `Adapter`::
 
     [project.entry-points."jupyter_gpushare.adapters"]
     tinygrad = "gpushare_tinygrad:TinygradAdapter"
@@ -44,19 +45,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol, cast
 
+from ..._boot import FRAMEWORKS
 from ...protocol.adapters import GROUP
 from ..grant import Grant
 
-#: top-level module -> "module:class" of the built-in adapter, imported only when needed
-BUILT_IN = {
-    "torch": ".torch:TorchAdapter",
-    "tensorflow": ".tensorflow:TensorFlowAdapter",
-    "jax": ".jax:JaxAdapter",
-    "cupy": ".cupy:CuPyAdapter",
-    "paddle": ".paddle:PaddleAdapter",
-    "mxnet": ".mxnet:MXNetAdapter",
-    "caffe": ".caffe:CaffeAdapter",
-}
+#: Top-level module -> where its ``ADAPTER`` is; imported only when needed.
+BUILT_IN = {name: f".{name}" for name in sorted(FRAMEWORKS)}
 
 
 class Adapter(Protocol):
@@ -111,10 +105,8 @@ def find(module: str) -> Adapter | None:
         Exception: whatever another package's adapter raises when loaded; the caller
             reports it and goes on without.
     """
-    if (target := BUILT_IN.get(module)) is not None:
-        path, _, attribute = target.partition(":")
-        factory = getattr(importlib.import_module(path, __package__), attribute)
-        return cast(Adapter, factory())
+    if (place := BUILT_IN.get(module)) is not None:
+        return cast(Adapter, importlib.import_module(place, __package__).ADAPTER())
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP, name=module):

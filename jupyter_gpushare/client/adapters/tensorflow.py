@@ -79,3 +79,6 @@ class TensorFlowAdapter(ImportTimeAdapter):
                 config.set_logical_device_configuration(device, [logical])
         except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
             _log.warning("TensorFlow's GPU memory is not limited to the lease: %s", error)
+
+
+ADAPTER = TensorFlowAdapter

@@ -266,3 +266,6 @@ class _FirstUse:
             else:
                 setattr(owner, name, stored)
         self._replaced.clear()
+
+
+ADAPTER = TorchAdapter

@@ -19,7 +19,7 @@ from ..copies import replace
 from ..model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..placement import Granted
 from ..room import rooms_without, try_place, unlifted
-from ..state import Lease, State
+from ..state import ClaimKey, Lease, State
 from . import offers, patience
 from .moves import MEMORY, Give, RecallPhase, Why
 from .offers import Offer
@@ -62,11 +62,11 @@ def fits_emptied(
     state: State, config: PolicyConfig, waiting: LeaseId, names: Iterable[LeaseId]
 ) -> bool:
     """Whether a request could be granted if those tasks used what they say, and no more."""
-    lease, measured = state.leases[waiting], state.measured.mutate()
-    for name in names:
-        for part in state.leases[name].allocations:
-            measured[(name, part.gpu)] = None
-    without = replace(state, measured=measured.finish())
+    lease = state.leases[waiting]
+    gone: dict[ClaimKey, None] = {
+        (name, part.gpu): None for name in names for part in state.leases[name].allocations
+    }
+    without = replace(state, measured=state.measured.update(gone))
     see = partial(memory.rooms, without, config, lease.environment, squeeze=True)
     return isinstance(try_place(without, lease, config, see=see), Granted)
 

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from immutables import Map
-
 from jupyter_gpushare.node import app, clock, manager, processes, service, transport
 from jupyter_gpushare.node.ledger import Ledger
 from jupyter_gpushare.policy import commands as cmd
@@ -24,6 +22,7 @@ from jupyter_gpushare.policy import decide, observe, parking
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase, EndReason, LeasePhase
 from jupyter_gpushare.policy.queueing import Queue
+from jupyter_gpushare.policy.table import Map
 
 from . import host
 from .planted_clients import IN_CLIENTS

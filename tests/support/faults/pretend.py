@@ -196,3 +196,6 @@ class PretendAdapter:
         expected: Callable[[], int],
     ) -> None:
         """The lease is taken before."""
+
+
+ADAPTER = PretendAdapter

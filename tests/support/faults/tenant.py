@@ -77,7 +77,7 @@ class Tenant:
         }
         self.framework = Pretend(spec["movable"])
         sys.modules[NAME] = self.framework
-        registry.BUILT_IN[NAME] = "support.faults.pretend:PretendAdapter"
+        registry.BUILT_IN[NAME] = "support.faults.pretend"
         self.broker = Broker(
             os.environ, make_display=lambda: _Watched(self.log), say=lambda text: None
         )

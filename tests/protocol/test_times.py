@@ -1,0 +1,73 @@
+"""Lengths of time: one reader for variables, magics, options, configuration and forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from traitlets import TraitError
+
+from jupyter_gpushare.cli.usage import UsageApp
+from jupyter_gpushare.client.settings import read_settings
+from jupyter_gpushare.hub.forms import read_quota
+from jupyter_gpushare.protocol.times import parse_duration
+from jupyter_gpushare.server.extension import GpuShareExtension
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        (90, 90),
+        (1.5, 1.5),
+        (1e-7, 1e-7),
+        ("90s", 90),
+        ("10m", 600),
+        ("2h", 7200),
+        ("1.5h", 5400),
+        ("1h30m", 5400),
+        ("1H 30M", 5400),
+        ("2m30s", 150),
+        ("1h0m5s", 3605),
+        ("7d", 604800),
+        ("1d12h", 129600),
+        (" 2w ", 1209600),
+    ],
+)
+def test_times(text: Any, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "soon", "1h30", "30m1h", "1.5h30m", "1h1h", "1 d x"),
+        *("-5", "nan", "inf", "1e5", "999999999999w", -5, float("nan"), 1e12, True, None, []),
+    ],
+)
+def test_what_is_no_time_is_told_how_to_write_one(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"write seconds, or 90s, 10m, 1\.5h, 1h30m"):
+        parse_duration(text)
+
+
+def test_each_place_reads_the_same_times() -> None:
+    assert UsageApp(since="1h30m").since == 5400
+    assert read_settings({"JUPYTER_GPUSHARE_WAIT_TIMEOUT": "1d12h"}).wait_timeout == 129600
+    assert GpuShareExtension(wait_timeout="1h30m").wait_timeout == 5400
+    _form, wish = read_quota({"idle": "1h30m"})
+    assert wish == {"idle_timeout": 5400}
+    _form, wish = read_quota({"idle": "2,5"})
+    assert wish == {"idle_timeout": 150}, "a bare number in the form is minutes"
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), "soon"])
+def test_a_server_setting_that_is_no_time_is_refused_by_name(bad: Any) -> None:
+    with pytest.raises(TraitError, match=r"GpuShareExtension\.wait_timeout = .* is not a time"):
+        GpuShareExtension(wait_timeout=bad)
+    with pytest.raises(TraitError, match="call_timeout"):
+        GpuShareExtension(call_timeout=bad)
+
+
+def test_an_option_that_is_no_time_is_refused_by_name() -> None:
+    with pytest.raises(TraitError, match=r"^--since = 'soon' cannot be used: it is not a time"):
+        UsageApp(since="soon")
