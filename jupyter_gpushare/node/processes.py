@@ -50,10 +50,10 @@ class _Stat:
     ``ticks`` of processor time that it and its children that ended had.
     """
 
-    state: bytes
     parent: int
-    ticks: int
     start_time: int
+    ticks: int = 0
+    state: bytes = b"R"
 
 
 def _parse_stat(text: bytes) -> _Stat:
@@ -61,7 +61,7 @@ def _parse_stat(text: bytes) -> _Stat:
     # hold spaces, parentheses and newlines: only the last ")" is the end of it.
     fields = text.rpartition(b")")[2].split()
     ticks = sum(map(int, fields[11:15]))
-    return _Stat(fields[0], int(fields[1]), ticks, start_time=int(fields[19]))
+    return _Stat(int(fields[1]), int(fields[19]), ticks, fields[0])
 
 
 def _read_stat(pid: int) -> _Stat | None:

@@ -148,14 +148,14 @@ def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
         Puppet() as parked,
     ):
         client = parked.client(node.socket)
-        resumed = client.request(memory=16 * GIB)
+        resumed = client.request(memory=8 * GIB)
         name = resumed["lease"]
         client.call(Method.ACTIVITY, lease=name, state="idle")
         client.call(Method.PARKED, lease=name, rung="storage", memory=GIB, movable="same")
         told(node, "backup", str(backup))
         resumed |= client.wait(client.send(Method.RESUME, lease=name))
         resumed |= client.call(Method.RESTORED, lease=name)
-        granted = puppet.client(node.socket).request(memory=16 * GIB)
+        granted = puppet.client(node.socket).request(memory=8 * GIB)
         node.terminate()
         told(node, "restore", named, str(backup))
         node.start()
@@ -163,7 +163,7 @@ def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
             (old,) = another.call(Method.STATUS)["leases"]
             assert (old["id"], old["phase"]) == (name, "parked")
             another.ask(memory=16 * GIB)
-            assert "presents it" in another.wait_notice(Notice.QUEUED)["message"]
+            assert "present it again" in another.wait_notice(Notice.QUEUED)["message"]
         shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
         again = puppet.client(node.socket).call(Method.ATTACH, **shown)
         assert again["gpus"][0]["uuid"] == granted["gpus"][0]["uuid"]
@@ -172,7 +172,7 @@ def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
         client = parked.client(node.socket)
         assert client.call(Method.ATTACH, **shown)["state"] == "held"
         (limit,) = client.wait_notice(Notice.LIMIT)["gpus"]
-        assert limit["memory"] == 16 * GIB
+        assert limit["memory"] == 8 * GIB
         (now,) = [one for one in node.status()["leases"] if one["id"] == name]
         assert (now["phase"], now["state"]) == ("held", "active")
         # The time begins anew with each start until it has passed; then it is over for good.

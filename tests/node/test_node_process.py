@@ -411,7 +411,7 @@ def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_pat
     config += "c.Policy.heartbeat_timeout = 1000.0\n"  # a stalled lease would be a change
     config += "c.Policy.max_leases_per_process = 1000\n"
     with RunningNode(tmp_path, config=config) as node, node.client() as busy:
-        leases = [busy.request(memory=2**30)["lease"] for _ in range(300)]
+        leases = [busy.request()["lease"] for _ in range(300)]
         with node.client() as watcher:
             watcher.call(Method.WATCH)
             size = len(json.dumps(busy.call(Method.STATUS)))

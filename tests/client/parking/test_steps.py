@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,10 +112,10 @@ def test_temporary_and_cache(meter: StepMeter, told: Told, time: Time) -> None:
     assert first.cache == 500
     assert first.temporary == 5 * 10**6 - first.persistent
     # The user resets the peak: his figure, and the most that we have seen stays.
-    told.told = replace(told.told, peak=2 * 10**6)
+    told.told = told.told._replace(peak=2 * 10**6)
     step(optimizer, net)
     assert used(meter).temporary == first.temporary
-    told.told = replace(told.told, peak=9 * 10**6)
+    told.told = told.told._replace(peak=9 * 10**6)
     step(optimizer, net)
     assert used(meter).temporary == 9 * 10**6 - first.persistent
     (device,) = used(meter).devices
