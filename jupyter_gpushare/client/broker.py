@@ -23,7 +23,7 @@ from .again import AskingAgain
 from .blocks import Blocks
 from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .frameworks import Frameworks, is_live
-from .giveback import GivingBack
+from .giveback import Give, GivingBack, Recalls
 from .grant import Grant, read_grant
 from .holding import Holding, Standing
 from .interrupts import deaf_to_interrupts
@@ -79,12 +79,14 @@ class Broker:
         self._session_lock = threading.Lock()
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
-        self._limits = Limits(self._frameworks.limit, self._answer_limits)
+        self._recalls = Recalls()
+        self._limits = Limits(self._recalls, self._frameworks.limit, self._answer_limits)
         self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(
             self._holding,
             self._frameworks,
             self._aside,
+            self._recalls,
             session=lambda: self._session,
             connect=self._connect,
             say=self._say.now,
@@ -763,7 +765,7 @@ class Broker:
             self.turns.noticed(message)
             ours = message.params.get("lease") == self.lease
             if message.notice is Notice.YIELD and ours and self._giving.busy is False:
-                threading.Thread(target=self.turns.clear_idle, daemon=True).start()
+                self._recalls.told(Give.TURN, self.turns.clear_idle)
         elif message.notice is Notice.PARK:
             said = str(message.params.get("message", "This kernel's GPU is taken back."))
             self._giving.asked_back(
@@ -775,7 +777,7 @@ class Broker:
                 self._limits.changed(grant, read_limits(message.params))
         elif message.notice is Notice.OVER_LIMIT and message.params.get("lease") == self.lease:
             if message.params.get("stage") == "trim":
-                threading.Thread(target=self._frameworks.empty_caches, daemon=True).start()
+                self._recalls.told(Give.CACHE, self._frameworks.empty_caches)
             else:
                 self._say(str(message.params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING and message.params.get("lease") == self.lease:

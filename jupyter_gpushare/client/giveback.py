@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Final
 
 from ..protocol.messages import Method
@@ -30,6 +31,59 @@ _QUICK: Final = 1.0
 _LOOK: Final = 0.02
 
 
+class Give(IntEnum):
+    """What the node manager asks for, the cheapest first; the policy's list is the same."""
+
+    CACHE = 0
+    LIFT = 1
+    TURN = 2
+    TENSORS = 3
+
+
+class Recalls:
+    """What this process was asked to give; carried out one by one, the cheapest first.
+
+    A thread does it, which ends when nothing is left: to empty a cache can take as long as a GPU
+    kernel, and the session's own thread sends the signs of life.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[Give, Callable[[], None]] = {}
+        self._runs = False
+        self._thread: threading.Thread | None = None
+
+    def told(self, give: Give, carry_out: Callable[[], None]) -> None:
+        """The newest takes the place of one that has not begun. Never waits.
+
+        Raises :class:`RuntimeError` where no thread can be started; it may be carried out later.
+        """
+        with self._lock:
+            self._asked[give] = carry_out
+            # A child of a fork has no thread of its parent.
+            if not self._runs or self._thread is None or not self._thread.is_alive():
+                self._start()
+                self._runs = True
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="gpushare-recalls", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._runs = bool(self._asked)
+            return self._asked.pop(min(self._asked)) if self._asked else None
+
+    def _run(self) -> None:
+        while (carry_out := self._next()) is not None:
+            try:
+                carry_out()
+            except BaseException:
+                self._start()  # for what is left; this one ends as any thread does that fails
+                raise
+
+
 class GivingBack:
     """Releases or parks this process's GPUs.
 
@@ -41,6 +95,7 @@ class GivingBack:
         holding: Holding,
         frameworks: Frameworks,
         aside: SetAside,
+        recalls: Recalls,
         *,
         session: Callable[[], Session | None],
         connect: Callable[[], Session],
@@ -49,6 +104,7 @@ class GivingBack:
         self._holding = holding
         self._frameworks = frameworks
         self._aside = aside
+        self._recalls = recalls
         self._session = session
         self._connect = connect
         self._say = say
@@ -187,7 +243,10 @@ class GivingBack:
                         # It may take long, and this thread gives our signs of life.
                         before, holding.standing = holding.standing, Standing.PARKING
                         try:
-                            _in_background(lambda: self._climb(session, lease, message, needs))
+                            self._recalls.told(
+                                Give.TENSORS,
+                                lambda: self._climb(session, lease, message, needs),
+                            )
                         except RuntimeError as error:
                             holding.standing = before
                             why = f"The thread that parks could not be started ({error})."
@@ -266,7 +325,7 @@ class GivingBack:
                 rung, why = self._aside.ability()
                 session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000] or None)
 
-            _in_background(tell)
+            threading.Thread(target=tell, name="gpushare-ability", daemon=True).start()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -308,7 +367,3 @@ class GivingBack:
         """Whether CUDA may run in this process, as far as anybody can tell."""
         used = cuda_started() or any(need.used for need in needs)
         return used or bool(self._frameworks.on_gpus())
-
-
-def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="gpushare-parking", daemon=True).start()

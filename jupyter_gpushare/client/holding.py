@@ -9,8 +9,8 @@ Threads:
   wait, park, resume and release;
 - ``gpushare-session``, one for each `Session`: it takes in what the node manager
   says and gives the signs of life, so it never waits for anything below but an instant;
-- ``gpushare-parking``: gives GPU memory back, or looks what could be given back;
-- ``gpushare-limits`` and one that empties caches: they talk to frameworks only.
+- ``gpushare-recalls``: gives back what the node manager asks for, one after the other;
+- ``gpushare-ability``: looks what could be given back.
 
 Locks, in the order in which they are taken; nobody takes one that stands before
 one that it has:

@@ -1,8 +1,4 @@
-"""Memory limits that change while a task runs: the node manager lifts and lowers them.
-
-A change can take as long as a GPU kernel, for caches are emptied first; so a thread does it
-and not the session's own, which sends the signs of life.
-"""
+"""Memory limits that change while a task runs: the node manager lifts and lowers them."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from .giveback import Give, Recalls
 from .grant import Grant
 
 
@@ -37,7 +34,7 @@ def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
 
 
 class Limits:
-    """The newest limits of this process's grant, and the thread that carries them out.
+    """The newest limits of this process's grant; ``recalls`` carries them out.
 
     ``carry_out(now)`` sets what ``now()`` gives and says whether any framework could; it asks
     when it comes to it, for others tell frameworks their limits, too. ``answer(lease, limits,
@@ -46,16 +43,17 @@ class Limits:
 
     def __init__(
         self,
+        recalls: Recalls,
         carry_out: Callable[[Callable[[], Grant | None]], bool],
         answer: Callable[[str, Mapping[str, int], bool], None],
     ) -> None:
+        self._recalls = recalls
         self._carry_out = carry_out
         self._answer = answer
         self._lock = threading.Lock()
         self._grant: Grant | None = None
         self._limits: dict[str, int] = {}
         self._news: dict[str, int] = {}
-        self._runs = False
         self._refused = False
 
     def of(self, grant: Grant | None) -> Grant | None:
@@ -72,10 +70,7 @@ class Limits:
                 self._grant, self._limits, self._news, self._refused = grant, {}, {}, False
             self._limits.update(limits)
             self._news.update(limits)
-            starts, self._runs = not self._runs, True
-        if starts:
-            name = "gpushare-limits"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._recalls.told(Give.LIFT, self._run)
 
     def forget(self) -> None:
         """A lease begins, or begins anew, with what it was granted."""
@@ -94,7 +89,6 @@ class Limits:
             with self._lock:
                 grant, news, self._news = self._grant, self._news, {}
                 if grant is None or not news:
-                    self._runs = False
                     return
             still = partial(self._still, grant)
             if self._carry_out(still):

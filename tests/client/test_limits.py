@@ -16,6 +16,7 @@ from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 
 from jupyter_gpushare.client.frameworks import Frameworks
+from jupyter_gpushare.client.giveback import Recalls
 from jupyter_gpushare.client.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.limits import Limits, read_limits, with_limits
 from jupyter_gpushare.policy.elastic import REST
@@ -94,7 +95,7 @@ def test_the_newest_limit_is_told_last() -> None:
     """An import tells what was granted, and a lift comes between its look and its word."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     frameworks, answered, told = Frameworks(print), threading.Event(), list[int]()
-    limits = Limits(frameworks.limit, lambda _lease, _limits, _live: answered.set())
+    limits = Limits(Recalls(), frameworks.limit, lambda _lease, _limits, _live: answered.set())
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
     )
@@ -115,13 +116,15 @@ def test_a_framework_that_comes_after_the_lift_can_be_lifted_later() -> None:
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
     frameworks, told = Frameworks(print), list[int]()
-    limits = Limits(frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live)))
+    limits = Limits(
+        Recalls(), frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live))
+    )
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
     )
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({}, False)
-    until(lambda: "gpushare-limits" not in {one.name for one in threading.enumerate()}, "it ends")
+    until(lambda: "gpushare-recalls" not in {one.name for one in threading.enumerate()}, "it ends")
     frameworks.arrive("pretend", adapter, SimpleNamespace(), lambda _: limits.of(grant))  # type: ignore[arg-type]
     limits.can_change()
     limits.can_change()
@@ -143,7 +146,7 @@ def test_a_framework_that_comes_during_the_lift_has_it() -> None:
         told.append(None if current is None else current.gpus[0].memory)
         return len(told) > 1
 
-    limits = Limits(carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
+    limits = Limits(Recalls(), carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
     assert told == [20 * GIB, 8 * GIB, 20 * GIB]
@@ -162,10 +165,10 @@ def test_limits_of_another_grant_are_not_carried_out() -> None:
         asked.set()
         return True
 
-    limits = Limits(carry_out, lambda _lease, _limits, live: answers.append(live))
+    limits = Limits(Recalls(), carry_out, lambda _lease, _limits, live: answers.append(live))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     until(asked.is_set, "it comes to it")
-    until(lambda: "gpushare-limits" not in {one.name for one in threading.enumerate()}, "it ends")
+    until(lambda: "gpushare-recalls" not in {one.name for one in threading.enumerate()}, "it ends")
     assert found == [None]
     assert answers == []
 

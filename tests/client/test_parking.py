@@ -379,10 +379,10 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
 ) -> None:
     monkeypatch.setattr("jupyter_gpushare.client.giveback.cuda_started", lambda: True)
 
-    def none_left(work: Any) -> None:
+    def none_left(_recalls: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("jupyter_gpushare.client.giveback._in_background", none_left)
+    monkeypatch.setattr("jupyter_gpushare.client.giveback.Recalls._start", none_left)
 
     def script(visitor: Visitor) -> None:
         visitor.welcome()
