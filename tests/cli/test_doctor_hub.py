@@ -100,7 +100,7 @@ def test_the_configuration_is_found_where_it_usually_is(tmp_path: Path) -> None:
             "c.JupyterHub.load_groups = {'g': {'properties': {'gpushare': {'gpus': 0.5}}}}\n"
             + SETUP.format(arguments=""),
             "group quota",
-            "group 'g': gpus must be a whole number",
+            "group 'g': gpus: it must be a whole number",
         ),
         (
             "c.JupyterHub.services = [{'name': 'gpushare-node'}]\n",

@@ -32,7 +32,7 @@ import asyncio, sys, tempfile
 import run
 with tempfile.TemporaryDirectory() as folder:
     with run.serving([*run.node(folder), *sys.argv[2:]]) as process:
-        print(asyncio.run(run.beat(f"{folder}/node.sock", int(sys.argv[1]), 1.0, process.pid)))
+        print(asyncio.run(run.beat(f"{folder}/node.sock", int(sys.argv[1]), 3.0, process.pid)))
 """
 
 
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
     [
         ([], None),
         # The first have ended when the last come, and when it is measured.
-        (["--Policy.heartbeat_timeout=0.2", "--Policy.restart_grace=0.2"], "Broken: "),
+        (["--Policy.heartbeat_timeout=0.6", "--Policy.restart_grace=0.2"], "Broken: "),
         (["--Connections.most=10"], "Error: "),
     ],
 )

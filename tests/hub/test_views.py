@@ -541,7 +541,7 @@ def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> Non
         *(("gpus", text) for text in ("", "-1", "1.5", "4097", "٣", "1e3", "all", "9" * 5000)),
         *(("memory", text) for text in ("0", "-1", "much", "8XB", "1e9", "nan", "9" * 30)),
         *(("weight", text) for text in ("0", "-1", "x", "inf", "1e3", "99999999")),
-        *(("idle", text) for text in ("soon", "-1", "10m")),
+        *(("idle", text) for text in ("soon", "-1", "10x")),
         *(("burst", text) for text in ("much", "-0.5", "1.5")),
         ("unit", "bytes"),
     ],

@@ -423,7 +423,7 @@ def test_a_damaged_ledger_is_set_aside_and_said_so(tmp_path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ('c.Quotas.default = {"gpus": "many"}', "Quotas.default: gpus must be"),
+        ('c.Quotas.default = {"gpus": "many"}', "Quotas.default: gpus: it must be"),
         ('c.Quotas.users = {"a": {"gpus": 1, "memory": "8 bananas"}}', "Quotas.users['a']: memory"),
         ('c.Quotas.groups = {"g": {"cards": 1}}', "unknown cards"),
         ('c.NodeManagerApp.simulate = "2 big ones"', "2 big ones"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from jupyter_gpushare.node import app, clock, manager, processes, service, transport
 from jupyter_gpushare.node.ledger import Ledger
 from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import decide, observe, parking
+from jupyter_gpushare.policy import decide, observe, room
 from jupyter_gpushare.policy import events as ev
 from jupyter_gpushare.policy.model import ClaimPhase, EndReason, LeasePhase
 from jupyter_gpushare.policy.queueing import Queue
@@ -30,23 +30,23 @@ from .planted_clients import IN_CLIENTS
 
 def promise_what_is_taken() -> None:
     """Reservations are not counted."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms(state, environment, without):
-        for room in original(state, environment, without):
-            yield dataclasses.replace(room, free=room.memory)
+        for seen in original(state, environment, without):
+            yield dataclasses.replace(seen, free=seen.memory)
 
-    parking.rooms_without = rooms
+    room.rooms_without = rooms
 
 
 def place_out_of_service() -> None:
     """Whether a GPU is in service is not looked at when something is placed."""
-    original = parking.rooms_without
+    original = room.rooms_without
 
     def rooms(state, environment, without):
         return original(dataclasses.replace(state, out=Map()), environment, without)
 
-    parking.rooms_without = rooms
+    room.rooms_without = rooms
 
 
 def believe_who_releases() -> None:
