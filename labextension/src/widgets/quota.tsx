@@ -81,14 +81,18 @@ export function QuotaView(): JSX.Element {
             ? trans.__('the whole GPU')
             : formatBytes(quota.memory, units)}
         </dd>
-        <dt
-          title={trans.__(
-            'When several wait, GPUs are shared in proportion to the weights.'
-          )}
-        >
-          {trans.__('Weight')}
-        </dt>
-        <dd>{quota.weight}</dd>
+        {quota.weight !== 1 && (
+          <>
+            <dt
+              title={trans.__(
+                'When several wait, GPUs are shared in proportion to the weights.'
+              )}
+            >
+              {trans.__('Weight')}
+            </dt>
+            <dd>{quota.weight}</dd>
+          </>
+        )}
         <dt>{trans.__('Set by')}</dt>
         <dd>{sourceText(quota.source, trans)}</dd>
       </dl>
