@@ -69,12 +69,14 @@ export function QuotaView(): JSX.Element {
         />
       )}
       <dl className="jp-gpushare-facts">
-        {quota.remaining && (
-          <>
-            <dt>{trans.__('Left')}</dt>
-            <dd>{remainingText(quota.remaining, units, trans)}</dd>
-          </>
-        )}
+        {/* Where only memory of several GPUs is left, their bars say so. */}
+        {quota.remaining &&
+          (quota.remaining.gpus > 0 || quota.remaining.memory.length < 2) && (
+            <>
+              <dt>{trans.__('Left')}</dt>
+              <dd>{remainingText(quota.remaining, units, trans)}</dd>
+            </>
+          )}
         <dt>{trans.__('Memory per GPU')}</dt>
         <dd>
           {quota.memory === null
