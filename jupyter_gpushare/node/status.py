@@ -372,14 +372,11 @@ class Sheet:
     def _stall(self, lease: Lease) -> dict[str, Any] | None:
         """What is done next about a stalled task; ``at`` while the time for it runs."""
         stall = self._state.stalled.get(lease.id)
-        if stall is None:
+        step = None if stall is None else stalled.following(lease, stall, self._config)
+        if step is None:
             return None
-        left = stalled.steps(lease, self._config)[stall.acted :]
-        if not left:
-            return None
-        after, action = left[0]
-        at = None if stall.since is None else stall.since + after + self._offset
-        return {"next": action.value, "after": after, "at": at}
+        at = None if step.at is None else step.at + self._offset
+        return {"next": step.action.value, "after": step.after, "at": at}
 
     def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
         """How far it went with a task that uses more of a GPU than it may, and what comes when."""

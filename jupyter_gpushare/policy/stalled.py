@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from . import events as ev
 from .config import PolicyConfig
@@ -39,17 +39,24 @@ def steps(lease: Lease, config: PolicyConfig) -> tuple[tuple[float, HolderAction
     return (late, HolderAction.INTERRUPT), (late + soon, HolderAction.KILL)
 
 
-def following(
-    lease: Lease, stall: Stall, config: PolicyConfig
-) -> tuple[float, HolderAction] | None:
-    """Boot time and kind of the next step, if nothing moves until then.
+class Step(NamedTuple):
+    """What is done next: ``after`` seconds without progress, ``at`` a boot time while they run.
 
-    ``None``: something moved, nobody waits for its memory, or nothing more is done.
+    ``at`` is ``None`` where something moved, or nobody waits for the memory.
     """
-    if stall.since is None:
-        return None
+
+    action: HolderAction
+    after: float
+    at: float | None
+
+
+def following(lease: Lease, stall: Stall, config: PolicyConfig) -> Step | None:
+    """The next step; ``None``: nothing more is done."""
     left = steps(lease, config)[stall.acted :]
-    return (stall.since + left[0][0], left[0][1]) if left else None
+    if not left:
+        return None
+    after, action = left[0]
+    return Step(action, after, None if stall.since is None else stall.since + after)
 
 
 def look(
@@ -68,8 +75,9 @@ def look(
     still = [
         name
         for name, stall in state.stalled.items()
-        if _may_be_stuck(state, state.leases[name], vitals.get(name), quiet)
-        and _stands_still(stall, vitals[name], at)
+        if _stands_still(stall, vitals.get(name), at)
+        and not _is_held(state, state.leases[name])
+        and all(name in quiet.get(part.gpu, ()) for part in state.leases[name].allocations)
     ]
     wanted = _wanted(state, config, still) if state.rebuild is None else frozenset()
     for name, stall in sorted(state.stalled.items()):
@@ -81,20 +89,8 @@ def look(
         yield ev.StallLooked(at, name, since, cpu)
         acted = 0 if stall.since is None else stall.acted
         due = following(lease, Stall(since, cpu, at, acted), config)
-        if due is not None and due[0] <= at:
-            yield ev.StallActed(at, name, lease.environment, due[1])
-
-
-def _may_be_stuck(
-    state: State, lease: Lease, seen: Vitals | None, quiet: Mapping[GpuUuid, Set[LeaseId]]
-) -> bool:
-    """Whether nothing explains that it stands still, and no GPU is at work for it."""
-    return (
-        seen is not None
-        and not seen.is_held
-        and not _is_held(state, lease)
-        and all(lease.id in quiet.get(part.gpu, ()) for part in lease.allocations)
-    )
+        if due is not None and due.at is not None and due.at <= at:
+            yield ev.StallActed(at, name, lease.environment, due.action)
 
 
 def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
@@ -102,7 +98,7 @@ def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
 
     Python's threads that wait for a lock which a stuck library keeps wake up 200 times a second.
     """
-    if before.cpu is None or now is None:
+    if before.cpu is None or now is None or now.is_held:
         return False
     return 0.0 <= now.cpu - before.cpu <= GRAIN + WAITING * (at - before.looked_at)
 

@@ -1,7 +1,9 @@
-"""Who is asked: whoever must give anyway, and as few others as let the first in line fit.
+"""Which tasks are asked to give something back.
 
-What is on its way is counted first. Caches cost nobody anything and are looked at by themselves;
-then memory, with as many bytes left to each task as the request leaves over.
+A task that must give in any case is always asked. Of the others the planner asks as few as
+possible: only so many that the first requests in line fit. It first counts what is on its way back.
+Emptying a cache costs nothing, so caches are asked for by themselves; then memory, and each task
+may leave on its GPU as many bytes as the request does not need.
 """
 
 from __future__ import annotations
