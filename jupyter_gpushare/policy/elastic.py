@@ -170,11 +170,11 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
         lease, part = state.leases[name], _part(state, name, gpu)
         alone = state.reservations[(lease.environment, gpu)].claims == 1
         # Children have limits of their own in mind, and who shares a reservation has its task.
-        if part is None or not alone or lease.stalled or len(lease.members) != 1:
+        if part is None or not alone or not lease.can_be_asked:
             continue
         burst = burst_memory(state, config, lease.environment)
         ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
-        if lease.live_limits is False or lease.is_resuming or part.memory >= ceiling:
+        if lease.live_limits is False or part.memory >= ceiling:
             continue
         yield (name, gpu), ceiling - part.memory
 

@@ -110,6 +110,11 @@ class Lease:
         return idle or self.has_residue
 
     @property
+    def can_be_asked(self) -> bool:
+        """Whether it is heard and all there, and has no children that act without our knowing."""
+        return not self.stalled and not self.is_resuming and len(self.members) == 1
+
+    @property
     def is_resuming(self) -> bool:
         """Whether it has GPUs again, and its memory is on the way back."""
         return self.phase is LeasePhase.HELD and self.parked is not None

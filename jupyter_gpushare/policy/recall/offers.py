@@ -65,9 +65,7 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
     can = (
         state.takers.get(name) is False
         and lease.phase is LeasePhase.HELD
-        and not lease.stalled
-        and not lease.is_resuming
-        and len(lease.members) == 1
+        and lease.can_be_asked
         and state.steps.get(name, 0) >= memory.KNOWN_AFTER
     )
     for part in lease.allocations if can else ():
@@ -135,12 +133,9 @@ def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
     can = (
         lease.can_give
         and lease.task.kind is TaskKind.KERNEL
-        and not lease.stalled
-        and not lease.is_resuming
+        and lease.can_be_asked
         # What is left there is on its way back to the task, or does nobody any harm.
         and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
-        # Children that share the lease may use the GPUs without our knowing.
-        and len(lease.members) == 1
     )
     seconds = timeout(state, lease, config) if can else 0.0
     if can and state.leaves(lease):
@@ -219,9 +214,7 @@ def over_limit(state: State, lease: Lease, config: PolicyConfig) -> Offer | None
         lease.phase is LeasePhase.HELD
         and lease.activity is Activity.IDLE
         and lease.task.kind is TaskKind.KERNEL
-        and len(lease.members) == 1
-        and not lease.stalled
-        and not lease.is_resuming
+        and lease.can_be_asked
         and not (recall and recall.moving)
     )
     due_at = max(since + QUIET, patience.next_ask(Give.TENSORS, recall))
