@@ -459,10 +459,8 @@ class Session:
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""
         self._link = Link.CLOSED
-        self._lock, self._opening = (
-            threading.Lock(),
-            threading.Lock(),
-        )  # the parent's threads' may be held
+        self._lock = threading.Lock()  # the parent's threads may hold both
+        self._opening = threading.Lock()
         for number in (self._wake_in, self._wake_out):
             with contextlib.suppress(OSError):
                 os.close(number)
