@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.hostile import people, scene
 from support.node import RunningNode, open_directory
 
-from jupyter_gpushare.node.transport import Limits
+from jupyter_gpushare.node.wire.transport import Limits
 
 MIB = 2**20
 

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.policy.model import ParkWhen
+from jupyter_gpushare.policy.words.model import ParkWhen
 from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName
 from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
 from jupyter_gpushare.replay.plots import plot_sweep

@@ -377,7 +377,7 @@ def measure_watchers(figures: list[Figure], quick: bool) -> None:
 
 _HOLDER = """
 import sys, time
-from jupyter_gpushare.client.session import Session
+from jupyter_gpushare.client.lease.session import Session
 session = Session(sys.argv[1], lambda: sys.argv[2], 10)
 session.open()
 task = {"name": "holder", "kind": "process"}

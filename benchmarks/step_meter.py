@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from jupyter_gpushare.client.parking.allocator import Figures
-from jupyter_gpushare.client.parking.steps import StepMeter
+from jupyter_gpushare.client.adapters.parkers.allocator import Figures
+from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
 STEPS = 600
 

@@ -29,9 +29,9 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def states() -> str:
     """The tables of allowed moves as a diagram."""
-    from jupyter_gpushare.policy.lifecycle import CLAIM_MOVES, LEASE_MOVES, mermaid
-    from jupyter_gpushare.policy.recall.moves import RECALL_MOVES
-    from jupyter_gpushare.policy.sharing import TURN_MOVES
+    from jupyter_gpushare.policy.words.moves import CLAIM_MOVES, LEASE_MOVES, mermaid
+    from jupyter_gpushare.policy.words.recalls import RECALL_MOVES
+    from jupyter_gpushare.policy.words.turns import TURN_MOVES
 
     intro = (
         "# States of leases, claims, recalls and turns\n\nA *lease* is what a task is entitled "
@@ -75,8 +75,8 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
-    from jupyter_gpushare.node.history import TOLD
-    from jupyter_gpushare.policy.events import EVENTS
+    from jupyter_gpushare.node.views.history import TOLD
+    from jupyter_gpushare.policy.words.events import EVENTS
 
     rows = [
         (
@@ -115,7 +115,7 @@ def environment() -> str:
 
 def configuration() -> str:
     """All traits."""
-    from jupyter_gpushare.client.magics import GpuShare
+    from jupyter_gpushare.client.cell.magics import GpuShare
     from jupyter_gpushare.hub.app import GpuShareHub
     from jupyter_gpushare.node import app as node
     from jupyter_gpushare.server.extension import GpuShareExtension
@@ -150,8 +150,8 @@ def metrics() -> str:
     """Prometheus metrics, read off a running registry."""
     from prometheus_client import CollectorRegistry
 
-    from jupyter_gpushare.node.metrics import NodeMetrics
-    from jupyter_gpushare.policy.state import State
+    from jupyter_gpushare.node.views.metrics import NodeMetrics
+    from jupyter_gpushare.policy.books.state import State
 
     class Quiet:
         """As much of a manager as the collector reads."""

@@ -26,7 +26,7 @@ def __getattr__(name: str) -> "Any":
 def load_ipython_extension(ipython: "Any") -> None:
     """``%load_ext jupyter_gpushare``: the magics, and the import hook if it is not there yet."""
     from ._boot import install
-    from .client.magics import load_ipython_extension as load
+    from .client.cell.magics import load_ipython_extension as load
 
     install()
     load(ipython)
@@ -34,7 +34,7 @@ def load_ipython_extension(ipython: "Any") -> None:
 
 def unload_ipython_extension(ipython: "Any") -> None:
     """``%unload_ext jupyter_gpushare``: takes the magics away."""
-    from .client.magics import unload_ipython_extension as unload
+    from .client.cell.magics import unload_ipython_extension as unload
 
     unload(ipython)
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, ClassVar
 
-from ..node.commandline import did_you_mean
+from ..node.settings.commandline import did_you_mean
 from .verb import UsageError, Verb
 
 

@@ -169,7 +169,7 @@ def _secrets(environ: Mapping[str, str]) -> Iterable[str]:
     for name, value in environ.items():
         if redact.is_secret_name(name.lower()) and len(value) >= SHORTEST_SECRET:
             yield value
-    from ..client.settings import read_token
+    from ..client.words.settings import read_token
 
     token = read_token(environ)
     if token:

@@ -472,7 +472,7 @@ def driver_checkpoints(
     if isinstance(answer, Check) or "error" in answer:
         yield ok(name, "not looked at: there is no NVIDIA driver here that answers")
         return
-    from ..client.parking.driver import helper_environ
+    from ..client.memory.driver import helper_environ
     from ..protocol.checkpoint import Ability, Cause, decode_answer
     from ..protocol.errors import ProtocolError
 

@@ -103,7 +103,7 @@ class DoctorApp(Verb):
         configured = self.config.get("GpuShareExtension", {}).get("ledger")
         if configured:
             return Path(str(configured))
-        from ..node.ledgerplace import look, mounts
+        from ..node.ledger.place import look, mounts
         from ..protocol.address import host_id
 
         return look(Path(self.data_dir), host_id(os.environ), mounts())

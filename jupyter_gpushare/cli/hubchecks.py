@@ -266,7 +266,7 @@ def _kube_mounts(c: Config, section: str) -> Sequence[Mapping[str, Any]]:
 
 def _group_quotas(c: Config) -> Iterator[Check]:
     """Properties of groups: what the node manager would make of them."""
-    from ..node.quota_config import NodeSize, parse_quota
+    from ..node.quotas.config import NodeSize, parse_quota
 
     groups = value(c, "JupyterHub", "load_groups", {})
     good = []

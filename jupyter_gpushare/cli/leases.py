@@ -91,7 +91,7 @@ def who(row: Mapping[str, Any]) -> str:
 
 def state(lease: Mapping[str, Any], now: float) -> str:
     """The state, with the place in the queue, its turn and limits, and what is told of parking."""
-    from ..client.render import parking_words, sharing_words, stall_words
+    from ..client.words.render import parking_words, sharing_words, stall_words
 
     place = None if lease["position"] is None else str(lease["position"])
     more = ", ".join(
@@ -116,7 +116,7 @@ def gpus(lease: Mapping[str, Any]) -> str:
 
 def memory(lease: Mapping[str, Any], leases: list[dict[str, Any]]) -> str:
     """Bytes on each GPU, granted or asked; with whom they are shared; limits that are otherwise."""
-    from ..client.render import limit_words
+    from ..client.words.render import limit_words
 
     if not lease["gpus"]:
         asked = lease["asked"]["memory"]

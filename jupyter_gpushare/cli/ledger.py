@@ -21,14 +21,14 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from traitlets import Unicode
 
-from ..node.commandline import did_you_mean
+from ..node.settings.commandline import did_you_mean
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import Node, NodeSilent, connect
 from .verb import JSON_FLAG, Refused, UsageError, Verb
 
 if TYPE_CHECKING:
-    from ..node.ledger import StoppedLedger
+    from ..node.ledger.ledger import StoppedLedger
 
 #: Where the node manager for everybody keeps its ledger.
 SYSTEM = Path("/var/lib/jupyter-gpushare/ledger.sqlite")
@@ -70,14 +70,14 @@ class LedgerVerb(Verb):
     @contextlib.contextmanager
     def stopped(self) -> Iterator[StoppedLedger]:
         """The file itself, as its owner."""
-        from ..node.ledger import StoppedLedger
+        from ..node.ledger.ledger import StoppedLedger
 
         place = self.place()
         with _as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
             yield ledger
 
     def run(self, arguments: list[str]) -> int:
-        from ..node.ledger import LedgerError
+        from ..node.ledger.ledger import LedgerError
 
         try:
             return self.work(arguments)
@@ -119,7 +119,7 @@ class LedgerBackupApp(LedgerVerb):
 
     def work(self, arguments: list[str]) -> int:
         target = self.one_file(arguments, "say where to: jupyter gpushare ledger backup FILE")
-        from ..node.ledger import check_backup
+        from ..node.ledger.ledger import check_backup
 
         descriptor, draft = tempfile.mkstemp(
             dir=target.absolute().parent, prefix=f".{target.name}."
@@ -166,7 +166,7 @@ class LedgerCheckApp(LedgerVerb):
     say how large it is. Exit code 1: there is damage."""
 
     def work(self, arguments: list[str]) -> int:
-        from ..node.ledger import check_backup
+        from ..node.ledger.ledger import check_backup
 
         if arguments:
             file = self.one_file(arguments, "check one file")
@@ -229,7 +229,7 @@ class LedgerRestoreApp(LedgerVerb):
 
     def work(self, arguments: list[str]) -> int:
         backup = self.one_file(arguments, "which backup? jupyter gpushare ledger restore BACKUP")
-        from ..node.ledger import check_backup
+        from ..node.ledger.ledger import check_backup
 
         check_backup(backup)  # as who calls: its owner may not be the ledger's
         with open(backup, "rb") as file, self.stopped() as ledger:

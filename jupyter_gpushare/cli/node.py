@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .. import __version__
-from ..client.settings import read_token
+from ..client.words.settings import read_token
 from ..protocol import names, pages
 from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection

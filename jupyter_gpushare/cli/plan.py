@@ -1,6 +1,6 @@
 """``jupyter gpushare plan``: what would the policy decide? JSON lines in, JSON lines out.
 
-This file only reads and writes JSON; the decision is `policy.placement.place`,
+This file only reads and writes JSON; the decision is `policy.books.placement.place`,
 the function that the node manager calls. A line that makes no sense is
 answered like the others, with ``bad_request``, and the next one is read.
 """
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..policy.explain import no_room_text, refusal_text
-from ..policy.model import Bytes, GpuUuid, Quota
-from ..policy.placement import GpuRoom, Granted, NoRoom, place, shortage
+from ..policy.books.placement import GpuRoom, Granted, NoRoom, place, shortage
+from ..policy.say.texts import no_room_text, refusal_text
+from ..policy.words.model import Bytes, GpuUuid, Quota
 from .verb import JSON_FLAG, Verb
 
 #: Integers beyond this are no GPU's memory and no count.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from traitlets import Bool, Unicode
 
-from ..node.commandline import did_you_mean
+from ..node.settings.commandline import did_you_mean
 from ..protocol.quota import QUOTA, read_field
 from ..protocol.sizes import format_burst, format_size, parse_share
 from ..protocol.times import format_duration
@@ -245,7 +245,7 @@ def _idle(seconds: float | None) -> str:
 
 def _hours(quota: Mapping[str, Any]) -> str:
     """The budget, with what is spent of it where that is told."""
-    from ..client.render import format_hours
+    from ..client.words.render import format_hours
 
     budget = quota.get("budget")
     when = (budget or quota).get("when")

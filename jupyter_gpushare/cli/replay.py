@@ -164,7 +164,7 @@ class ReplayApp(Verb):
         return 0
 
     def _variants(self) -> list[Variant]:
-        from ..policy.model import ParkWhen
+        from ..policy.words.model import ParkWhen
         from ..replay.behaviour import Options, ParkingCost, PolicyName
         from ..replay.run import Variant
 

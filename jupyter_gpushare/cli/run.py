@@ -24,11 +24,11 @@ from typing import Any, ClassVar
 
 from traitlets import Bool, Enum, Integer, Unicode, Union
 
-from ..client.display import TerminalDisplay
-from ..client.errors import GpuShareError
-from ..client.grant import Grant, read_grant
-from ..client.session import Link, Session
-from ..client.settings import read_settings, read_token
+from ..client.lease.session import Link, Session
+from ..client.words.display import TerminalDisplay
+from ..client.words.errors import GpuShareError
+from ..client.words.grant import Grant, read_grant
+from ..client.words.settings import read_settings, read_token
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason

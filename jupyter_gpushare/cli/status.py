@@ -40,7 +40,7 @@ def as_text(status: dict[str, Any]) -> str:
     parts.append(lease_table(held, status["node"]["time"]))
     parts += [f"{text} are not shown." for text in left_out(status)]
     if status["queue"]:
-        from ..client.render import own_reasons
+        from ..client.words.render import own_reasons
 
         parts.append(queue_table(status["queue"]))
         parts += own_reasons(status)
@@ -56,7 +56,7 @@ def left_out(status: dict[str, Any]) -> list[str]:
 
 def heading(status: dict[str, Any]) -> str:
     """Whose node, whose eyes, what quota, and what is wrong."""
-    from ..client.render import budget_warning, host_memory_line
+    from ..client.words.render import budget_warning, host_memory_line
 
     node, quota = status["node"], status["quota"]
     kind = " (simulated GPUs)" if node["simulated"] else ""
@@ -135,7 +135,7 @@ def squatters(gpus: list[dict[str, Any]]) -> list[str]:
 
 def turns(status: dict[str, Any]) -> list[str]:
     """What tasks keep on each GPU and what a step needs, and whose turn it is there."""
-    from ..client.render import turn_line
+    from ..client.words.render import turn_line
 
     lines = []
     for gpu in status["gpus"]:

@@ -19,7 +19,7 @@ from traitlets.config.application import Application
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
 from .. import __version__, traits
-from ..node.commandline import StrictLoader
+from ..node.settings.commandline import StrictLoader
 
 EXIT_CODES = """
 Exit codes: 0 it worked; 1 refused or failed, the reason is on stderr; 2 wrong usage.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .settings import Settings
+    from .words.settings import Settings
 
 
 class _Process:
@@ -85,7 +85,7 @@ class _Process:
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
         if self._broker is not None:
-            from .tracebacks import tidy
+            from .words.tracebacks import tidy
 
             tidy(error)
             # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
@@ -95,7 +95,7 @@ class _Process:
                 annotate(error, self._broker)
 
     def _weakest(self) -> Settings:
-        from .settings import Settings
+        from .words.settings import Settings
 
         return Settings() if self._traits is None else self._traits()
 
@@ -163,7 +163,7 @@ def before_framework(module: str) -> None:
         try:
             broker().before_framework(module)
         except KeyboardInterrupt as interrupt:
-            from .tracebacks import stopped_waiting
+            from .words.tracebacks import stopped_waiting
 
             text = f"you stopped waiting for a GPU, and `import {module}` was not run."
             raise stopped_waiting(interrupt, text).with_traceback(None) from None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from .errors import GpuShareError
-from .holding import Standing
-from .settings import Acquire
-from .visible import cuda_started
+from .lease.holding import Standing
+from .lease.visible import cuda_started
+from .words.errors import GpuShareError
+from .words.settings import Acquire
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .frameworks import Frameworks
-    from .grant import Grant
+    from .memory.frameworks import Frameworks
+    from .words.grant import Grant
 
 
 class AskingAgain:

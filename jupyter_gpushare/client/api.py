@@ -10,8 +10,8 @@ from ..protocol.messages import Method
 from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .blocks import Needs
-from .grant import Grant
-from .settings import Ask, parse_class
+from .words.grant import Grant
+from .words.settings import Ask, parse_class
 
 
 def make_ask(

@@ -17,26 +17,26 @@ from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.notebook import Notebook
-from . import display
 from .adapters import registry
 from .again import AskingAgain
 from .blocks import Blocks
-from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from .frameworks import Frameworks, is_live
-from .giveback import Give, GivingBack, Recalls
-from .grant import Grant, read_grant
-from .holding import Holding, Standing
-from .interrupts import deaf_to_interrupts
-from .limits import Limits, read_limits
-from .notebook import ask_server
-from .parking.rungs import Given, read_needs
-from .session import Link, NobodyThere, Session
-from .setaside import SetAside
-from .settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
-from .task import SESSION_NAME, describe_task
-from .tracebacks import stopped_waiting
-from .turns import Turns
-from .visible import cuda_started
+from .lease.holding import Holding, Standing
+from .lease.interrupts import deaf_to_interrupts
+from .lease.notebook import ask_server
+from .lease.session import Link, NobodyThere, Session
+from .lease.task import SESSION_NAME, describe_task
+from .lease.visible import cuda_started
+from .memory.frameworks import Frameworks, is_live
+from .memory.gate import Turns
+from .memory.giveback import Give, GivingBack, Recalls
+from .memory.limits import Limits, read_limits
+from .memory.rungs import Given, read_needs
+from .memory.setaside import SetAside
+from .words import display
+from .words.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from .words.grant import Grant, read_grant
+from .words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
+from .words.tracebacks import stopped_waiting
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 _STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."

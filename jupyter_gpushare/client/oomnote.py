@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.sizes import format_size
-from .errors import GpuShareError
+from .words.errors import GpuShareError
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .grant import GrantedGpu
+    from .words.grant import GrantedGpu
 
 _START: Final = "jupyter_gpushare: "
 _MUCH: Final = 0.05  # of what is allowed; less unused cache than this is not worth a word
@@ -228,7 +228,7 @@ def _use(framework: str, number: int) -> tuple[int | None, int | None]:
     if module is None:
         return None, None
     if framework == "PyTorch":
-        from .parking.allocator import CudaAllocator
+        from .adapters.parkers.allocator import CudaAllocator
 
         figures = CudaAllocator(module).figures(number)
         if figures is None:

@@ -28,10 +28,11 @@ from traitlets.config import Config, Configurable
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
-from ..policy.commands import ConfigureQuotas, Heartbeat
-from ..policy.config import PolicyConfig
-from ..policy.effects import Signal
-from ..policy.model import (
+from ..policy.books.state import State
+from ..policy.say.effects import Signal
+from ..policy.words.commands import ConfigureQuotas, Heartbeat
+from ..policy.words.config import PolicyConfig
+from ..policy.words.model import (
     EnvironmentName,
     Gpu,
     HolderAction,
@@ -40,43 +41,39 @@ from ..policy.model import (
     ProcessId,
     Vitals,
 )
-from ..policy.settings import Unit, setting
-from ..policy.state import State
+from ..policy.words.settings import Unit, setting
 from ..protocol import names
-from ..protocol.address import (
-    OLD_EMBEDDED_NAME,
-    configured_socket,
-    embedded_socket,
-    host_id,
-)
+from ..protocol.address import OLD_EMBEDDED_NAME, configured_socket, embedded_socket, host_id
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.processes import user_ids
 from ..traits import Duration, Finite
-from . import hubmemory, ledgerplace, systemd
-from .clock import Clock, SystemClock
-from .codec import command_to_json, event_to_json
-from .commandline import StrictLoader
-from .hubapi import HubApi
-from .hubidentity import HubIdentity, HubTrust
-from .hubmemory import HubMemory
-from .hubquotas import HubQuotas
-from .identity import Identity, Peer, PeerIdentity, TokenFileIdentity
+from .host import systemd
+from .host.clock import Clock, SystemClock
+from .host.logs import FORMATTERS, EventLog, LogLines, LogStyle
+from .host.processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
 from .inventory import open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
-from .lastquotas import LastQuotas
-from .ledger import Ledger, LedgerError
-from .logs import FORMATTERS, EventLog, LogLines, LogStyle
+from .ledger import place as ledgerplace
+from .ledger.codec import command_to_json, event_to_json
+from .ledger.ledger import Ledger, LedgerError
 from .manager import Failpoint, Listener, Manager, Outcome
-from .osusers import SUBORDINATES, SubordinateIds
-from .processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
-from .quota_config import NodeSize
-from .quotas_in_force import QuotasInForce
-from .service import Service
-from .settings import read, traits_of
-from .transport import Limits, SocketInUse, Transport
+from .people import hubmemory
+from .people.hubapi import HubApi
+from .people.hubidentity import HubIdentity, HubTrust
+from .people.hubmemory import HubMemory
+from .people.identity import Identity, Peer, PeerIdentity, TokenFileIdentity
+from .people.osusers import SUBORDINATES, SubordinateIds
+from .quotas.config import NodeSize
+from .quotas.hub import HubQuotas
+from .quotas.in_force import QuotasInForce
+from .quotas.last import LastQuotas
+from .settings.commandline import StrictLoader
+from .settings.traits import read, traits_of
+from .wire.service import Service
+from .wire.transport import Limits, SocketInUse, Transport
 
 #: Seconds for which one thread may compute while others wait.
 _SWITCH: Final = 0.0005
@@ -543,8 +540,8 @@ class NodeManagerApp(JupyterApp):
             service.owes = transport.turnstile.owes
             service.start()
             if self.metrics_port:
-                from . import metricsport
-                from .metrics import registry_of
+                from .views import metricsport
+                from .views.metrics import registry_of
 
                 registry = registry_of(manager, transport, self.metrics_environments)
                 exporter = metricsport.serve(registry, self.metrics_address, self.metrics_port)

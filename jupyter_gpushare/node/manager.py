@@ -19,30 +19,30 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from ..policy import commands as cmd
 from ..policy import core
-from ..policy.config import PolicyConfig
-from ..policy.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
-from ..policy.events import Event, GrantingChanged
-from ..policy.lifecycle import InvariantBroken
-from ..policy.model import EnvironmentName, Gpu, GpuReading, LeaseId, ProcessId, Vitals
-from ..policy.state import State
+from ..policy.books.state import State
+from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
+from ..policy.words import commands as cmd
+from ..policy.words.config import PolicyConfig
+from ..policy.words.events import Event, GrantingChanged
+from ..policy.words.model import EnvironmentName, Gpu, GpuReading, LeaseId, ProcessId, Vitals
+from ..policy.words.moves import InvariantBroken
 from ..protocol.hostmemory import Room
-from . import walljumps
-from .clock import Clock, bounds
-from .codec import from_record, size_of, to_record
-from .fairness import RoundRobin
+from .host import walljumps
+from .host.clock import Clock, bounds
+from .host.observers import Observers
+from .host.processes import ProcessError
+from .host.troubles import Trouble
+from .host.walljumps import Instant
 from .inventory.base import Inventory, InventoryError
-from .ledger import Ledger, LedgerError, Reads, UsageRow
-from .ledgerbudget import LedgerBudget, excess
-from .ledgercare import LedgerCare
-from .ledgerreads import LedgerReads
-from .observers import Observers
-from .processes import ProcessError
-from .readings import Readings, Samples
-from .refusals import RefusalSieve
-from .troubles import Trouble
-from .walljumps import Instant
+from .ledger.budget import LedgerBudget, excess
+from .ledger.care import LedgerCare
+from .ledger.codec import from_record, size_of, to_record
+from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledger.reads import LedgerReads
+from .ledger.refusals import RefusalSieve
+from .people.fairness import RoundRobin
+from .views.readings import Readings, Samples
 
 BATCH = 512
 #: Commands of one owner that are decided together: the next owner waits for no more.
@@ -81,7 +81,7 @@ class Processes(Protocol):
 class Outcome:
     """What came of one command: told to listeners after it is on disk.
 
-    ``call`` is the tag of the client's call that it came from (:mod:`.logs`), ``seconds`` what
+    ``call`` is the tag of the client's call that it came from (:mod:`.host.logs`), ``seconds`` what
     lies between the command's arrival and now.
     """
 

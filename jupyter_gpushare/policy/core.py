@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .check import check
-from .decide import (
+from .decide.step import (
     Decision,
     Done,
     Grant,
@@ -18,9 +17,10 @@ from .decide import (
     unknown_lease,
     why_waiting,
 )
-from .effects import Effect, effects, resume
-from .evolve import evolve
-from .snapshot import summarise
+from .evolve.apply import evolve
+from .say.check import check
+from .say.effects import Effect, effects, resume
+from .say.snapshot import summarise
 
 __all__ = [
     "Decision",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from ..policy.config import PolicyConfig
-from ..policy.model import ParkWhen
+from ..policy.words.config import PolicyConfig
+from ..policy.words.model import ParkWhen
 from .preemption import LeastAttained, Preemption
 
 

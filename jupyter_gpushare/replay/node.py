@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from ..policy import commands as cmd
 from ..policy import core
-from ..policy import events as ev
-from ..policy.model import (
+from ..policy.books.state import State
+from ..policy.recall.offers import due
+from ..policy.recall.patience import ANSWER
+from ..policy.words import commands as cmd
+from ..policy.words import events as ev
+from ..policy.words.model import (
     Activity,
     Allocation,
     Bytes,
@@ -35,10 +38,7 @@ from ..policy.model import (
     Task,
     TaskKind,
 )
-from ..policy.recall.moves import RecallPhase
-from ..policy.recall.offers import due
-from ..policy.recall.patience import ANSWER
-from ..policy.state import State
+from ..policy.words.recalls import RecallPhase
 from .behaviour import Asks, Behaviour
 from .preemption import Cells
 from .tally import Level, Tally, Window

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
-from ..policy.config import PolicyConfig
-from ..policy.model import LeaseId
-from ..policy.placement import Granted, place
-from ..policy.room import rooms_without
-from ..policy.state import State
+from ..policy.books.placement import Granted, place
+from ..policy.books.room import rooms_without
+from ..policy.books.state import State
+from ..policy.words.config import PolicyConfig
+from ..policy.words.model import LeaseId
 
 #: The first so many in line are looked at.
 LOOKED_AT: Final = 8

@@ -111,7 +111,7 @@ class Job:
 
 def play(job: Job) -> Tally:
     """Replay; without a behaviour the clairvoyant schedule."""
-    from ..policy.model import Bytes
+    from ..policy.words.model import Bytes
 
     sizes, window = job.cluster.nodes, job.window
     total = Tally()

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TextIO
 
-from ..policy.explain import size
+from ..policy.say.texts import size
 
 #: The first line of every trace, in this order.
 COLUMNS: Final = (

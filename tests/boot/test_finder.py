@@ -23,6 +23,8 @@ import pytest
 import jupyter_gpushare.client
 from jupyter_gpushare import _boot
 
+ERRORS = "jupyter_gpushare.client.words.errors"
+
 
 class Recorder(ModuleType):
     """Stands where ``client/acquire.py`` is, and writes down what it is told."""
@@ -139,7 +141,7 @@ def test_interrupt_while_waiting_reaches_the_user(frames: Path, recorder: Record
 
 
 def test_a_typed_refusal_reaches_the_user(frames: Path, recorder: Recorder) -> None:
-    refusal = type("QuotaExceeded", (Exception,), {"__module__": "jupyter_gpushare.client.errors"})
+    refusal = type("QuotaExceeded", (Exception,), {"__module__": ERRORS})
     recorder.before = refusal("you may hold 1 GPU")
     with pytest.raises(refusal, match="1 GPU"):
         import frame  # noqa: F401
@@ -162,7 +164,7 @@ def test_our_own_bug_does_not(
 
 
 def test_after_the_import_nothing_may_undo_it(frames: Path, recorder: Recorder) -> None:
-    refusal = type("LeaseLost", (Exception,), {"__module__": "jupyter_gpushare.client.errors"})
+    refusal = type("LeaseLost", (Exception,), {"__module__": ERRORS})
     recorder.after = refusal("too late")
     import frame
 

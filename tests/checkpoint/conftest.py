@@ -12,7 +12,7 @@ from support.cuda import CudaProgram, CudaWorld, children_of, end_helper, has_en
 from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.node import until
 
-from jupyter_gpushare.client.parking.driver import DriverCheckpoint
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 
 __all__ = ["cuda_stubs", "cuda_world"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.cuda import Call, Cuda, CudaProgram, CudaWorld, end_helper, helper_pid
 from support.node import until
 
-from jupyter_gpushare.client.parking.driver import DriverCheckpoint
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.node.checkpoint.worker import permutation
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause
 

@@ -25,7 +25,7 @@ from support.cuda import (
 )
 from support.node import until
 
-from jupyter_gpushare.client.parking.driver import DriverCheckpoint
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result, State
 
 from .conftest import Drive

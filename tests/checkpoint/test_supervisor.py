@@ -26,8 +26,8 @@ from support.cuda import (
 )
 from support.node import until
 
-from jupyter_gpushare.client.parking import driver as driver_module
-from jupyter_gpushare.client.parking.driver import DriverCheckpoint, helper_environ
+from jupyter_gpushare.client.memory import driver as driver_module
+from jupyter_gpushare.client.memory.driver import DriverCheckpoint, helper_environ
 from jupyter_gpushare.node.checkpoint.supervisor import listen
 from jupyter_gpushare.protocol.checkpoint import (
     Action,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.cli.plan import LONGEST_LINE, plan_line
-from jupyter_gpushare.policy.model import RefusalReason
+from jupyter_gpushare.policy.words.model import RefusalReason
 
 GIB = 2**30
 PLAN = [sys.executable, "-m", "jupyter_gpushare.cli", "plan"]

@@ -17,9 +17,9 @@ from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.adapters.cupy import CuPyAdapter
 from jupyter_gpushare.client.adapters.environment import FrameworkVariables
 from jupyter_gpushare.client.adapters.importtime import ImportTimeAdapter
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.parking.base import ParkRefused, meter_of, parker_of
-from jupyter_gpushare.client.parking.others import others_on_gpu
+from jupyter_gpushare.client.adapters.parkers.base import ParkRefused, meter_of, parker_of
+from jupyter_gpushare.client.adapters.parkers.others import others_on_gpu
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 GIB = 2**30
 
@@ -289,7 +289,7 @@ class TestOthersOnTheGpu:
     def test_a_jax_on_the_cpu_does_not(self) -> None:
         code = """
 import sys, torch, jax
-from jupyter_gpushare.client.parking.others import others_on_gpu
+from jupyter_gpushare.client.adapters.parkers.others import others_on_gpu
 print(others_on_gpu())
 jax.numpy.ones(3).sum()
 print(others_on_gpu())

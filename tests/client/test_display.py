@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.client import display
-from jupyter_gpushare.client.display import NotebookDisplay, TerminalDisplay
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words import display
+from jupyter_gpushare.client.words.display import NotebookDisplay, TerminalDisplay
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 FIRST = {"position": 2, "ahead": {"interactive": 1, "batch": 0}}
 SECOND = {"position": 1, "ahead": {"interactive": 0, "batch": 0}}
@@ -171,7 +171,7 @@ def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_ipython_it_is_the_terminal_and_ipython_stays_away() -> None:
     code = (
-        "import sys; from jupyter_gpushare.client import display; "
+        "import sys; from jupyter_gpushare.client.words import display; "
         "shown = display.waiting_display(); "
         "print(type(shown).__name__, 'IPython' in sys.modules, 'warnings' in dir(display))"
     )

@@ -17,7 +17,7 @@ PRELUDE = """
 import json, os, sys, types
 import jupyter_gpushare.client
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 MEMORY = json.loads(sys.argv[1])
 GRANT = MEMORY and Grant("lease-1", tuple(

@@ -21,8 +21,8 @@ import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare.client.broker import Broker
-from jupyter_gpushare.client.holding import Standing
-from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.client.lease.holding import Standing
+from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
 
 pytestmark = [

@@ -16,8 +16,8 @@ from IPython.core.events import EventManager, available_events
 from support.kernel import Kernel
 from support.node import NodeClient, RunningNode, until
 
-from jupyter_gpushare.client import kernel as hooks
-from jupyter_gpushare.client.kernel import CellWatch
+from jupyter_gpushare.client.cell import kernel as hooks
+from jupyter_gpushare.client.cell.kernel import CellWatch
 from jupyter_gpushare.protocol.messages import Method
 
 
@@ -234,7 +234,7 @@ def test_silent_code_does_not_count(kernel: Kernel, client: NodeClient, tmp_path
     kernel.ok("%gpushare request")
     until(lambda: activity(client, kernel) == "idle", "idle after the request")
     watches = (
-        "import gc; from jupyter_gpushare.client.kernel import CellWatch\n"
+        "import gc; from jupyter_gpushare.client.cell.kernel import CellWatch\n"
         f"open({str(tmp_path / 'seen')!r}, 'w').write(\n"
         "    str([w.running for w in gc.get_objects() if isinstance(w, CellWatch)]))"
     )
@@ -270,7 +270,7 @@ def test_two_subshells_are_busy_until_both_are_done(
     first.touch()
     kernel.finish(one)
     running = kernel.start(
-        "import gc; from jupyter_gpushare.client.kernel import CellWatch\n"
+        "import gc; from jupyter_gpushare.client.cell.kernel import CellWatch\n"
         "print([w.running for w in gc.get_objects() if isinstance(w, CellWatch)])"
     )
     assert kernel.finish(running).stream().strip() == "[2]"  # this one and the subshell's

@@ -15,11 +15,11 @@ from support.node import GIB, WITHIN, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 
-from jupyter_gpushare.client.frameworks import Frameworks
-from jupyter_gpushare.client.giveback import Recalls
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.limits import Limits, read_limits, with_limits
-from jupyter_gpushare.policy.elastic import REST
+from jupyter_gpushare.client.memory.frameworks import Frameworks
+from jupyter_gpushare.client.memory.giveback import Recalls
+from jupyter_gpushare.client.memory.limits import Limits, read_limits, with_limits
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.policy.recall.lifts import REST
 from jupyter_gpushare.protocol.messages import Method
 
 __all__ = ["nvml_stub", "nvml_world"]

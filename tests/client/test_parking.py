@@ -19,10 +19,10 @@ from support.node import NodeClient, RunningNode, token_file, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.broker import Broker
-from jupyter_gpushare.client.grant import Grant
-from jupyter_gpushare.client.holding import Standing
-from jupyter_gpushare.client.parking.driver import Ability, DriverCheckpoint
-from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.client.lease.holding import Standing
+from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
+from jupyter_gpushare.client.words.grant import Grant
+from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -350,7 +350,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
 
 def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each lease, when CUDA runs and idle kernels are asked for their GPUs at all."""
-    monkeypatch.setattr("jupyter_gpushare.client.giveback.cuda_started", lambda: True)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.cuda_started", lambda: True)
     too_old = Ability(False, "The driver is too old.")
     monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
 
@@ -377,12 +377,12 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_thread_to_park_with_it_keeps_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jupyter_gpushare.client.giveback.cuda_started", lambda: True)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.cuda_started", lambda: True)
 
     def none_left(_recalls: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("jupyter_gpushare.client.giveback.Recalls._start", none_left)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.Recalls._start", none_left)
 
     def script(visitor: Visitor) -> None:
         visitor.welcome()

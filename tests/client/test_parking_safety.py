@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.parking.safety import (
-    Child,
-    Facts,
-    Hazard,
-    blocks,
-    gather,
-    objections,
-)
+from jupyter_gpushare.client.memory.safety import Child, Facts, Hazard, blocks, gather, objections
 from jupyter_gpushare.protocol.checkpoint import SeenGpu
 
 GPU = "GPU-11111111-1111-1111-1111-111111111111"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from jupyter_gpushare.client.giveback import Give, Recalls
+from jupyter_gpushare.client.memory.giveback import Give, Recalls
 
 WITHIN = 20.0
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client import render
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.client.words import render
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.settings import Ask
 
 GIB = 2**30
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[2J\r\n\u202e"
@@ -284,7 +284,7 @@ def test_every_state_is_an_icon_and_words(state: str) -> None:
 
 
 def test_every_state_of_the_node_manager_is_known() -> None:
-    from jupyter_gpushare.node.status import DisplayState
+    from jupyter_gpushare.node.views.status import DisplayState
 
     assert {state.value for state in DisplayState} == set(render.STATES)
 
@@ -409,7 +409,7 @@ def test_nothing_happened_yet() -> None:
 
 
 def test_help_is_complete() -> None:
-    from jupyter_gpushare.client.magics import VERB_OPTIONS
+    from jupyter_gpushare.client.cell.magics import VERB_OPTIONS
 
     page = check_html(render.help_html()).text
     for verb, options in VERB_OPTIONS.items():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.magics import GpuShare
-from jupyter_gpushare.client.settings import (
+from jupyter_gpushare.client.cell.magics import GpuShare
+from jupyter_gpushare.client.words.settings import (
     Acquire,
     Ask,
     Fallback,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.client.adapters.torch import _STARTERS, TorchAdapter
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 GIB = 2**30
 CAPACITY = 24 * GIB

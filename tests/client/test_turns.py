@@ -12,10 +12,10 @@ import pytest
 from support.node import until
 
 from jupyter_gpushare.client.broker import Broker
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.holding import Standing
-from jupyter_gpushare.client.session import Link
-from jupyter_gpushare.client.turns import GRAIN, Turns
+from jupyter_gpushare.client.lease.holding import Standing
+from jupyter_gpushare.client.lease.session import Link
+from jupyter_gpushare.client.memory.gate import GRAIN, Turns
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 GIB = 2**30

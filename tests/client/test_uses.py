@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from jupyter_gpushare.client.uses import used_framework
+from jupyter_gpushare.client.cell.uses import used_framework
 
 frame = ModuleType("frame")
 Tensor = type("Tensor", (), {"__module__": "frame.core"})

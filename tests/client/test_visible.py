@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.visible import VISIBLE, Visible, choose, cuda_started
+from jupyter_gpushare.client.lease.visible import VISIBLE, Visible, choose, cuda_started
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 GPUS = tuple(GrantedGpu(uuid, at, "A card", 8, 24) for at, uuid in enumerate((A, B)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.faults.checker import Property, Rules, check
 from support.faults.observed import Log, Saw, Seen, read_log
 
-from jupyter_gpushare.node.ledger import Record
+from jupyter_gpushare.node.ledger.ledger import Record
 
 RULES = Rules(
     capacity={"GPU-0": 10, "GPU-1": 10},

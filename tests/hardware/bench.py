@@ -15,7 +15,7 @@ from typing import Any
 
 from hardware.targets import Target
 
-from jupyter_gpushare.client.parking.driver import (
+from jupyter_gpushare.client.memory.driver import (
     DriverCheckpoint,
     Outcome,
     Result,

@@ -53,7 +53,7 @@ def main() -> None:
     import torch
 
     if device == "cuda":
-        from jupyter_gpushare.client.parking.allocator import CudaAllocator
+        from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 
         allocator: Any = CudaAllocator(torch)
         width, batch = 4096, 1024
@@ -63,7 +63,7 @@ def main() -> None:
         torch.set_num_threads(1)
         allocator = CpuAllocator(counts=False)
         width, batch = 128, 32
-    from jupyter_gpushare.client.parking.steps import StepMeter
+    from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
     model = torch.nn.Sequential(
         torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)

@@ -40,7 +40,7 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
 )
 from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
-from jupyter_gpushare.client.parking.driver import helper_environ, resume_deadline  # noqa: E402
+from jupyter_gpushare.client.memory.driver import helper_environ, resume_deadline  # noqa: E402
 from jupyter_gpushare.protocol.checkpoint import Result  # noqa: E402
 
 NOBODY = 65534
@@ -86,8 +86,8 @@ def storage(bench: Bench) -> None:
     import torch
 
     allocator = _allocator(bench, torch)
-    from jupyter_gpushare.client.parking.base import ParkRefused
-    from jupyter_gpushare.client.parking.storages import TorchParker
+    from jupyter_gpushare.client.adapters.parkers.base import ParkRefused
+    from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
     rates = _pinned_rates(bench, torch)
     bench.note("pinned_copy_bytes_per_second", rates)
@@ -291,7 +291,7 @@ def hook(bench: Bench) -> None:
     """What measuring each training step costs."""
     import torch
 
-    from jupyter_gpushare.client.parking.steps import StepMeter
+    from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
     allocator = _allocator(bench, torch, counts=False)
     parameters = [torch.nn.Parameter(torch.zeros(256, device=bench.device)) for _ in range(20)]
@@ -512,7 +512,7 @@ def _allocator(bench: Bench, torch: Any, *, counts: bool = True) -> Any:
         gc.collect()
         gc.freeze()  # what there is already need not be walked through each time
         return CpuAllocator(counts=counts)
-    from jupyter_gpushare.client.parking.allocator import CudaAllocator
+    from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 
     torch.cuda.init()
     return CudaAllocator(torch)

@@ -316,7 +316,7 @@ def tensors_of(parameters: list[Any], optimizer: Any) -> list[Any]:
 
 def digest_of(torch: Any, tensors: list[Any]) -> str:
     """One number of all bytes of all tensors, computed where they are."""
-    from jupyter_gpushare.client.parking.checksum import Checksums
+    from jupyter_gpushare.client.adapters.parkers.checksum import Checksums
 
     checksums = Checksums(torch)
 

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.hub.listing import (
-    ROWS,
-    Listing,
-    Member,
-    listing,
-    page_of,
-)
+from jupyter_gpushare.hub.listing import ROWS, Listing, Member, listing, page_of
 from jupyter_gpushare.link.errors import NodeProblem
 
 

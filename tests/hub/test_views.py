@@ -146,7 +146,7 @@ def test_host_memory_of_parked_tasks() -> None:
 
 
 def test_every_state_has_words() -> None:
-    from jupyter_gpushare.node.status import DisplayState
+    from jupyter_gpushare.node.views.status import DisplayState
 
     assert {state.value for state in DisplayState} == set(words.STATES)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.node.admission import Admission, Places, Refusal
+from jupyter_gpushare.node.wire.admission import Admission, Places, Refusal
 
 PLACES = Places(strangers=3, known=6, environment=4)
 OWNERS = st.sampled_from(["alice", "bob", "carol"])

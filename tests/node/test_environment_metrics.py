@@ -13,8 +13,10 @@ from support.exporter import samples
 from support.node import GIB, NodeClient, RunningNode, until
 from support.policy_world import task
 
-from jupyter_gpushare.node.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.node.views.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
+from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
     Bytes,
@@ -24,8 +26,6 @@ from jupyter_gpushare.policy.model import (
     LeasePhase,
     Request,
 )
-from jupyter_gpushare.policy.state import Lease, State
-from jupyter_gpushare.policy.table import Map
 from jupyter_gpushare.protocol.messages import Method
 
 PEOPLE = ("alice", "bob", "carol")

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.node.fairness import Purse, Purses, RoundRobin
-from jupyter_gpushare.node.refusals import AT_ONCE, SECONDS, RefusalSieve
-from jupyter_gpushare.node.unread import Unread
+from jupyter_gpushare.node.ledger.refusals import AT_ONCE, SECONDS, RefusalSieve
+from jupyter_gpushare.node.people.fairness import Purse, Purses, RoundRobin
+from jupyter_gpushare.node.wire.unread import Unread
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.events import (
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words.events import (
     BootSeen,
     FlagActed,
     FlagCleared,
     ProcessFlagged,
     RequestRefused,
 )
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
     FlagKind,
     GpuUuid,
@@ -31,7 +32,6 @@ from jupyter_gpushare.policy.model import (
     Task,
     TaskKind,
 )
-from jupyter_gpushare.policy.state import State
 
 OWNERS = st.sampled_from("abcde")
 

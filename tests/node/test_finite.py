@@ -13,12 +13,12 @@ from traitlets import Dict, TraitError, TraitType, Union
 from traitlets.config import Config, Configurable
 
 from jupyter_gpushare.node.app import Connections, Hub, NodeManagerApp, Policy, Rhythm
-from jupyter_gpushare.node.hubidentity import HubTrust
-from jupyter_gpushare.node.settings import read
-from jupyter_gpushare.node.transport import Limits
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import HolderAction, ParkWhen
-from jupyter_gpushare.policy.sharing import ShareMode
+from jupyter_gpushare.node.people.hubidentity import HubTrust
+from jupyter_gpushare.node.settings.traits import read
+from jupyter_gpushare.node.wire.transport import Limits
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import HolderAction, ParkWhen
+from jupyter_gpushare.policy.words.turns import ShareMode
 from jupyter_gpushare.traits import Told
 
 CLASSES: tuple[type[Configurable], ...] = (Policy, Connections, Hub, NodeManagerApp)

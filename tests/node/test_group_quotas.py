@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.clock import bounds
-from jupyter_gpushare.node.history import TOLD
-from jupyter_gpushare.node.hubquotas import members_of
-from jupyter_gpushare.node.ledger import Ledger, Record
-from jupyter_gpushare.policy.events import EVENTS
-from jupyter_gpushare.policy.model import Bytes, EnvironmentName, Period, Quota
-from jupyter_gpushare.policy.quotas import best
+from jupyter_gpushare.node.host.clock import bounds
+from jupyter_gpushare.node.ledger.ledger import Ledger, Record
+from jupyter_gpushare.node.quotas.hub import members_of
+from jupyter_gpushare.node.views.history import TOLD
+from jupyter_gpushare.policy.books.quotas import best
+from jupyter_gpushare.policy.words.events import EVENTS
+from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period

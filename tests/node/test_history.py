@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpushare.node.codec import to_record
-from jupyter_gpushare.node.history import entry
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import Bytes, EnvironmentName, GpuUuid, LeaseId, Quota
+from jupyter_gpushare.node.ledger.codec import to_record
+from jupyter_gpushare.node.views.history import entry
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, Quota
 
 ALICE, LEASE, GPU = EnvironmentName("alice"), LeaseId("l-1"), GpuUuid("GPU-1")
 GIB = 2**30

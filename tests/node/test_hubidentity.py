@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node import hubapi, hubidentity
-from jupyter_gpushare.node.hubapi import HubApi
-from jupyter_gpushare.node.hubidentity import HubIdentity, HubTrust, environment_of
-from jupyter_gpushare.node.identity import IdentityRefused, Peer, Principal
+from jupyter_gpushare.node.people import hubapi, hubidentity
+from jupyter_gpushare.node.people.hubapi import HubApi
+from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust, environment_of
+from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Principal
 
 PEER = Peer(pid=1, uid=4711, gid=4711)
 ALICE = Principal("alice", ("students",), False)

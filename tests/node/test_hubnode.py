@@ -12,7 +12,7 @@ import pytest
 from support.node import NodeClient, RunningNode, until
 from support.tinyhub import OWN, TinyHub, served
 
-from jupyter_gpushare.client.settings import read_token
+from jupyter_gpushare.client.words.settings import read_token
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method, Notice
 

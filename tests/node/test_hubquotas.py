@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node.hubapi import HubApi
-from jupyter_gpushare.node.hubquotas import HubQuotas, group_quotas
-from jupyter_gpushare.node.lastquotas import LastAnswer, LastQuotas
-from jupyter_gpushare.node.quota_config import NodeSize
+from jupyter_gpushare.node.people.hubapi import HubApi
+from jupyter_gpushare.node.quotas.config import NodeSize
+from jupyter_gpushare.node.quotas.hub import HubQuotas, group_quotas
+from jupyter_gpushare.node.quotas.last import LastAnswer, LastQuotas
 
 LOG = logging.getLogger("hubquotas")
 NODE = NodeSize(4, 24 * 2**30)

@@ -22,16 +22,16 @@ import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
 from jupyter_gpushare.node.app import identify_peer
-from jupyter_gpushare.node.identity import (
+from jupyter_gpushare.node.host.processes import identify, read_boot_id
+from jupyter_gpushare.node.people.identity import (
     IdentityRefused,
     Peer,
     PeerIdentity,
     Principal,
     TokenFileIdentity,
 )
-from jupyter_gpushare.node.osusers import SubordinateIds
-from jupyter_gpushare.node.processes import identify, read_boot_id
-from jupyter_gpushare.node.transport import peer_of
+from jupyter_gpushare.node.people.osusers import SubordinateIds
+from jupyter_gpushare.node.wire.transport import peer_of
 
 NOBODY = pwd.getpwnam("nobody")
 STRANGER = 54321  # a uid without a name
@@ -248,7 +248,7 @@ def test_who_owns_subordinate_ids_is_not_guessed_while_the_database_does_not_ans
 
 _ASK = """
 import asyncio, sys
-from jupyter_gpushare.node.identity import IdentityRefused, Peer, PeerIdentity
+from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity
 for uid in map(int, sys.argv[1:]):
     identity = PeerIdentity(nameless=True)
     try:
@@ -282,13 +282,13 @@ def test_who_was_known_stays_while_the_database_does_not_answer(
     def fails(uid: int) -> None:
         raise OSError(errno.EIO, "no answer")
 
-    monkeypatch.setattr("jupyter_gpushare.node.identity.BELIEVED", 0.0)
+    monkeypatch.setattr("jupyter_gpushare.node.people.identity.BELIEVED", 0.0)
 
     async def story() -> None:
         identity = PeerIdentity(nameless=True)
         peer = Peer(1, NOBODY.pw_uid, NOBODY.pw_gid)
         assert (await identity.identify(peer, None)).environment == "nobody"
-        monkeypatch.setattr("jupyter_gpushare.node.identity.user_entry", fails)
+        monkeypatch.setattr("jupyter_gpushare.node.people.identity.user_entry", fails)
         assert (await identity.identify(peer, None)).environment == "nobody"
         with pytest.raises(IdentityRefused, match="no answer"):
             await identity.identify(Peer(1, STRANGER, STRANGER), None)

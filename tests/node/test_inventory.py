@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
+from jupyter_gpushare.node.host.processes import lineage, read_boot_id
 from jupyter_gpushare.node.inventory import Inventory, InventoryError, open_inventory
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
-from jupyter_gpushare.node.processes import lineage, read_boot_id
-from jupyter_gpushare.policy.model import GpuReading, ProcessId
+from jupyter_gpushare.policy.words.model import GpuReading, ProcessId
 
 BOOT = "the-boot"
 DEADLINE = 10.0

@@ -8,7 +8,7 @@ import pytest
 from support.hostile import scene
 from support.node import RunningNode, needs_root, open_directory
 
-from jupyter_gpushare.node.transport import Limits
+from jupyter_gpushare.node.wire.transport import Limits
 
 SECONDS = 3.0
 MIB = 2**20

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.disk import fill, remount, tiny_disk
 
-from jupyter_gpushare.node import ledger as ledger_module
-from jupyter_gpushare.node.ledger import (
+from jupyter_gpushare.node.ledger import ledger as ledger_module
+from jupyter_gpushare.node.ledger.ledger import (
     JSON,
     Ledger,
     LedgerError,
@@ -203,7 +203,7 @@ def test_a_reader_cannot_write(path: Path) -> None:
 CHILD = textwrap.dedent(
     """
     import sys
-    from jupyter_gpushare.node.ledger import Ledger, Record
+    from jupyter_gpushare.node.ledger.ledger import Ledger, Record
 
     ledger = Ledger.open(sys.argv[1], history=0.0, wall=1.7e9)
     snapshot, tail = ledger.load()
@@ -514,7 +514,7 @@ def test_no_room_for_a_new_ledger_is_said(tmp_path: Path) -> None:
 SIZE_LIMITED = textwrap.dedent(
     """
     import resource, sys
-    from jupyter_gpushare.node.ledger import Ledger, LedgerFull, Record
+    from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFull, Record
 
     ledger = Ledger.open(sys.argv[1], history=1e9, wall=1.7e9)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
 
-from jupyter_gpushare.node import translate, usage
-from jupyter_gpushare.node.codec import from_record, to_record
-from jupyter_gpushare.node.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
-from jupyter_gpushare.node.ledgerbudget import LedgerBudget, excess
-from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.node.ledger import usage
+from jupyter_gpushare.node.ledger.budget import LedgerBudget, excess
+from jupyter_gpushare.node.ledger.codec import from_record, to_record
+from jupyter_gpushare.node.ledger.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
+from jupyter_gpushare.node.wire import translate
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
@@ -28,7 +30,6 @@ from jupyter_gpushare.policy.model import (
     ProcessId,
     Quota,
 )
-from jupyter_gpushare.policy.state import State
 from jupyter_gpushare.protocol.calls import parse_call
 from jupyter_gpushare.protocol.framing import encode
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.node import ledger as ledger_module
-from jupyter_gpushare.node.codec import from_record, to_record
-from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, Record
+from jupyter_gpushare.node.ledger import ledger as ledger_module
+from jupyter_gpushare.node.ledger.codec import from_record, to_record
+from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFailed, Record
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import EnvironmentName, Quota
-from jupyter_gpushare.policy.state import State
-from jupyter_gpushare.policy.versions import RELEASES
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.policy.words.versions import RELEASES
 
 BEYOND = len(RELEASES) + 1
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.node import needs_root, open_directory
 
-from jupyter_gpushare.node import ledgerplace
-from jupyter_gpushare.node.ledger import Ledger, LedgerInUse
+from jupyter_gpushare.node.ledger import place as ledgerplace
+from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerInUse
 
 HOST = "0a1b2c3d"
 STRANGER = 54321
@@ -124,7 +124,7 @@ def test_where_a_ledger_is_is_told_beside_a_folder_that_nobody_may_look_into() -
         asked = (
             "import os\nfrom pathlib import Path\n"
             "from jupyter_gpushare.cli.checks import ledger_place\n"
-            "from jupyter_gpushare.node.ledgerplace import look\n"
+            "from jupyter_gpushare.node.ledger.place import look\n"
             f"os.setgroups([])\nos.setgid({STRANGER})\nos.setuid({STRANGER})\n"
             f"for lines in {[ROOT, nfs]!r}:\n"
             f"    path = look(Path({str(home)!r}), {HOST!r}, lines, [Path({str(var)!r})])\n"
@@ -200,7 +200,7 @@ def test_a_container_with_a_new_name_finds_its_ledger(old: Path) -> None:
 
 def test_it_takes_what_a_killed_node_manager_had_not_folded_in(tmp_path: Path) -> None:
     write = (
-        "import os, sys\nfrom jupyter_gpushare.node.ledger import Ledger\n"
+        "import os, sys\nfrom jupyter_gpushare.node.ledger.ledger import Ledger\n"
         "ledger = Ledger.open(sys.argv[1], history=1e6, wall=1.0)\n"
         "ledger.remember('found', 'again')\nos._exit(9)\n"
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.node import ledgerreads
-from jupyter_gpushare.node.fairness import Purses
-from jupyter_gpushare.node.ledger import Ledger, Reads
-from jupyter_gpushare.node.ledgerreads import LedgerReads
-from jupyter_gpushare.node.turnstile import Turnstile
+from jupyter_gpushare.node.ledger import reads as ledgerreads
+from jupyter_gpushare.node.ledger.ledger import Ledger, Reads
+from jupyter_gpushare.node.ledger.reads import LedgerReads
+from jupyter_gpushare.node.people.fairness import Purses
+from jupyter_gpushare.node.wire.turnstile import Turnstile
 from jupyter_gpushare.protocol.framing import Encoded
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.node import NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node import logs
-from jupyter_gpushare.node.logs import (
+from jupyter_gpushare.node.host import logs
+from jupyter_gpushare.node.host.logs import (
     EventLog,
     JsonFormatter,
     LogLines,
@@ -27,9 +27,9 @@ from jupyter_gpushare.node.logs import (
 )
 from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.commands import Tick
-from jupyter_gpushare.policy.events import EVENTS, Event
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words.commands import Tick
+from jupyter_gpushare.policy.words.events import EVENTS, Event
 from jupyter_gpushare.protocol.messages import Method
 
 ALICE = "Alices-token-2f6b1d0c"

@@ -22,7 +22,7 @@ from support.node import (
 )
 from support.nvml import NvmlWorld
 
-from jupyter_gpushare.client.session import Session
+from jupyter_gpushare.client.lease.session import Session
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -243,7 +243,7 @@ def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
 
 #: The release before had no version 2 of the durable events.
 OLDER = (
-    "from jupyter_gpushare.policy import versions\n"
+    "from jupyter_gpushare.policy.words import versions\n"
     "versions.RELEASES = versions.RELEASES[:1]\n"
     "from jupyter_gpushare.node.app import main\n"
     "main()\n"

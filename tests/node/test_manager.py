@@ -14,19 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.clock import SystemClock
-from jupyter_gpushare.node.codec import from_record
+from jupyter_gpushare.node.host.clock import SystemClock
+from jupyter_gpushare.node.host.processes import ProcessError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger, LedgerFailed, LedgerFull, Reads, Record
+from jupyter_gpushare.node.ledger.codec import from_record
+from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFailed, LedgerFull, Reads, Record
 from jupyter_gpushare.node.manager import Manager, Outcome
-from jupyter_gpushare.node.processes import ProcessError
-from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.draft import Refuse
-from jupyter_gpushare.policy.effects import Signal, TellGranted
-from jupyter_gpushare.policy.lifecycle import InvariantBroken
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide.draft import Refuse
+from jupyter_gpushare.policy.say.effects import Signal, TellGranted
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
@@ -43,7 +43,7 @@ from jupyter_gpushare.policy.model import (
     TaskKind,
     Vitals,
 )
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.protocol.hostmemory import Room
 
 CLOCK = SystemClock()

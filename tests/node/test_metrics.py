@@ -21,10 +21,10 @@ from prometheus_client.registry import Collector
 from support.exporter import samples
 from support.node import RemoteError, RunningNode, until
 
-from jupyter_gpushare.node import metricsport
-from jupyter_gpushare.node.metrics import PREFIX, Moves
-from jupyter_gpushare.policy.events import EVENTS, Event
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.node.views import metricsport
+from jupyter_gpushare.node.views.metrics import PREFIX, Moves
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words.events import EVENTS, Event
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 ETC = Path(__file__).parents[2] / "etc"

@@ -153,7 +153,7 @@ def test_no_broken_observer_ends_the_node_manager(tmp_path: Path, bug: str) -> N
 def test_who_cannot_be_told_is_hung_up_on_and_the_others_are_told() -> None:
     """A client that would wait for ever for an answer comes back instead."""
     bug = """
-from jupyter_gpushare.node import translate
+from jupyter_gpushare.node.wire import translate
 real = translate.lease_result
 def broken(state, lease, key):
     if lease.task.name == "bad":

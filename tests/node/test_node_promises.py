@@ -27,9 +27,9 @@ from support.node import (
 from support.nvml import NvmlWorld
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.codec import command_from_json, event_to_json
+from jupyter_gpushare.node.ledger.codec import command_from_json, event_to_json
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from jupyter_gpushare.node.observers import QUIET, Observers
+from jupyter_gpushare.node.host.observers import QUIET, Observers
 
 LOG = logging.getLogger("observers")
 

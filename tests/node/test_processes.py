@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.node import processes
-from jupyter_gpushare.node.processes import (
+from jupyter_gpushare.node.host import processes
+from jupyter_gpushare.node.host.processes import (
     ProcessError,
     ProcessWatch,
     identify,
@@ -28,7 +28,7 @@ from jupyter_gpushare.node.processes import (
     read_boot_id,
     send,
 )
-from jupyter_gpushare.policy.model import ProcessId
+from jupyter_gpushare.policy.words.model import ProcessId
 
 BOOT = "the-boot"
 DEADLINE = 10.0

@@ -21,10 +21,10 @@ from support.policy_world import World, gpu, task
 
 from jupyter_gpushare.node.inventory.simulated import BusyGpus, SimulatedInventory
 from jupyter_gpushare.node.manager import Outcome
-from jupyter_gpushare.node.readings import KEPT, STEP, Readings, Samples, figures
-from jupyter_gpushare.policy import commands as cmd
+from jupyter_gpushare.node.views.readings import KEPT, STEP, Readings, Samples, figures
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,

@@ -15,10 +15,10 @@ from support.policy_world import World, gpu, plain_config, task
 
 from jupyter_gpushare.cli.node import whole_status
 from jupyter_gpushare.cli.status import as_text
-from jupyter_gpushare.node import status, statusboard
-from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.model import Bytes, EnvironmentName, LeaseId, Quota, Request
+from jupyter_gpushare.node.views import board, status
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet, Viewer, status_document
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
 from jupyter_gpushare.protocol.messages import Method
 
@@ -108,7 +108,7 @@ def test_others_have_all_of_their_own_and_a_page_of_the_rest(who: str) -> None:
     )
 
 
-class Slices(statusboard.Slices):
+class Slices(board.Slices):
     """Rests each time, and counts."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def handed(of: World, viewers: list[Viewer]) -> tuple[list[Encoded], int]:
     wanted = [
         (viewer, 0, partial(got.__setitem__, number)) for number, viewer in enumerate(viewers)
     ]
-    asyncio.run(statusboard.hand_out(sheet(of), wanted, slices, lambda name, seconds: None))
+    asyncio.run(board.hand_out(sheet(of), wanted, slices, lambda name, seconds: None))
     return [got[number] for number in range(len(viewers))], slices.rests
 
 
@@ -166,9 +166,7 @@ def test_the_same_is_made_once_whatever_page_is_asked_for_and_charged_to_who_ask
     stranger = Viewer(EnvironmentName("stranger"))
     wanted = [(stranger, page, made.append) for page in range(50)]
     slices = Slices()
-    asyncio.run(
-        statusboard.hand_out(sheet(), wanted, slices, lambda name, seconds: taken.append(name))
-    )
+    asyncio.run(board.hand_out(sheet(), wanted, slices, lambda name, seconds: taken.append(name)))
     assert len({id(one) for one in made}) == 1
     assert len(made) == 50
     assert set(taken) == {"stranger"}
@@ -179,7 +177,7 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
 ) -> None:
     """Whoever is first does not pay for all."""
     now = 0.0
-    monkeypatch.setattr(statusboard.time, "thread_time", lambda: now)
+    monkeypatch.setattr(board.time, "thread_time", lambda: now)
 
     class Dear(Sheet):
         """Each row of a lease takes a second."""
@@ -200,7 +198,7 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
     viewers = [Viewer(EnvironmentName(name)) for name in names]
     wanted = [(viewer, 0, lambda status: None) for viewer in viewers]
     dear = Dear(LARGE.state, FACTS, LARGE.config, {}, {})
-    asyncio.run(statusboard.hand_out(dear, wanted, slices, took))
+    asyncio.run(board.hand_out(dear, wanted, slices, took))
     assert taken["first"] == taken["second"] == pytest.approx(1 + PAGE / 3)
     own = sum(lease.environment == "person-3" for lease in LARGE.state.leases.values())
     assert taken["person-3"] == pytest.approx(taken["first"] + own)

@@ -40,10 +40,10 @@ from support.systemd import ActivatedNode, Ear, UnprivilegedNode, handing_over
 from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.cli.systemd import shipped, units
-from jupyter_gpushare.node import systemd
 from jupyter_gpushare.node.app import Hub
-from jupyter_gpushare.node.identity import Peer
-from jupyter_gpushare.node.transport import peer_of
+from jupyter_gpushare.node.host import systemd
+from jupyter_gpushare.node.people.identity import Peer
+from jupyter_gpushare.node.wire.transport import peer_of
 from jupyter_gpushare.protocol.errors import RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -124,7 +124,7 @@ TAKE = [
     sys.executable,
     "-c",
     "import os, fcntl\n"
-    "from jupyter_gpushare.node.systemd import take_socket, InheritedSocketWrong\n"
+    "from jupyter_gpushare.node.host.systemd import take_socket, InheritedSocketWrong\n"
     "try:\n    sock = take_socket(os.environ, os.getpid())\n"
     "except InheritedSocketWrong as error:\n    print('wrong', error)\n"
     "else:\n    print('right', sock.getsockname(), fcntl.fcntl(3, fcntl.F_GETFD))\n"

@@ -9,7 +9,7 @@ import pytest
 from support.disk import fill, tiny_disk
 from support.node import RemoteError, RunningNode, needs_root, until
 
-from jupyter_gpushare.node.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
+from jupyter_gpushare.node.host.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 

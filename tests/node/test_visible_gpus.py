@@ -14,7 +14,7 @@ from support.nvml import GIB, NvmlWorld
 from jupyter_gpushare.node.inventory.base import InventoryError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.inventory.visible import VisibleInventory, choose, given_gpus
-from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid
+from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid
 
 GPUS = tuple(
     Gpu(GpuUuid(uuid), index, "a GPU", Bytes(24 * GIB))

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, until
 from support.policy_world import GIB, World, gpu, plain_config, task
 
-from jupyter_gpushare.node.ledger import JSON, Ledger, Record
+from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.manager import Outcome
-from jupyter_gpushare.node.status import NodeFacts, Sheet, Viewer, status_document
-from jupyter_gpushare.node.waits import MOST, WINDOW, Waits
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, decide, room
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet, Viewer, status_document
+from jupyter_gpushare.node.views.waits import MOST, WINDOW, Waits
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.decide import step as decide
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
     LeaseId,
     PriorityClass,

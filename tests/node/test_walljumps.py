@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node import walljumps
+from jupyter_gpushare.node.host import walljumps
+from jupyter_gpushare.node.host.processes import ProcessWatch
+from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Instant
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
-from jupyter_gpushare.node.processes import ProcessWatch
-from jupyter_gpushare.node.walljumps import OFF, PROOF, SLACK, Belief, Instant
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.model import Gpu, Quota
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import Gpu, Quota
 
 DAY = 86_400.0
 START = Instant("boot-1", 1000.0, 1.7e9)

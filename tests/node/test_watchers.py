@@ -12,15 +12,15 @@ from typing import Any, cast
 import pytest
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node import service as service_module
-from jupyter_gpushare.node.clock import SystemClock
+from jupyter_gpushare.node.host.clock import SystemClock
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
-from jupyter_gpushare.node.service import Service
-from jupyter_gpushare.node.statusboard import Slices
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.model import EnvironmentName, Gpu, ProcessId, Quota
+from jupyter_gpushare.node.views.board import Slices
+from jupyter_gpushare.node.wire import service as service_module
+from jupyter_gpushare.node.wire.service import Service
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import EnvironmentName, Gpu, ProcessId, Quota
 from jupyter_gpushare.protocol.calls import Call, Hello
 from jupyter_gpushare.protocol.framing import Encoded
 from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice

@@ -10,8 +10,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_elastic import ELASTIC
 from support.policy_histories import Histories
 
-from jupyter_gpushare.policy import decide, elastic, evolve, room
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide import step
+from jupyter_gpushare.policy.evolve import apply
+from jupyter_gpushare.policy.recall import lifts
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -38,11 +41,11 @@ def run_everything():
 
 
 def _tell_before_it_is_reserved(monkeypatch):
-    monkeypatch.setattr(elastic, "growth", lambda state, event: iter(()))
+    monkeypatch.setattr(lifts, "growth", lambda state, event: iter(()))
 
 
 def _give_the_headroom_away(monkeypatch):
-    monkeypatch.setattr(elastic, "_share", lambda room, wishes: dict(wishes))
+    monkeypatch.setattr(lifts, "_share", lambda room, wishes: dict(wishes))
 
 
 def _lift_while_somebody_waits(monkeypatch):
@@ -51,54 +54,54 @@ def _lift_while_somebody_waits(monkeypatch):
 
 def _lift_to_what_is_not_back(monkeypatch):
     """What others were told to give back is given on at once."""
-    original = elastic.adjust
+    original = lifts.adjust
 
     def adjust(state, config, at, **more):
         gpus = {uuid: dataclasses.replace(x, reserved=0) for uuid, x in state.gpus.items()}
         bare = dataclasses.replace(state, gpus=state.gpus.update(gpus))
         return original(bare, config, at, **more)
 
-    monkeypatch.setattr(elastic, "adjust", adjust)
+    monkeypatch.setattr(lifts, "adjust", adjust)
 
 
 def _never_lower(monkeypatch):
-    original = elastic.adjust
+    original = lifts.adjust
 
     def adjust(state, config, at, *, may_lift, **more):
         return (e for e in original(state, config, at, may_lift=may_lift, **more) if may_lift)
 
-    monkeypatch.setattr(elastic, "_demand", lambda state, config, at: ({}, {}))
-    monkeypatch.setattr(elastic, "adjust", adjust)
+    monkeypatch.setattr(lifts, "_demand", lambda state, config, at: ({}, {}))
+    monkeypatch.setattr(lifts, "adjust", adjust)
 
 
 def _shrink_on_a_word(monkeypatch):
     """Who says that it is back is back."""
-    original = decide._confirm_limit
+    original = step._confirm_limit
 
     def confirm(draft, command):
         decision = original(draft, command)
         used = {
             gpu: dict.fromkeys((e for e, _g in draft.state.bursts), 0) for gpu in draft.state.gpus
         }
-        for event in elastic.settle(draft.state, used, draft.at + 1, draft.config):
+        for event in lifts.settle(draft.state, used, draft.at + 1, draft.config):
             draft.emit(dataclasses.replace(event, at=draft.at))
         return decision
 
-    monkeypatch.setitem(decide._DECIDE, decide.cmd.ConfirmLimit, confirm)
+    monkeypatch.setitem(step._DECIDE, step.cmd.ConfirmLimit, confirm)
 
 
 def _round_the_headroom_down(monkeypatch):
-    monkeypatch.setattr(elastic.math, "ceil", int)
+    monkeypatch.setattr(lifts.math, "ceil", int)
 
 
 def _go_on_in_small_steps(monkeypatch):
     """Each step has the whole time to itself."""
-    monkeypatch.setattr(elastic, "_is_late", lambda *state: False)
+    monkeypatch.setattr(lifts, "_is_late", lambda *state: False)
 
 
 def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
     """Nobody is there any more whose time could run out."""
-    original = elastic.settle
+    original = lifts.settle
 
     def settle(state, used, at, config):
         parked = {
@@ -110,7 +113,7 @@ def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
         events = original(state, used, at, config)
         return (e for e in events if e.environment not in parked.get(e.gpu, ()))
 
-    monkeypatch.setattr(decide.elastic, "settle", settle)
+    monkeypatch.setattr(lifts, "settle", settle)
 
 
 def _count_lifts_as_entitlement(monkeypatch):
@@ -143,5 +146,5 @@ def _count_lifts_as_entitlement(monkeypatch):
 )
 def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
-    with pytest.raises((AssertionError, evolve.InvariantBroken)):
+    with pytest.raises((AssertionError, apply.InvariantBroken)):
         run_everything()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from support.policy_stories import budgets, idle, lazy, pin
 from support.policy_world import GIB, World, gpu, is_asked
 
-from jupyter_gpushare.policy import core, outlook
-from jupyter_gpushare.policy.model import Bytes, LeaseId, PriorityClass, Quota, Request
-from jupyter_gpushare.policy.outlook import Basis, Estimate, Outlook, by_waits
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.recall import outlook
+from jupyter_gpushare.policy.recall.outlook import Basis, Estimate, Outlook, by_waits
+from jupyter_gpushare.policy.words.model import Bytes, LeaseId, PriorityClass, Quota, Request
 
 RECENT = {PriorityClass.INTERACTIVE: (100.0, 200.0, 300.0, 400.0, 500.0)}
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.policy.explain import refusal_text
-from jupyter_gpushare.policy.model import Bytes, GpuUuid, Quota, RefusalReason
-from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, Refused, place
+from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, Refused, place
+from jupyter_gpushare.policy.say.texts import refusal_text
+from jupyter_gpushare.policy.words.model import Bytes, GpuUuid, Quota, RefusalReason
 
 GIB = 1024**3
 

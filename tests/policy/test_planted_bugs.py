@@ -10,22 +10,18 @@ from hypothesis.stateful import run_state_machine_as_test
 from support.policy_histories import Crowd, Histories
 from support.policy_stories import STORIES
 
-from jupyter_gpushare.policy import (
-    core,
-    decide,
-    evolve,
-    observe,
-    placement,
-    quota_commands,
-    room,
-)
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import ClaimPhase
-from jupyter_gpushare.policy.queueing import Queue
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import placement, room
+from jupyter_gpushare.policy.books.queue import Queue
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.decide import quotas, step
+from jupyter_gpushare.policy.evolve import apply
+from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import offers
-from jupyter_gpushare.policy.recall.moves import Give, Why
-from jupyter_gpushare.policy.state import State
-from jupyter_gpushare.policy.table import Map
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import ClaimPhase
+from jupyter_gpushare.policy.words.recalls import Give, Why
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,7 +38,7 @@ QUICK = settings(
 
 def _free_on_a_timer(monkeypatch):
     """The timer fired, so the memory must be free."""
-    original = decide._silence
+    original = step._silence
 
     def silence(draft, names):
         names = list(names)
@@ -50,11 +46,11 @@ def _free_on_a_timer(monkeypatch):
         for name in names:
             lease = draft.state.leases.get(name)
             if lease is not None and lease.phase.value == "held":
-                draft.end(lease, decide.EndReason.HEARTBEAT_LOST)
+                draft.end(lease, step.EndReason.HEARTBEAT_LOST)
                 for part in lease.allocations:
                     draft.emit(ev.ClaimMoved(draft.at, name, part.gpu, ClaimPhase.GONE))
 
-    monkeypatch.setattr(decide, "_silence", silence)
+    monkeypatch.setattr(step, "_silence", silence)
 
 
 def _ignore_squatters(monkeypatch):
@@ -79,13 +75,13 @@ def _share_what_others_named(monkeypatch):
 
 def _forget_retries(monkeypatch):
     """A retried request is a new one."""
-    original = decide._request
+    original = step._request
 
     def request(draft, command):
         bare = dataclasses.replace(command.request, request_id=None)
         return original(draft, dataclasses.replace(command, request=bare))
 
-    monkeypatch.setitem(decide._DECIDE, decide.cmd.RequestLease, request)
+    monkeypatch.setitem(step._DECIDE, step.cmd.RequestLease, request)
 
 
 def _let_the_urgent_be_passed(monkeypatch):
@@ -95,24 +91,22 @@ def _let_the_urgent_be_passed(monkeypatch):
 
 def _leak_a_claim(monkeypatch):
     """A dead process's lease is kept."""
-    monkeypatch.setitem(
-        decide._DECIDE, decide.cmd.ProcessGone, lambda draft, command: decide.Done()
-    )
+    monkeypatch.setitem(step._DECIDE, step.cmd.ProcessGone, lambda draft, command: step.Done())
 
 
 def _act_for_another(monkeypatch):
     """Anybody may release anything."""
-    original = decide._release
+    original = step._release
 
     def release(draft, command):
         return original(draft, dataclasses.replace(command, admin=True))
 
-    monkeypatch.setitem(decide._DECIDE, decide.cmd.Release, release)
+    monkeypatch.setitem(step._DECIDE, step.cmd.Release, release)
 
 
 def _lose_a_reservation(monkeypatch):
     """Evolving forgets to count the second task of an environment on its GPU."""
-    original = evolve._lease_granted
+    original = apply._lease_granted
 
     def granted(state, event):
         after = original(state, event)
@@ -122,7 +116,7 @@ def _lose_a_reservation(monkeypatch):
         once = dataclasses.replace(after.reservations[key], claims=1)
         return dataclasses.replace(after, reservations=after.reservations.set(key, once))
 
-    monkeypatch.setitem(evolve._EVOLVE, ev.LeaseGranted, granted)
+    monkeypatch.setitem(apply._EVOLVE, ev.LeaseGranted, granted)
 
 
 def _grant_beyond_the_budget(monkeypatch):
@@ -132,14 +126,14 @@ def _grant_beyond_the_budget(monkeypatch):
 
 def _never_look_at_a_lowered_budget(monkeypatch):
     """Only a measurement says how a budget stands, not a changed quota."""
-    original = quota_commands.weigh_all
+    original = quotas.weigh_all
 
     def weigh_all(draft):
         if isinstance(draft.events[-1], ev.BudgetsMeasured):
             original(draft)
 
-    monkeypatch.setattr(quota_commands, "weigh", lambda draft, names: None)
-    monkeypatch.setattr(quota_commands, "weigh_all", weigh_all)
+    monkeypatch.setattr(quotas, "weigh", lambda draft, names: None)
+    monkeypatch.setattr(quotas, "weigh_all", weigh_all)
 
 
 def _ask_the_busy(monkeypatch):
@@ -161,28 +155,28 @@ def _believe_who_says_idle(monkeypatch):
 
 def _believe_who_parks(monkeypatch):
     """A task that says it parked holds nothing."""
-    original = decide._park
+    original = step._park
 
     def park(draft, command):
         decision = original(draft, command)
         for name, uuid in tuple(draft.state.draining):
             if name == command.lease:
                 draft.emit(ev.ClaimMoved(draft.at, name, uuid, ClaimPhase.GONE))
-        decide.serve(draft)
+        step.serve(draft)
         return decision
 
-    monkeypatch.setitem(decide._DECIDE, decide.cmd.Park, park)
+    monkeypatch.setitem(step._DECIDE, step.cmd.Park, park)
 
 
 def _park_anybody(monkeypatch):
     """Who may park a lease is not looked at."""
-    original = decide._own_task
+    original = step._own_task
 
     def own_task(draft, lease, environment, process):
         found = draft.state.leases.get(lease)
         return original(draft, lease, found.environment if found else environment, process)
 
-    monkeypatch.setattr(decide, "_own_task", own_task)
+    monkeypatch.setattr(step, "_own_task", own_task)
 
 
 def _place_on_a_gpu_out_of_service(monkeypatch):
@@ -243,5 +237,5 @@ def run_everything():
 )
 def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
-    with pytest.raises((AssertionError, evolve.InvariantBroken)):
+    with pytest.raises((AssertionError, apply.InvariantBroken)):
         run_everything()

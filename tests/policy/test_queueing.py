@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.heap import Heap
+from jupyter_gpushare.policy.books.queue import Account, Queue, Waiting
+from jupyter_gpushare.policy.words.model import (
     Bytes,
     EnvironmentName,
     LeaseId,
@@ -19,8 +21,6 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
-from jupyter_gpushare.policy.ordering import Heap
-from jupyter_gpushare.policy.queueing import Account, Queue, Waiting
 
 BATCH = Request(priority_class=PriorityClass.BATCH)
 
@@ -139,7 +139,7 @@ def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_wai
     ask = Request(request_id="r")
     first = world.request("bob", 2, ask)
     assert world.request("bob", 2, ask).lease == first.lease
-    from jupyter_gpushare.policy import commands as cmd
+    from jupyter_gpushare.policy.words import commands as cmd
 
     world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(0), EnvironmentName("root")))
     assert first.lease not in world.state.leases

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jupyter_gpushare.policy.model import Bytes, EnvironmentName, Quota
-from jupyter_gpushare.policy.quotas import QuotaBook, QuotaSource, best
-from jupyter_gpushare.policy.table import Map
+from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource, best
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Quota
 
 ALICE = EnvironmentName("alice")
 

@@ -8,11 +8,14 @@ from itertools import islice, permutations
 import pytest
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, explain
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide.rebuild import voucher_of
+from jupyter_gpushare.policy.say import texts
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
     Bytes,
@@ -27,9 +30,7 @@ from jupyter_gpushare.policy.model import (
     Rung,
     Voucher,
 )
-from jupyter_gpushare.policy.rebuild import voucher_of
-from jupyter_gpushare.policy.sharing import Figures, ShareMode
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.words.turns import Figures, ShareMode
 
 CONFIG = plain_config(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
 GPUS = (gpu(0), gpu(1))
@@ -173,7 +174,7 @@ def test_old_vouchers_together_are_no_more_than_the_quota_ever_was() -> None:
     assert isinstance(present(world, kept[0]), core.Grant)
     answer = present(world, kept[1])
     assert isinstance(answer, core.Refuse)
-    assert answer.message == explain.PRESENTED_TOO_MANY
+    assert answer.message == texts.PRESENTED_TOO_MANY
 
 
 def test_nothing_is_granted_lifted_or_acted_against_until_there_was_time() -> None:
@@ -397,7 +398,7 @@ def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back()
     world.run(cmd.Start(world.at, BOOT, (gpu(0, 8),), True))  # it is smaller now
     answer = present(world, voucher)
     assert isinstance(answer, core.Refuse)
-    assert answer.message == explain.PRESENTED_TAKEN
+    assert answer.message == texts.PRESENTED_TAKEN
     assert present(world, voucher) == answer
     assert len([e for e in world.history if isinstance(e, ev.RebuildRefused)]) == 1
     for _ in range(60):

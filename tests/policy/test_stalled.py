@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from support.policy_world import GIB, World, gpu, process
 
-from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.effects import Signal
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.state import Stall, Turn
+from jupyter_gpushare.policy.measure.stalled import look
+from jupyter_gpushare.policy.say.effects import Signal
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
@@ -25,9 +27,7 @@ from jupyter_gpushare.policy.model import (
     TaskKind,
     Vitals,
 )
-from jupyter_gpushare.policy.sharing import TurnPhase
-from jupyter_gpushare.policy.stalled import look
-from jupyter_gpushare.policy.state import Stall, Turn
+from jupyter_gpushare.policy.words.turns import TurnPhase
 
 ZERO = gpu(0).uuid
 ALICE = LeaseId("L1")

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from jupyter_gpushare.policy.table import Copied, Map
+from jupyter_gpushare.policy.books.table import Copied, Map
 
 KEYS = st.integers(0, 30).map(lambda number: (f"lease-{number % 7}", number))
 

@@ -14,13 +14,16 @@ from support.policy_turns import NobodyStarves, TakingTurns
 from support.policy_world import plain_config
 from support.turn_stories import STORIES
 
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy import evolve, memory, turn_events, turns
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.books import shares as memory
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.evolve import apply
+from jupyter_gpushare.policy.evolve import turns as turn_events
 from jupyter_gpushare.policy.recall import offers, patience, plan
-from jupyter_gpushare.policy.sharing import TURN_MOVES, Share, ShareMode, TurnPhase
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.turns import order
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.words.turns import TURN_MOVES, Share, ShareMode, TurnPhase
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -108,10 +111,10 @@ def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has the turn is not looked at."""
 
     def give(state: State, config: PolicyConfig, shared: Any, at: float) -> Any:
-        line = turns._line(state)
-        return turns._given(line[0], turns.gpus_of(shared, line[0]), at) if line else None
+        line = order._line(state)
+        return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
 
-    monkeypatch.setattr(turns, "_give", give)
+    monkeypatch.setattr(order, "_give", give)
 
 
 def _forget_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,17 +135,17 @@ def _count_the_smallest_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _believe_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured of a task is not looked at."""
-    monkeypatch.setitem(evolve._EVOLVE, ev.ClaimMeasured, lambda state, event: state)
+    monkeypatch.setitem(apply._EVOLVE, ev.ClaimMeasured, lambda state, event: state)
 
 
 def _never_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was asked to yield may take any time."""
-    original = turns._take_away
+    original = order._take_away
 
     def take_away(state: State, config: PolicyConfig, shared: Any, at: float) -> Any:
         return original(state, dataclasses.replace(config, turn_bound=1e12), shared, at)
 
-    monkeypatch.setattr(turns, "_take_away", take_away)
+    monkeypatch.setattr(order, "_take_away", take_away)
 
 
 def _ask_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +184,7 @@ def run_all() -> None:
 )
 def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, evolve.InvariantBroken)):
+    with pytest.raises((AssertionError, apply.InvariantBroken)):
         run_all()
 
 

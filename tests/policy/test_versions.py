@@ -10,8 +10,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from jupyter_gpushare.policy.events import EVENTS
-from jupyter_gpushare.policy.versions import RELEASES, declared, settle, since
+from jupyter_gpushare.policy.words.events import EVENTS
+from jupyter_gpushare.policy.words.versions import RELEASES, declared, settle, since
 
 #: What each version brought, by path. Only append: it stands for ledgers on people's disks.
 SHAPES = Path(__file__).with_name("event_shapes.json")

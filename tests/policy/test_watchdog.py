@@ -6,8 +6,8 @@ import pytest
 from support.policy_watchdog import WATCHDOG
 from support.policy_world import plain_config
 
-from jupyter_gpushare.policy.explain import over_limit_text
-from jupyter_gpushare.policy.model import HolderAction
+from jupyter_gpushare.policy.say.texts import over_limit_text
+from jupyter_gpushare.policy.words.model import HolderAction
 
 GIB = 2**30
 

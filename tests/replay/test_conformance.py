@@ -21,7 +21,7 @@ import pytest
 from support.kernel import Kernel
 from support.node import NodeClient, Puppet, RunningNode, until
 
-from jupyter_gpushare.policy.model import Bytes
+from jupyter_gpushare.policy.words.model import Bytes
 from jupyter_gpushare.protocol.messages import CallId, Method, Notice
 from jupyter_gpushare.replay.behaviour import FREE, Options, PolicyName, behaviour
 from jupyter_gpushare.replay.node import Grant, VirtualNode

@@ -11,16 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import ParkWhen
-from jupyter_gpushare.policy.state import State
-from jupyter_gpushare.replay.behaviour import (
-    FREE,
-    Options,
-    ParkingCost,
-    PolicyName,
-    behaviour,
-)
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import ParkWhen
+from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName, behaviour
 from jupyter_gpushare.replay.generate import DAY, Population
 from jupyter_gpushare.replay.node import Grant, VirtualNode
 from jupyter_gpushare.replay.preemption import Cells, Verdict

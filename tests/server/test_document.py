@@ -19,7 +19,7 @@ from support.node import GIB, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.link import openapi
-from jupyter_gpushare.policy.model import EndReason
+from jupyter_gpushare.policy.words.model import EndReason
 from jupyter_gpushare.protocol.messages import Method
 
 DOCUMENT = openapi.document()

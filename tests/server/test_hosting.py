@@ -11,7 +11,7 @@ import pytest
 from support.jupyter import Home, Server, wait_for
 from support.node import NodeClient
 
-from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server.embed import HostLock

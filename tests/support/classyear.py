@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger import Ledger
+from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy.effects import Signal
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.say.effects import Signal
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,

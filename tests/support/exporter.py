@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from jupyter_gpushare.node.metrics import PREFIX
+from jupyter_gpushare.node.views.metrics import PREFIX
 
 
 def samples(port: int) -> dict[str, float]:

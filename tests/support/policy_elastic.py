@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, elastic
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
     Allocation,
     Bytes,
     EnvironmentName,
@@ -18,7 +20,6 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.state import State
 from support.policy_stories import idle
 from support.policy_world import BOOT, GIB, World, gpu
 
@@ -36,7 +37,7 @@ def roomy(burst: float = 0.9, **more: Any) -> World:
 def limit(world: World, lease: str) -> float:
     """GiB that a task was last told that it may use."""
     found = world.state.leases[LeaseId(lease)]
-    return elastic.limit(world.state, found, found.allocations[0]) / GIB
+    return lifts.limit(world.state, found, found.allocations[0]) / GIB
 
 
 def reserved(world: World, who: str | None = None) -> float:

@@ -13,10 +13,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.room import comes_back
+from jupyter_gpushare.policy.books.state import ClaimKey, State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
     Bytes,
@@ -30,9 +32,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
-from jupyter_gpushare.policy.room import comes_back
-from jupyter_gpushare.policy.state import ClaimKey, State
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from support.policy_world import BOOT, GIB, World, gpu, is_asked, process
 
 from .policy_world import plain_config

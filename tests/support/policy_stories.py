@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpushare.policy import commands as cmd
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
     Activity,
     BudgetLevel,
     Bytes,
@@ -23,8 +24,7 @@ from jupyter_gpushare.policy.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.recall.moves import RecallPhase
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.words.recalls import RecallPhase
 from support.policy_world import (
     BOOT,
     GIB,

@@ -19,12 +19,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, memory, turns
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.effects import TellTurn
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import shares
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.say.effects import TellTurn
+from jupyter_gpushare.policy.turns import order
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
@@ -34,13 +37,8 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
-from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
-from jupyter_gpushare.policy.sharing import (
-    Figures,
-    ShareMode,
-    TurnPhase,
-)
-from jupyter_gpushare.policy.state import State
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
+from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
 from support.policy_world import BOOT, GIB, World, gpu, process
 
 from .policy_world import plain_config
@@ -119,7 +117,7 @@ class TurnWorld(World):
             self.read(actor)
 
     def read(self, actor: Actor) -> None:
-        limits = dict(memory.limits(self.state, actor.lease)) if actor.unread else {}
+        limits = dict(shares.limits(self.state, actor.lease)) if actor.unread else {}
         for closed in actor.unread:
             actor.closed = closed
             actor.waiting = actor.waiting and closed
@@ -138,7 +136,7 @@ class TurnWorld(World):
         return [] if lease is None else [part.gpu for part in lease.allocations]
 
     def have(self, actor: Actor, size: int, limited: bool) -> None:
-        limits = dict(memory.limits(self.state, actor.lease)) if limited else {}
+        limits = dict(shares.limits(self.state, actor.lease)) if limited else {}
         for uuid in self.uuids(actor):
             own = min(size, limits.get(uuid, size))
             share = self.state.shares.get((actor.lease, uuid))
@@ -418,7 +416,7 @@ class TakingTurns(RuleBasedStateMachine):
                 if turn.phase is TurnPhase.HOLDS and (name, uuid) in state.claims
             ]
             assert len(names) <= 1
-        assert turns.next_event(state, self.config, self.world.at) is None, (
+        assert order.next_event(state, self.config, self.world.at) is None, (
             "something was forgotten"
         )
 

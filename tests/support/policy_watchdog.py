@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.effects import Signal, TellOverLimit
-from jupyter_gpushare.policy.model import Bytes, HolderAction, Quota, Request
-from jupyter_gpushare.policy.recall.moves import Why
+from jupyter_gpushare.policy.say.effects import Signal, TellOverLimit
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import Bytes, HolderAction, Quota, Request
+from jupyter_gpushare.policy.words.recalls import Why
 from support.policy_stories import idle
 from support.policy_world import GIB, World, gpu, is_asked_back
 

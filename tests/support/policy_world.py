@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, room
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
+from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.recall import offers, patience, plan
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     ClaimPhase,
@@ -34,11 +38,8 @@ from jupyter_gpushare.policy.model import (
     TaskKind,
     Vitals,
 )
-from jupyter_gpushare.policy.placement import GpuRoom, Granted, NoRoom, place
-from jupyter_gpushare.policy.recall import offers, patience, plan
-from jupyter_gpushare.policy.recall.moves import MEMORY, Give, RecallPhase, Why
-from jupyter_gpushare.policy.sharing import ShareMode
-from jupyter_gpushare.policy.state import Lease, State
+from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
+from jupyter_gpushare.policy.words.turns import ShareMode
 
 GIB = 1024**3
 BOOT = "boot-1"

@@ -17,9 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jupyter_gpushare.client.parking.allocator import Figures
-from jupyter_gpushare.client.parking.survey import rounded
-from jupyter_gpushare.client.parking.walk import walk
+from jupyter_gpushare.client.adapters.parkers.allocator import Figures
+from jupyter_gpushare.client.adapters.parkers.survey import rounded
+from jupyter_gpushare.client.adapters.parkers.walk import walk
 
 CPU = torch.device("cpu")
 Kept = TypeVar("Kept")
@@ -68,7 +68,7 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class CpuAllocator:
-    """`jupyter_gpushare.client.parking.allocator.Allocator` for the CPU.
+    """`jupyter_gpushare.client.adapters.parkers.allocator.Allocator` for the CPU.
 
     ``exact``: whether it counts what was requested, or only blocks.
     ``planted``: bytes that somebody else has of it.

@@ -29,7 +29,7 @@ from types import SimpleNamespace
 told = json.loads(sys.argv[1])
 import torch
 from jupyter_gpushare.client.broker import Broker
-from jupyter_gpushare.client.settings import Ask
+from jupyter_gpushare.client.words.settings import Ask
 
 torch.set_num_threads(1)
 log = open(told["log"], "a", buffering=1)

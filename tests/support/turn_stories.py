@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from jupyter_gpushare.node import sharing_status
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import core, memory, turns
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.config import PolicyConfig
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.node.views import sharing
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import shares
+from jupyter_gpushare.policy.recall import patience
+from jupyter_gpushare.policy.turns import order
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
@@ -18,9 +21,8 @@ from jupyter_gpushare.policy.model import (
     Quota,
     Request,
 )
-from jupyter_gpushare.policy.recall import patience
-from jupyter_gpushare.policy.recall.moves import Give, RecallPhase
-from jupyter_gpushare.policy.sharing import TurnPhase
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
+from jupyter_gpushare.policy.words.turns import TurnPhase
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu, process
 
@@ -179,7 +181,7 @@ def patience_ends_with_a_lower_limit() -> None:
         at.train(bob, 1)
         at.second()
     assert phase(at, bob) == "holds"
-    limit = dict(memory.limits(at.state, bob.lease))[UUID]
+    limit = dict(shares.limits(at.state, bob.lease))[UUID]
     assert limit < bob.persistent + bob.temporary
     used = sum(size for (_pid, uuid), size in at.memory.items() if uuid == UUID)
     assert used <= 24 * GIB
@@ -411,13 +413,13 @@ def who_waits_has_a_place_in_the_line() -> None:
     else:
         raise AssertionError("two of three wait for the third")
     line = sorted(waiting, key=lambda one: at.state.turns[one.lease].order)
-    assert [turns.place(at.state, CONFIG, one.lease) for one in line] == [1, 2]
+    assert [order.place(at.state, CONFIG, one.lease) for one in line] == [1, 2]
     for place, one in enumerate(line, 1):
-        told = sharing_status.of_lease(at.state, at.state.leases[one.lease], 100.0, CONFIG)
+        told = sharing.of_lease(at.state, at.state.leases[one.lease], 100.0, CONFIG)
         assert (told["turn"], told["turn_place"]) == ("waits", place)
         assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
     (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
-    told = sharing_status.of_lease(at.state, at.state.leases[holder.lease], 0.0, CONFIG)
+    told = sharing.of_lease(at.state, at.state.leases[holder.lease], 0.0, CONFIG)
     assert told["turn_place"] is None
     for _ in range(3 * int(CONFIG.quantum)):
         at.train(holder, 1)
@@ -425,7 +427,7 @@ def who_waits_has_a_place_in_the_line() -> None:
         if phase(at, holder) == "waits":
             break
     assert phase(at, line[0]) == "holds", "the first in line is next"
-    assert turns.place(at.state, CONFIG, line[1].lease) == 1
+    assert order.place(at.state, CONFIG, line[1].lease) == 1
 
 
 STORIES = (

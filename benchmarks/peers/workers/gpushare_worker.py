@@ -12,7 +12,7 @@ from jupyter_gpushare.client import lease
 #: What the first request would import; genv imports all of its own at the start, too.
 for name in ("acquire", "broker", "display", "grant", "render", "session", "settings", "task"):
     importlib.import_module(f"jupyter_gpushare.client.{name}")
-importlib.import_module("jupyter_gpushare.client.visible")
+importlib.import_module("jupyter_gpushare.client.lease.visible")
 importlib.import_module("jupyter_gpushare.protocol.connection")
 
 

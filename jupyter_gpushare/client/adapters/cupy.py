@@ -13,14 +13,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocol.sizes import format_size
-from .. import display
-from ..grant import Grant
-from ..visible import cuda_started
+from ..lease.visible import cuda_started
+from ..words import display
+from ..words.grant import Grant
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
 if TYPE_CHECKING:
-    from ..parking.pools import CuPyParker
+    from .parkers.cupy import CuPyParker
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -93,7 +93,7 @@ class CuPyAdapter(ImportTimeAdapter):
     def parker(self, module: ModuleType) -> CuPyParker:
         """What empties its pools."""
         if self._parker is None:
-            from ..parking.pools import CuPyParker
+            from .parkers.cupy import CuPyParker
 
             self._parker = CuPyParker(module)
         return self._parker

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
-from ..grant import Grant
+from ..words.grant import Grant
 
 
 class ImportTimeAdapter:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ..grant import Grant
+from ..words.grant import Grant
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 

@@ -7,7 +7,7 @@ of the pre-allocating strategy, which must not be larger.
 
 from __future__ import annotations
 
-from ..grant import Grant
+from ..words.grant import Grant
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 

@@ -16,7 +16,7 @@ or, with ``acquire = "first-use"`` and an adapter that can::
     ...
     adapter.first_use(module, acquire, expected)
 
-An adapter may also have what `client/parking` uses, and need not::
+An adapter may also have what `client/adapters/parkers` uses, and need not::
 
     adapter.parker(module)           # a `parking.base.Parker`, always the same one, or None
     adapter.meter                    # a `parking.steps.StepMeter`, or None
@@ -47,7 +47,7 @@ from typing import Protocol, cast
 
 from ..._boot import FRAMEWORKS
 from ...protocol.adapters import GROUP
-from ..grant import Grant
+from ..words.grant import Grant
 
 #: Top-level module -> where its ``ADAPTER`` is; imported only when needed.
 BUILT_IN = {name: f".{name}" for name in sorted(FRAMEWORKS)}

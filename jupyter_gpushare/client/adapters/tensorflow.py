@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..grant import Grant
+from ..words.grant import Grant
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 

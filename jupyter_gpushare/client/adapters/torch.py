@@ -20,13 +20,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.sizes import format_size
-from .. import display
-from ..grant import Grant, GrantedGpu
-from ..parking.allocator import CudaAllocator
+from ..words import display
+from ..words.grant import Grant, GrantedGpu
+from .parkers.allocator import CudaAllocator
 
 if TYPE_CHECKING:
-    from ..parking.steps import StepMeter
-    from ..parking.storages import TorchParker
+    from .parkers.steps import StepMeter
+    from .parkers.torch import TorchParker
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -90,7 +90,7 @@ class TorchAdapter:
     def parker(self, module: ModuleType) -> TorchParker | None:
         """What parks this torch's memory; ``None`` until it has started CUDA."""
         if self._parker is None and self.cuda_started(module):
-            from ..parking.storages import TorchParker
+            from .parkers.torch import TorchParker
 
             self._parker = TorchParker(module, self._allocator_of(module), meter=self.meter)
         return self._parker
@@ -104,7 +104,7 @@ class TorchAdapter:
         """Measure training steps from now on, in a torch that can use a GPU."""
         if self.meter is not None or not hasattr(module._C, "_cuda_getDeviceCount"):
             return
-        from ..parking.steps import StepMeter
+        from .parkers.steps import StepMeter
 
         try:
             meter = StepMeter(module, self._allocator_of(module))

@@ -32,6 +32,6 @@ def open_inventory(
             "The Python package for NVML is missing: pip install nvidia-ml-py"
             " (or start with --simulate 2x24GiB for simulated GPUs)."
         ) from error
-    from jupyter_gpushare.node.processes import read_boot_id
+    from jupyter_gpushare.node.host.processes import read_boot_id
 
     return NvmlInventory(read_boot_id() if boot_id is None else boot_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from jupyter_gpushare.policy.model import Gpu, GpuReading
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading
 
 
 class InventoryError(Exception):

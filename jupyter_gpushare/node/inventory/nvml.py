@@ -20,9 +20,9 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
+from jupyter_gpushare.node.host.processes import lineage
 from jupyter_gpushare.node.inventory.base import InventoryError
-from jupyter_gpushare.node.processes import lineage
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.words.model import (
     Bytes,
     Gpu,
     GpuReading,

@@ -16,8 +16,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jupyter_gpushare.node.inventory.base import InventoryError
-from jupyter_gpushare.policy.events import ActivityChanged, LeaseEnded, LeaseGranted, LeaseParked
-from jupyter_gpushare.policy.model import (
+from jupyter_gpushare.policy.words.events import (
+    ActivityChanged,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseParked,
+)
+from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     Gpu,
@@ -30,7 +35,7 @@ from jupyter_gpushare.protocol.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     from jupyter_gpushare.node.manager import Outcome
-    from jupyter_gpushare.policy.state import State
+    from jupyter_gpushare.policy.books.state import State
 
 _PART = re.compile(r"(?:(?P<count>[0-9]{1,9})\s*[x×*]\s*)?(?P<memory>[0-9.]+\s*[A-Za-z]+)")  # noqa: RUF001
 _MOST_GPUS = 1024

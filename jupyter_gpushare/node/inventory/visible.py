@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from jupyter_gpushare.policy.model import Gpu, GpuReading
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading
 from jupyter_gpushare.protocol import names
 
 from .base import Inventory, InventoryError

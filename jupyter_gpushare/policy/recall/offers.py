@@ -11,10 +11,10 @@ for whoever needs it, unless the configuration says ``always``, the GPU-hours ar
 is out of service: that one is left with nothing behind. A parked task that left something on its
 GPUs is asked for that, too.
 
-``over_limit``: idle tasks that use more than they may; see :mod:`..watchdog`.
+``over_limit``: idle tasks that use more than they may; see :mod:`..measure.watchdog`.
 
 Lifts and turns are no offers: every lift comes back within its bound, so a request is placed as if
-nobody were lifted (:mod:`..elastic`), and turns have their own order (:mod:`..turns`).
+nobody were lifted (:mod:`.lifts`), and turns have their own order (:mod:`..turns`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .. import memory
-from ..config import PolicyConfig
-from ..model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
-from ..state import Lease, State
+from ..books import shares
+from ..books.state import Lease, State
+from ..words.config import PolicyConfig
+from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
+from ..words.recalls import Give, Why
 from . import patience
-from .moves import Give, Why
 
 #: Seconds without a cell and without GPU work after which a task counts as idle anyway.
 QUIET: Final = 10.0
@@ -66,12 +66,12 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
         state.takers.get(name) is False
         and lease.phase is LeasePhase.HELD
         and lease.can_be_asked
-        and state.steps.get(name, 0) >= memory.KNOWN_AFTER
+        and state.steps.get(name, 0) >= shares.KNOWN_AFTER
     )
     for part in lease.allocations if can else ():
         told = state.figures.get((name, part.gpu))
         used = state.measured.get((name, part.gpu))
-        if told is None or used is None or not memory.in_time(state, config, part.gpu):
+        if told is None or used is None or not shares.in_time(state, config, part.gpu):
             continue
         needs = told.persistent + config.turn_context + told.temporary
         if used - needs >= config.measure_granularity:

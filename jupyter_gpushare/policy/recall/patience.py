@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..config import PolicyConfig
-from .moves import Give, Recall, RecallPhase
+from ..words.config import PolicyConfig
+from ..words.recalls import Give, Recall, RecallPhase
 
 #: An answer is waited for so long before others are asked, too.
 ANSWER: Final = 10.0

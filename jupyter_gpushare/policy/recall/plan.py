@@ -14,16 +14,17 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from .. import events as ev
-from .. import explain, memory
-from ..config import PolicyConfig
-from ..copies import replace
-from ..model import Activity, Allocation, Bytes, GpuUuid, LeaseId
-from ..placement import Granted
-from ..room import rooms_without, try_place, unlifted
-from ..state import ClaimKey, Lease, State
+from ..books import shares
+from ..books.copies import replace
+from ..books.placement import Granted
+from ..books.room import rooms_without, try_place, unlifted
+from ..books.state import ClaimKey, Lease, State
+from ..say import texts
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
+from ..words.recalls import MEMORY, Give, RecallPhase, Why
 from . import offers, patience
-from .moves import MEMORY, Give, RecallPhase, Why
 from .offers import Offer
 
 #: The first so many in line are helped.
@@ -69,7 +70,7 @@ def fits_emptied(
         (name, part.gpu): None for name in names for part in state.leases[name].allocations
     }
     without = replace(state, measured=state.measured.update(gone))
-    see = partial(memory.rooms, without, config, lease.environment, squeeze=True)
+    see = partial(shares.rooms, without, config, lease.environment, squeeze=True)
     return isinstance(try_place(without, lease, config, see=see), Granted)
 
 
@@ -271,7 +272,7 @@ def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
     lease = state.leases[name]
     gpu = lease.allocations[0].gpu
     reserved = state.reservations[(lease.environment, gpu)].memory
-    return explain.residue_bars_text(state.gpus[gpu].gpu.index, reserved)
+    return texts.residue_bars_text(state.gpus[gpu].gpu.index, reserved)
 
 
 def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | None) -> str:
@@ -294,10 +295,10 @@ def _of_cache(
     gpu = next(offers.cached_on(state, config, name))
     index, recall = state.gpus[gpu].gpu.index, state.recall(name, Give.CACHE)
     if recall is None or recall.asked_at is None:
-        return 2, explain.cache_bars_text(index)
+        return 2, texts.cache_bars_text(index)
     since = 0.0 if at is None else max(0.0, at - recall.asked_at)
     if recall.is_out:
         late = at is not None and since >= config.turn_bound
-        return 1 if late else 3, explain.cache_asked_text(index, since if late else None)
+        return 1 if late else 3, texts.cache_asked_text(index, since if late else None)
     again = None if at is None else max(0.0, offers.next_trim(state, name, waiting) - at)
-    return 0, explain.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
+    return 0, texts.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)

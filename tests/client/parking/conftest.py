@@ -38,7 +38,7 @@ def parker() -> Iterator[Callable[..., Any]]:
     import torch
     from support.torch_cpu import CpuAllocator
 
-    from jupyter_gpushare.client.parking.storages import TorchParker
+    from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
     made: list[TorchParker] = []
 

@@ -11,12 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jupyter_gpushare.client.parking.bystanders import (
-    Bystanders,
-    look,
-    tasks_object,
-    threads_object,
-)
+from jupyter_gpushare.client.memory.bystanders import Bystanders, look, tasks_object, threads_object
 
 
 @pytest.fixture

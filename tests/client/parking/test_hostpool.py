@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.parking.hostpool import HostPool
+from jupyter_gpushare.client.adapters.parkers.hostpool import HostPool
 
 
 class Buffer:

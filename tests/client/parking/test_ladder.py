@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.errors import GpuShareError
-from jupyter_gpushare.client.parking.base import (
+from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedBytes,
     ParkedDamaged,
     ParkFailed,
     ParkRefused,
     ResumeFailed,
 )
-from jupyter_gpushare.client.parking.bystanders import Bystanders
-from jupyter_gpushare.client.parking.ladder import CONTEXT, SPARE, Framework, Ladder
-from jupyter_gpushare.client.parking.oneatatime import one_at_a_time
-from jupyter_gpushare.client.parking.rungs import (
+from jupyter_gpushare.client.memory.bystanders import Bystanders
+from jupyter_gpushare.client.memory.ladder import CONTEXT, SPARE, Framework, Ladder
+from jupyter_gpushare.client.memory.oneatatime import one_at_a_time
+from jupyter_gpushare.client.memory.rungs import (
     CannotGive,
     Movable,
     Need,
@@ -31,6 +30,7 @@ from jupyter_gpushare.client.parking.rungs import (
     Rung,
     read_needs,
 )
+from jupyter_gpushare.client.words.errors import GpuShareError
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
 from jupyter_gpushare.protocol.hostmemory import Room
 

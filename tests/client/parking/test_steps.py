@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.torch_cpu import CPU, CpuAllocator
 
-from jupyter_gpushare.client.parking.allocator import Figures
-from jupyter_gpushare.client.parking.steps import MemoryUse, StepMeter, persistent
-from jupyter_gpushare.client.parking.storages import TorchParker
+from jupyter_gpushare.client.adapters.parkers.allocator import Figures
+from jupyter_gpushare.client.adapters.parkers.steps import MemoryUse, StepMeter, persistent
+from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
 SIZE = 4 * (64 * 64 + 64)  # bytes of one layer
 
@@ -125,7 +125,7 @@ def test_temporary_and_cache(meter: StepMeter, told: Told, time: Time) -> None:
 def test_state_is_added_up_when_it_changes_and_seldom(
     meter: StepMeter, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jupyter_gpushare.client.parking import steps
+    from jupyter_gpushare.client.adapters.parkers import steps
 
     walks = [0]
 
@@ -158,7 +158,7 @@ def test_state_is_added_up_when_it_changes_and_seldom(
 
 def test_peaks_are_never_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the user's figures, too."""
-    from jupyter_gpushare.client.parking.allocator import CudaAllocator
+    from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 
     def reset(*_: Any) -> None:
         raise AssertionError("nobody may reset this")

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from support.torch_cpu import CpuAllocator
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_gpushare.client.parking.base import (
+from jupyter_gpushare.client.adapters.parkers.base import (
     ParkedDamaged,
     ParkFailed,
     ParkRefused,
     ResumeFailed,
 )
-from jupyter_gpushare.client.parking.checksum import Checksums
-from jupyter_gpushare.client.parking.storages import TorchParker
-from jupyter_gpushare.client.parking.survey import BLOCK, Obstacle, obstacles
+from jupyter_gpushare.client.adapters.parkers.checksum import Checksums
+from jupyter_gpushare.client.adapters.parkers.survey import BLOCK, Obstacle, obstacles
+from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
 Make = Callable[..., TorchParker]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.parking.survey import (
+from jupyter_gpushare.client.adapters.parkers.survey import (
     BLOCK,
     DeviceSurvey,
     Obstacle,

@@ -15,14 +15,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_gpushare.node import app, clock, manager, processes, service, transport
-from jupyter_gpushare.node.ledger import Ledger
-from jupyter_gpushare.policy import commands as cmd
-from jupyter_gpushare.policy import decide, observe, room
-from jupyter_gpushare.policy import events as ev
-from jupyter_gpushare.policy.model import ClaimPhase, EndReason, LeasePhase
-from jupyter_gpushare.policy.queueing import Queue
-from jupyter_gpushare.policy.table import Map
+from jupyter_gpushare.node import app, manager
+from jupyter_gpushare.node.host import clock, processes
+from jupyter_gpushare.node.ledger.ledger import Ledger
+from jupyter_gpushare.node.wire import service, transport
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.queue import Queue
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.decide import step
+from jupyter_gpushare.policy.measure import observe
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
 
 from . import host
 from .planted_clients import IN_CLIENTS
@@ -51,7 +55,7 @@ def place_out_of_service() -> None:
 
 def believe_who_releases() -> None:
     """A lease that ended needs no draining: its memory must be gone."""
-    original = decide.Draft.end
+    original = step.Draft.end
 
     def end(draft, lease, *arguments, **more):
         original(draft, lease, *arguments, **more)
@@ -59,7 +63,7 @@ def believe_who_releases() -> None:
             if name == lease.id:
                 draft.emit(ev.ClaimMoved(draft.at, name, gpu, ClaimPhase.GONE))
 
-    decide.Draft.end = end
+    step.Draft.end = end
 
 
 def start_afresh() -> None:
@@ -69,7 +73,7 @@ def start_afresh() -> None:
 
 def keep_the_dead() -> None:
     """A dead process's lease is kept."""
-    decide._DECIDE[decide.cmd.ProcessGone] = lambda draft, command: decide.Done()
+    step._DECIDE[step.cmd.ProcessGone] = lambda draft, command: step.Done()
 
 
 def trust_pids() -> None:
@@ -91,12 +95,12 @@ def believe_the_wall_clock() -> None:
 
 def let_anybody_release() -> None:
     """Whose lease it is is not looked at."""
-    original = decide._release
+    original = step._release
 
     def release(draft, command):
         return original(draft, dataclasses.replace(command, admin=True))
 
-    decide._DECIDE[decide.cmd.Release] = release
+    step._DECIDE[step.cmd.Release] = release
 
 
 def let_everybody_pass() -> None:
@@ -183,7 +187,7 @@ def _end_all(draft, leases) -> None:
 
 def take_own_sleep_for_silence() -> None:
     """Nobody was heard while the node manager itself was stopped."""
-    original = decide._heartbeat
+    original = step._heartbeat
     heard: list[float] = []
 
     def heartbeat(draft, command):
@@ -192,7 +196,7 @@ def take_own_sleep_for_silence() -> None:
         heard.append(draft.at)
         return original(draft, command)
 
-    decide._DECIDE[cmd.Heartbeat] = heartbeat
+    step._DECIDE[cmd.Heartbeat] = heartbeat
 
 
 def _end_of(handler, process) -> None:
@@ -241,13 +245,13 @@ def wait_for_readers() -> None:
 
 def forget_request_ids() -> None:
     """A request that is sent again is another one."""
-    original = decide._request
+    original = step._request
 
     def request(draft, command):
         draft.state = dataclasses.replace(draft.state, by_request=Map())
         return original(draft, command)
 
-    decide._DECIDE[cmd.RequestLease] = request
+    step._DECIDE[cmd.RequestLease] = request
 
 
 # -- GPUs and what is on them --------------------------------------------------------------------
@@ -255,7 +259,7 @@ def forget_request_ids() -> None:
 
 def end_with_the_gpu() -> None:
     """A lease ends when its GPU is lost, though it may be found again."""
-    original = decide._observe
+    original = step._observe
 
     def look(draft, command):
         lost = {reading.uuid for reading in command.readings if reading.problem is not None}
@@ -263,7 +267,7 @@ def end_with_the_gpu() -> None:
         _end_all(draft, [x for x in leases if lost & {part.gpu for part in x.allocations}])
         return original(draft, command)
 
-    decide._DECIDE[cmd.Observe] = look
+    step._DECIDE[cmd.Observe] = look
 
 
 def believe_who_parks() -> None:
@@ -272,7 +276,7 @@ def believe_who_parks() -> None:
     Others are protected twice: what is still there counts as used without a lease.
     """
     observe._unleased = lambda *arguments: iter(())
-    original = decide._park
+    original = step._park
 
     def park(draft, command):
         done = original(draft, command)
@@ -281,7 +285,7 @@ def believe_who_parks() -> None:
                 draft.emit(ev.ClaimMoved(draft.at, name, gpu, ClaimPhase.GONE))
         return done
 
-    decide._DECIDE[cmd.Park] = park
+    step._DECIDE[cmd.Park] = park
 
 
 def host_with_a_ledger_of_its_own() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jupyter_gpushare.client.parking import ladder
-from jupyter_gpushare.client.parking.rungs import Given, Rung
+from jupyter_gpushare.client.memory import ladder
+from jupyter_gpushare.client.memory.rungs import Given, Rung
 
 
 def believe_every_checkpoint() -> None:

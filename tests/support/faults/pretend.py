@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from jupyter_gpushare.client.grant import Grant
-from jupyter_gpushare.client.parking.base import ParkedBytes, ParkFailed, ResumeFailed
+from jupyter_gpushare.client.adapters.parkers.base import ParkedBytes, ParkFailed, ResumeFailed
+from jupyter_gpushare.client.words.grant import Grant
 
 NAME = "pretend_framework"
 NOISE = 16 * 1024  # bytes at each end of a block
@@ -127,7 +127,7 @@ class Pretend(ModuleType):
 
 
 class PretendParker:
-    """Moves the blocks, as ``client/parking/base.py`` wants it."""
+    """Moves the blocks, as ``client/adapters/parkers/base.py`` wants it."""
 
     def __init__(self, framework: Pretend) -> None:
         self._framework = framework

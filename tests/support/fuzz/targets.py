@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.cli.plan import plan_line
-from jupyter_gpushare.client.errors import NodeUnavailable
-from jupyter_gpushare.client.grant import read_grant
-from jupyter_gpushare.client.settings import read_settings
-from jupyter_gpushare.node.codec import from_record, to_record
-from jupyter_gpushare.node.identity import IdentityRefused, TokenFileIdentity
-from jupyter_gpushare.node.ledger import Ledger, LedgerError, Record
-from jupyter_gpushare.node.quota_config import NodeSize, configure
-from jupyter_gpushare.policy import events as ev
+from jupyter_gpushare.client.words.errors import NodeUnavailable
+from jupyter_gpushare.client.words.grant import read_grant
+from jupyter_gpushare.client.words.settings import read_settings
+from jupyter_gpushare.node.ledger.codec import from_record, to_record
+from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, Record
+from jupyter_gpushare.node.people.identity import IdentityRefused, TokenFileIdentity
+from jupyter_gpushare.node.quotas.config import NodeSize, configure
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.protocol import checkpoint
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError

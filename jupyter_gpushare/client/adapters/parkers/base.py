@@ -1,0 +1,115 @@
+"""What every way of giving GPU memory back inside a framework looks like.
+
+A `Parker` belongs to one framework in this process. All its calls are
+synchronous and may take long (a copy of gigabytes). They may come from any
+thread, but only one at a time, and only while no cell runs and no thread of
+the user's computes: between `Parker.park` and `Parker.resume` a parked tensor
+has its shape and no memory, and using it is an error of the framework's, or
+worse. (Printing it is safe: that shows that it is parked.)
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from ...words.errors import GpuShareError
+
+if TYPE_CHECKING:
+    from .steps import StepMeter
+    from .survey import Refusal, Survey
+
+
+class ParkingError(GpuShareError):
+    """Base of what goes wrong with parking. Nothing is lost unless `ParkedDamaged` says so."""
+
+
+class ParkRefused(ParkingError):
+    """Parking is not safe or not possible now; nothing was changed. ``refusals`` say why."""
+
+    def __init__(self, message: str, refusals: tuple[Refusal, ...] = ()) -> None:
+        super().__init__(message)
+        self.refusals = refusals
+
+    @classmethod
+    def because(cls, refusals: tuple[Refusal, ...]) -> ParkRefused:
+        """With all reasons in words."""
+        from .survey import words
+
+        return cls(f"The GPU memory cannot be parked: {words(refusals)}.", refusals)
+
+
+class ParkFailed(ParkingError):
+    """Parking was begun and broken off. The memory is on the GPU again, unless ``is_parked``."""
+
+
+class ResumeFailed(ParkingError):
+    """The memory could not be had again. It is still parked, complete: try again."""
+
+
+class ParkedDamaged(ParkingError):
+    """The memory is on the GPU again, but some of it is not what it was when it was parked."""
+
+
+class ParkedBytes(NamedTuple):
+    """What was parked. ``bytes`` lie in host memory; the GPU has ``freed`` bytes more."""
+
+    bytes: int
+    freed: int
+    storages: int
+
+
+class Parker(Protocol):
+    """One framework's GPU memory in this process; see the module for who may call when."""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether there is something to `resume`."""
+
+    def trim(self) -> int:
+        """Collect garbage and empty the framework's caches; bytes the GPU has more (`trim`).
+
+        Raises nothing: a driver that fails is logged.
+        """
+
+    def drop_temporary(self) -> int:
+        """Let go of what the next step makes anew, then `trim`; bytes freed.
+
+        Only what is known to be temporary: what a program may still read stays.
+        """
+
+    def survey(self) -> Survey:
+        """Look at everything on the GPU; changes nothing. Walks all objects (0.1 s and more)."""
+
+    def bytes_to_park(self) -> int:
+        """Host bytes that `park` would need now; walks as `survey` does."""
+
+    def park(self) -> ParkedBytes:
+        """Move the memory to the host (`storage`).
+
+        Raises:
+            ParkRefused: it is not safe; nothing changed.
+            ParkFailed: it was broken off.
+        """
+
+    def resume(self) -> None:
+        """Move it back; nothing to do when not parked. After a failure it may be called again.
+
+        Raises:
+            ResumeFailed: it does not fit, or the driver failed; still parked, nothing lost.
+            ParkedDamaged: it is back but the checksums differ.
+        """
+
+
+def parker_of(adapter: object, module: ModuleType) -> Parker | None:
+    """The adapter's parker for the framework, always the same one; others' adapters may have none.
+
+    ``None`` also while the framework has nothing on a GPU.
+    """
+    parker = getattr(adapter, "parker", None)
+    return None if parker is None else cast("Parker | None", parker(module))
+
+
+def meter_of(adapter: object) -> StepMeter | None:
+    """The adapter's step meter, if it has any."""
+    return cast("StepMeter | None", getattr(adapter, "meter", None))

@@ -1,0 +1,355 @@
+"""Storage parking for torch: every storage's bytes go to the host, and come back.
+
+A storage is what tensors lie in. It keeps its identity while its memory is
+freed (`resize_(0)`) and had again (`resize_(n)`), so views, tied weights, an
+optimizer's state and the graph of an old loss need not be known: they refer to
+the storage. What is needed is that *all* storages are known and that nobody
+else knows their addresses; `survey.obstacles` decides on that.
+
+Whatever happens, at any instruction: from before the first byte is freed until
+the last one is back, `is_parked` is true, every storage's copy is in host
+memory, and `resume` can be called (again).
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ....protocol.sizes import format_size
+from .allocator import Allocator
+from .base import ParkedBytes, ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
+from .checksum import Checksums
+from .hostpool import CHUNK, KEEP, HostPool, Piece
+from .others import others_on_gpu
+from .shown import ParkedPrinting
+from .steps import StepMeter
+from .survey import DeviceSurvey, Survey, obstacles, rounded
+from .walk import Findings, walk
+
+_log = logging.getLogger("jupyter_gpushare")
+
+_YOUNG: Final = 1  # generations of Python's garbage
+_ALL: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One storage, its size (bytes), and its copy in pieces with their checksums."""
+
+    storage: Any
+    size: int
+    pieces: tuple[Piece, ...]
+    sums: tuple[int, ...]
+
+
+class TorchParker:
+    """See `base.Parker` for who may call what, and when."""
+
+    def __init__(
+        self,
+        torch: Any,
+        allocator: Allocator,
+        *,
+        meter: StepMeter | None = None,
+        others: Callable[[], tuple[str, ...]] = others_on_gpu,
+        keep: int = KEEP,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._torch = torch
+        self._allocator = allocator
+        self._meter = meter
+        self._others = others
+        self._printing = ParkedPrinting(torch)
+        self._parked: tuple[_Copy, ...] = ()
+        self.pool = HostPool(
+            allocator.host_buffer, allocator.forget_host_buffers, keep=keep, chunk=chunk
+        )
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether there is something to `resume`."""
+        return bool(self._parked)
+
+    # -- rungs 1 and 2 ------------------------------------------------------------------
+
+    def trim(self) -> int:
+        """Collect garbage and empty the cache; bytes that the allocator holds less."""
+        return self._trim_safely(_ALL)
+
+    def _trim_safely(self, generation: int) -> int:
+        try:
+            return self._trim(generation)
+        except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed or harmed
+            _log.warning("PyTorch's cache could not be emptied: %s", error)
+            return 0
+
+    def _trim(self, generation: int) -> int:
+        before = self._reserved()
+        gc.collect(generation)
+        self._allocator.clear_workspaces()
+        self._allocator.empty_cache()
+        return max(0, before - self._reserved())
+
+    def drop_temporary(self) -> int:
+        """Let go of used-up gradients at a step's end, then `trim`; bytes freed.
+
+        Gradients are dropped only of an optimizer whose step has just ended:
+        nothing was allocated since, so no backward pass has added to them.
+        """
+        for optimizer in self._meter.at_boundary() if self._meter is not None else ():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        # A step's garbage is young; looking through everything takes long at every hand-over.
+        return self._trim_safely(_YOUNG)
+
+    # -- storage ------------------------------------------------------------------------
+
+    def survey(self) -> Survey:
+        """Look at everything torch has on the lease's devices; changes nothing."""
+        return self._survey(self._walk())
+
+    def bytes_to_park(self) -> int:
+        """Host bytes that `park` would need now."""
+        return sum(rounded(storage.nbytes()) for storage in self._walk().storages)
+
+    def park(self) -> ParkedBytes:
+        """Move all storages to the host; see `base.Parker.park`."""
+        if self._parked:
+            raise ParkRefused("The GPU memory of this process is parked already.")
+        try:
+            before = self._reserved()
+            self._trim(_ALL)
+            findings = self._walk()
+            survey = self._survey(findings)
+        except Exception as error:
+            raise ParkFailed(
+                f"The GPU memory was not parked, and nothing has changed: {_first_line(error)}"
+            ) from error
+        if refusals := obstacles(survey):
+            raise ParkRefused.because(refusals)
+        storages = findings.storages
+        del findings  # it holds what would else be freed meanwhile
+        copies = self._copy_out(storages)
+        if copies:
+            self._let_go(copies)
+        freed = 0
+        with suppress(Exception):  # parked it is, whatever the driver says now
+            self._allocator.empty_cache()
+            freed = max(0, before - self._reserved())
+        return ParkedBytes(survey.bytes_to_park, freed, len(copies))
+
+    def resume(self) -> None:
+        """Move everything back; see `base.Parker.resume`."""
+        if not self._parked:
+            return
+        try:
+            damaged = self._copy_back(self._parked)
+        except Exception as error:  # the framework's or the driver's, whatever it is
+            with suppress(Exception):  # it is tried so that others have room, and no more
+                self._free(self._parked)
+            raise ResumeFailed(
+                f"{format_size(sum(rounded(copy.size) for copy in self._parked))} could not be "
+                f"put back on the GPU: {_first_line(error)} They are kept in host memory, "
+                "complete; try again when the GPU has room."
+            ) from error
+        self._printing.end()
+        self._parked = ()
+        self.pool.give_all_back()
+        if damaged:
+            raise ParkedDamaged(
+                f"The GPU memory is back, but {damaged} of its tensors are not what they were "
+                "when they were parked. Do not trust this kernel's variables: restart it."
+            )
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _reserved(self) -> int:
+        figures = map(self._allocator.figures, self._allocator.devices())
+        return sum(one.reserved for one in figures if one is not None)
+
+    def _walk(self) -> Findings:
+        ours = frozenset(self._allocator.devices())
+        found = walk(self._torch, ours.__contains__)
+        # Where the device is the host, our copies are there, too.
+        copies = self.pool.storages()
+        found.storages = [one for one in found.storages if one._cdata not in copies]
+        return found
+
+    def _survey(self, findings: Findings) -> Survey:
+        torch, allocator = self._torch, self._allocator
+        storages = findings.storages
+        devices = allocator.devices()
+        return Survey(
+            devices=tuple(self._of_device(device, storages) for device in devices),
+            not_resizable=sum(not storage.resizable() for storage in storages),
+            aliased=_overlaps(storages),
+            shared=self._shared(storages),
+            graphs=findings.graphs + sum(map(allocator.pools, devices)) + allocator.capturing(),
+            own_streams=sum(map(allocator.own_streams, devices)),
+            process_group=_process_group(torch),
+            others=self._others(),
+            allocator=allocator.name,
+            unreadable=tuple(sorted(findings.unreadable)),
+            frozen_objects=gc.get_freeze_count(),
+            in_step=self._meter is not None and self._meter.in_step,
+        )
+
+    def _of_device(self, device: Any, storages: list[Any]) -> DeviceSurvey:
+        sizes = [storage.nbytes() for storage in storages if storage.device == device]
+        figures = self._allocator.figures(device)
+        return DeviceSurvey(
+            device=str(device),
+            storages=len(sizes),
+            found=sum(sizes),
+            blocks=sum(map(rounded, sizes)),
+            requested=None if figures is None else figures.requested,
+            allocated=None if figures is None else figures.allocated,
+            reserved=0 if figures is None else figures.reserved,
+        )
+
+    def _shared(self, storages: list[Any]) -> int:
+        """Storages that other processes have, or may have."""
+        # A CUDA storage always says that it is shared; torch notes those that it has sent.
+        cache = tuple(self._torch.multiprocessing.reductions.shared_cache.values())
+        sent = {reference.cdata for reference in cache if not reference.expired()}
+        return sum(
+            one._cdata in sent or (one.device.type == "cpu" and one.is_shared()) for one in storages
+        )
+
+    def _copy_out(self, storages: list[Any]) -> tuple[_Copy, ...]:
+        """Copies of all; nothing is changed on the devices. Raises `ParkFailed`."""
+        sizes = [storage.nbytes() for storage in storages]
+        try:
+            with self._torch.no_grad():
+                for device in self._allocator.devices():
+                    self._allocator.synchronize(device)
+                places = self.pool.take([rounded(size) for size in sizes])
+                sums = self._copies_and_sums(storages, sizes, places)
+        except Exception as error:
+            self.pool.give_all_back()
+            raise ParkFailed(
+                f"The GPU memory was not parked, and nothing has changed: {_first_line(error)}"
+            ) from error
+        except BaseException:
+            self.pool.give_all_back()
+            raise
+        return tuple(
+            _Copy(storage, size, tuple(pieces), checksums)
+            for storage, size, pieces, checksums in zip(storages, sizes, places, sums, strict=True)
+        )
+
+    def _copies_and_sums(
+        self, storages: list[Any], sizes: list[int], places: list[list[Piece]]
+    ) -> list[tuple[int, ...]]:
+        checksums = Checksums(self._torch)
+        sums: list[list[Any]] = []
+        for storage, size, pieces in zip(storages, sizes, places, strict=True):
+            with self._on(storage.device):
+                of_storage = []
+                for there, here in _pairs(self._torch, storage, size, pieces):
+                    here.copy_(there, non_blocking=True)
+                    of_storage.append(checksums.of(there))
+                sums.append(of_storage)
+        return self._numbers(checksums, sums)
+
+    def _numbers(self, checksums: Checksums, sums: list[list[Any]]) -> list[tuple[int, ...]]:
+        """The checksums of each storage; when they are there, all copies are, too."""
+        for device in self._allocator.devices():
+            self._allocator.synchronize(device)
+        numbers = iter(checksums.numbers([one for of_storage in sums for one in of_storage]))
+        return [tuple(itertools.islice(numbers, len(of_storage))) for of_storage in sums]
+
+    def _let_go(self, copies: tuple[_Copy, ...]) -> None:
+        """Free the storages. Raises `ParkFailed`."""
+        self._parked = copies  # first: from here on `resume` has work to do
+        try:
+            self._printing.begin(frozenset(copy.storage._cdata for copy in copies))
+            for copy in copies:
+                with self._on(copy.storage.device):
+                    copy.storage.resize_(0)
+        except Exception as error:
+            try:
+                self.resume()
+            except ResumeFailed as failed:
+                raise ParkFailed(f"Parking was broken off. {failed}") from error
+            raise ParkFailed(
+                f"The GPU memory was not parked, and is as it was: {_first_line(error)}"
+            ) from error
+
+    def _copy_back(self, copies: tuple[_Copy, ...]) -> int:
+        """Have the memory again and fill it; how many storages are not what they were."""
+        with self._torch.no_grad():
+            for copy in copies:  # room for all before anything is copied
+                if copy.storage.nbytes() != copy.size:
+                    with self._on(copy.storage.device):
+                        copy.storage.resize_(copy.size)
+            checksums = Checksums(self._torch)
+            sums: list[list[Any]] = []
+            for copy in copies:
+                with self._on(copy.storage.device):
+                    of_storage = []
+                    for there, here in _pairs(self._torch, copy.storage, copy.size, copy.pieces):
+                        there.copy_(here, non_blocking=True)
+                        of_storage.append(checksums.of(there))
+                    sums.append(of_storage)
+            found = self._numbers(checksums, sums)
+        return sum(numbers != copy.sums for copy, numbers in zip(copies, found, strict=True))
+
+    def _free(self, copies: tuple[_Copy, ...]) -> None:
+        """After a failed resume: what was had already goes back, so that others have room."""
+        for copy in copies:
+            with self._on(copy.storage.device):
+                copy.storage.resize_(0)
+        self._allocator.empty_cache()
+
+    @contextmanager
+    def _on(self, device: Any) -> Iterator[None]:
+        with self._allocator.default_stream(device):
+            yield
+
+
+def _pairs(
+    torch: Any, storage: Any, size: int, pieces: list[Piece] | tuple[Piece, ...]
+) -> Iterator[tuple[Any, Any]]:
+    """The parts of a storage, each with its place in host memory, as tensors of bytes.
+
+    The tensor over the storage is one of its own, so writing through it leaves
+    the version counters alone that autograd compares.
+    """
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    whole.set_(storage, 0, (size,), (1,))
+    start = 0
+    for piece in pieces:
+        end = min(start + piece.size, size)  # a piece is in whole blocks
+        if end > start:
+            yield whole[start:end], piece.bytes[: end - start]
+        start = end
+
+
+def _overlaps(storages: list[Any]) -> int:
+    """Storages that begin inside another one."""
+    spans = sorted((one.data_ptr(), one.data_ptr() + one.nbytes()) for one in storages)
+    count, reach = 0, 0
+    for start, end in spans:
+        count += start < reach
+        reach = max(reach, end)
+    return count
+
+
+def _process_group(torch: Any) -> str | None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return str(distributed.get_backend())
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line if line.endswith((".", "!")) else f"{line}."

@@ -1,0 +1,524 @@
+"""``%gpushare`` and ``%%gpushare`` in IPython and notebooks, and their traits.
+
+Every kernel loads this when it starts, so the rest of us (the session, the
+renderer) is imported only when a magic is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
+from traitlets import TraitError
+from traitlets.config import Config, Configurable
+
+from ...traits import Size, Told, task_traits, word
+from ..acquire import broker, use_traits
+from ..words.tracebacks import stopped_waiting
+from . import kernel
+
+if TYPE_CHECKING:
+    from ..words.grant import Grant
+    from ..words.settings import Ask, Settings
+
+OPTIONS = {
+    "--gpus": ("1", "2", "4", "8", "quota"),
+    "--memory": ("4GiB", "8GiB", "16GiB", "24GiB"),
+    "--class": ("interactive", "batch"),
+}
+"""What can be asked for, and values worth offering."""
+
+VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "status": {},
+    "quota": {},
+    "request": {**OPTIONS, "--no-wait": (), "--later": ()},
+    "release": {},
+    "park": {},
+    "resume": {},
+    "pin": {"15m": (), "30m": (), "1h": (), "off": ()},
+    "history": {"--limit": ("20", "50", "200")},
+    "help": {},
+}
+MAGICS = ("%gpushare", "%%gpushare")
+_HISTORY = 20  # events shown
+
+
+# -- traits ------------------------------------------------------------------------------------
+
+
+class GpuShare(Configurable):
+    """Settings of this kernel; environment variables and notebook metadata are stronger."""
+
+    locals().update(task_traits(defaults=True))
+
+    gpus = Told(
+        "sizes.parse_gpus",
+        None,
+        info="a number of GPUs, or quota",
+        allow_none=True,
+        help="""GPUs to ask for, or "quota": as many as the quota allows. None: 1.""",
+    ).tag(config=True)
+    memory = Size(
+        None,
+        allow_none=True,
+        help="Memory on each GPU to ask for. None: what the quota allows.",
+    ).tag(config=True)
+    priority_class = word(
+        ("interactive", "batch"),
+        allow_none=True,
+        help="interactive (a person waits) or batch (may wait longer).",
+    ).tag(config=True)
+
+    def settings(self) -> Settings:
+        """As the weakest source of this process's settings."""
+        from ...protocol import names
+        from ..words.settings import Ask, Settings
+
+        defaults = Settings()
+        said = {
+            name: type(getattr(defaults, name))(value)
+            for name, *_ in names.SETTINGS
+            if (value := getattr(self, name)) is not None
+        }
+        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class), **said)
+
+
+def read_traits(shell: Any) -> GpuShare:
+    """The traits of a shell; a value that cannot be used is said and left out."""
+    try:
+        return GpuShare(parent=shell)
+    except TraitError:
+        usable = Config()
+        for name, value in shell.config.get("GpuShare", {}).items():
+            try:
+                GpuShare(config=Config({"GpuShare": {name: value}}))
+            except TraitError as error:
+                from ..words.display import say
+
+                say(f"{error} The default is used.")
+            else:
+                usable.GpuShare[name] = value
+        return GpuShare(config=usable)
+
+
+# -- the magics --------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. See `%gpushare help`.")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The options; a word that is none is named, with the one that was probably meant."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [name for one in self._actions for name in one.option_strings]
+            hint = _did_you_mean(unknown[0].partition("=")[0], known)
+            raise UsageError(f"{self.prog} knows no {unknown[0]!r}. {hint}")
+        return options
+
+
+@magics_class
+class GpuShareMagics(Magics):
+    """The ``%gpushare`` and ``%%gpushare`` magics of one shell."""
+
+    @output_can_be_silenced
+    @line_cell_magic
+    def gpushare(self, line: str, cell: str | None = None) -> Any:
+        """GPUs of this kernel: status, quota, request, release, park, resume, pin, history, help.
+
+        ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
+        ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
+        of a cell holds a lease for that cell only.
+        """
+        __tracebackhide__ = True
+        if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
+            raise UsageError("GPU sharing is switched off by the variable JUPYTER_GPUSHARE.")
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%gpushare: {error}. See `%gpushare help`.") from None
+        if cell is not None:
+            return self._cell(words, cell)
+        verb, *rest = words or ["status"]
+        if verb in ("-h", "--help"):
+            verb = "help"
+        if verb not in VERB_OPTIONS:
+            raise UsageError(_unknown(verb))
+        getattr(self, f"_{verb}")(rest)
+        return None
+
+    def _status(self, words: list[str]) -> None:
+        _nothing_more("status", words)
+        from ..words import render
+
+        status = broker().status()
+        here = broker().lease
+        self._show(render.status_text(status, here), render.status_html(status, here))
+
+    def _quota(self, words: list[str]) -> None:
+        _nothing_more("quota", words)
+        from .. import api
+        from ..words import render
+
+        status, usage = broker().status(), api.usage()
+        self._show(render.quota_text(status, usage), render.quota_html(status, usage))
+
+    def _history(self, words: list[str]) -> None:
+        parser = _Parser("%gpushare history", add_help=False)
+        parser.add_argument("--limit", type=int, default=_HISTORY)
+        limit = parser.parse_args(words).limit
+        if not 1 <= limit <= 1000:
+            raise UsageError("%gpushare history: --limit must be from 1 to 1000.")
+        from .. import api
+        from ..words import render
+
+        events = api.history(limit)
+        self._show(render.history_text(events), render.history_html(events))
+
+    def _help(self, words: list[str]) -> None:
+        from ..words import render
+
+        self._show(render.help_text(), render.help_html())
+
+    def _request(self, words: list[str]) -> None:
+        parser = _asking("%gpushare request")
+        parser.add_argument("--no-wait", action="store_true")
+        parser.add_argument("--later", action="store_true")
+        options = parser.parse_args(words)
+        ask = _ask("%gpushare request", options)
+        from ..words import render
+
+        before = broker().grant
+        if options.later:
+            broker().set_ask(ask)
+            self._tell(f"The next framework that is imported asks for {render.ask_words(ask)}.")
+            return
+        if before is not None and not words:
+            self._tell(f"This kernel holds {render.grant_words(before)} already.")
+            return
+        try:
+            grant = broker().request(ask, wait=not options.no_wait)
+        except KeyboardInterrupt as interrupt:
+            raise stopped_waiting(interrupt, _what_was_left(before)) from None
+        broker().set_ask(ask)
+        same = before is not None and before.lease == grant.lease
+        start = "This kernel holds" if same else "This kernel now holds"
+        end = "already, nothing changed." if same else "until `%gpushare release` or its end."
+        self._tell(f"{start} {render.grant_words(grant)} {end}")
+
+    def _release(self, words: list[str]) -> None:
+        _nothing_more("release", words)
+        from ..words import render
+
+        grant = broker().grant
+        state = broker().release()
+        if state is None:
+            self._tell("This kernel holds no GPU, so there is nothing to give back.")
+        elif grant is None:
+            self._tell(f"The parked lease is given up. {broker().again.words}")
+        elif state == "joined":
+            self._tell(
+                "This process shared the lease of the process that started it, and has left it. "
+                "The lease itself goes on: only the process that owns it can give it back."
+            )
+        else:
+            remains = _remains(grant) or f" {broker().again.words}"
+            self._tell(f"Given back: {render.grant_words(grant)}.{remains}")
+
+    def _park(self, words: list[str]) -> None:
+        _nothing_more("park", words)
+        watch = kernel.watch_of(self.shell)
+        if watch is not None and watch.running and not (watch.running == 1 and watch.gate.is_open):
+            raise UsageError(
+                "%gpushare park needs a cell of its own, while no other cell runs: code after it "
+                "would find its variables without their memory."
+            )
+        given = broker().park()
+        if given is None:
+            self._tell("This kernel holds no GPU, so there is nothing to give back.")
+            return
+        from ...protocol.sizes import format_size
+
+        where = f" {format_size(given.memory)} are in host memory." if given.memory else ""
+        self._tell(
+            f"Given back, and your variables are kept.{where} The next cell asks for a GPU again."
+        )
+
+    def _resume(self, words: list[str]) -> None:
+        _nothing_more("resume", words)
+        from ..words import render
+
+        try:
+            grant = broker().resume()
+        except KeyboardInterrupt as interrupt:
+            raise stopped_waiting(interrupt, _what_was_left(None)) from None
+        if grant is None:
+            self._tell("Nothing of this kernel is parked.")
+        else:
+            self._tell(f"This kernel holds {render.grant_words(grant)} again.")
+
+    def _pin(self, words: list[str]) -> None:
+        from ...protocol.times import parse_duration
+
+        given = " ".join(words)
+        seconds: float | None = None
+        if given:
+            try:
+                seconds = 0.0 if given == "off" else parse_duration(given)
+            except ValueError as error:
+                raise UsageError(f"%gpushare pin {given}: {error} `off` ends it.") from None
+        grant, until = broker().grant, broker().pin(seconds)
+        gpus, are = ("GPU", "is") if grant is None or len(grant.gpus) == 1 else ("GPUs", "are")
+        if until is None:
+            self._tell("This kernel holds no GPU, so there is nothing to keep.")
+        elif not until:
+            self._tell(f"This kernel's {gpus} {are} not kept any longer: the idle time-out holds.")
+        else:
+            from ..words.render import duration
+
+            kept = duration(math.ceil(until))  # what was asked, and not a moment less
+            self._tell(f"This kernel keeps its {gpus} for {kept}, also while it is idle.")
+
+    def _cell(self, words: list[str], cell: str) -> Any:
+        __tracebackhide__ = True
+        where = "%%gpushare"
+        ask = _ask(where, _asking(where).parse_args(words))
+        run = self._compiled(cell)
+        from ..blocks import covers
+        from ..words import render
+
+        held = broker().grant
+        if held is not None:
+            if not covers(held, ask):
+                raise UsageError(
+                    f"%%gpushare: the cell asks for {render.ask_words(ask)}, but this kernel "
+                    f"already holds {render.grant_words(held)}, and can hold one lease at a time. "
+                    "Use `%gpushare release` first, or ask for no more than that."
+                )
+            print(f"The cell uses {render.grant_words(held)}, which this kernel holds and keeps.")
+            return run()
+        try:
+            grant = broker().request(ask)
+        except KeyboardInterrupt as interrupt:
+            if (late := broker().grant) is not None:
+                _give_back(late)
+            raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None
+        print(f"The cell holds {render.grant_words(grant)} until it ends.")
+        try:
+            return run()
+        finally:
+            _give_back(grant)
+
+    def _compiled(self, cell: str) -> Callable[[], Any]:
+        """The cell's code, ready to run; its last expression is the value, as in any cell.
+
+        Raises :class:`SyntaxError` before anything is asked for.
+        """
+        shell: Any = self.shell
+        source = shell.transform_cell(cell)
+        name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
+        tree = shell.transform_ast(shell.compile.ast_parse(source, name))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        body = shell.compile(tree, name, "exec")
+        value = None if last is None else shell.compile(ast.Expression(last.value), name, "eval")
+
+        def run() -> Any:
+            __tracebackhide__ = True
+            exec(body, shell.user_global_ns, shell.user_ns)
+            return None if value is None else eval(value, shell.user_global_ns, shell.user_ns)
+
+        return run
+
+    def _tell(self, text: str) -> None:
+        from ..words import render
+
+        self._show(text, render.notice_html(text, good=True))
+
+    def _show(self, text: str, html: str) -> None:
+        assert self.shell is not None
+        self.shell.display_pub.publish({"text/plain": text, "text/html": html})
+
+
+def _asking(prog: str) -> _Parser:
+    parser = _Parser(prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--gpus")
+    parser.add_argument("--memory")
+    parser.add_argument("--class", dest="priority_class")
+    return parser
+
+
+def _ask(prog: str, options: argparse.Namespace) -> Ask:
+    """Checked needs. Raises ``UsageError``."""
+    from ...protocol.sizes import parse_gpus, parse_size
+    from ..words.settings import Ask, parse_class
+
+    def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise UsageError(f"{prog}: {option} {value!r} cannot be used: {error}") from None
+
+    gpus = read("--gpus", parse_gpus, options.gpus)
+    if gpus == 0:
+        raise UsageError(f"{prog}: --gpus must be at least 1; `%gpushare release` gives back.")
+    return Ask(
+        gpus,
+        read("--memory", parse_size, options.memory),
+        read("--class", parse_class, options.priority_class),
+    )
+
+
+def _nothing_more(verb: str, words: list[str]) -> None:
+    if words:
+        raise UsageError(f"%gpushare {verb} takes no argument {words[0]!r}. See `%gpushare help`.")
+
+
+def _unknown(verb: str) -> str:
+    return f"%gpushare knows no {verb!r}. {_did_you_mean(verb, VERB_OPTIONS, '%gpushare ')}"
+
+
+def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, 1)
+    return f"Did you mean `{before}{close[0]}`?" if close else "See `%gpushare help`."
+
+
+def _what_was_left(before: Grant | None) -> str:
+    """What an interrupt has left of what was held ``before``; it may come just after the grant."""
+    from ..words.render import grant_words
+
+    grant, lease = broker().grant, broker().lease
+    if grant is not None and before is not None and grant.lease == before.lease:
+        return f"left the queue; this kernel still holds {grant_words(grant)}."
+    if grant is not None:
+        return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
+    if lease is not None:
+        return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
+    return "left the queue, no GPU was taken."
+
+
+def _give_back(grant: Grant) -> None:
+    """After the cell. Whatever the cell raised must not be hidden behind our trouble."""
+    from ..words.display import say
+    from ..words.errors import GpuShareError
+
+    now = broker().grant
+    if now is None or now.lease != grant.lease:
+        return
+    try:
+        broker().release()
+    except GpuShareError as error:
+        say(f"The cell's lease could not be given back in order: {error}")
+        return
+    if remains := _remains(grant):
+        say(f"The cell's lease has ended.{remains}")
+
+
+def _remains(grant: Grant) -> str:
+    """What is still on the GPU of a lease that was given back, and what to do; "" if nothing."""
+    from ..lease.visible import cuda_started
+
+    if cuda_started():
+        who = "CUDA runs in this process and keeps"
+        advice = "Restart the kernel to release it; until then do not compute on that GPU"
+    elif _still_used(grant):
+        who = "Processes that shared the lease keep"
+        advice = "End them, or restart the kernel; until then do not compute on that GPU"
+    else:
+        return ""
+    return (
+        f" {who} memory there, though: it becomes free when the process releases it, and nobody "
+        f"else gets it before that (the lease shows as draining meanwhile). {advice}: that would "
+        "count as use without a lease."
+    )
+
+
+def _still_used(grant: Grant) -> bool:
+    from ..words.errors import GpuShareError
+
+    try:
+        leases = broker().status()["leases"]
+        ours = [one for one in leases if one["id"] == grant.lease and one["state"] == "draining"]
+        return any(gpu.get("measured") for one in ours for gpu in one["gpus"])
+    except (GpuShareError, LookupError, TypeError, AttributeError):
+        return False
+
+
+# -- tab completion ----------------------------------------------------------------------------
+
+
+def complete(context: CompletionContext) -> SimpleMatcherResult:
+    """What may follow ``%gpushare`` and ``%%gpushare``; nobody else knows anything of that."""
+    line = context.text_until_cursor.lstrip()
+    words = line.split()
+    if not words or words[0] not in MAGICS or line == words[0]:
+        return {"completions": []}
+    typed = "" if line[-1:].isspace() else words[-1]
+    found = [one for one in completions(words[: len(words) - bool(typed)]) if one.startswith(typed)]
+    # What is typed already, where there is no more to say: else Python's names would be offered.
+    return {
+        "completions": [SimpleCompletion(one, type="gpushare") for one in found or [typed]],
+        "matched_fragment": typed,
+        "ordered": True,
+        "suppress": True,
+    }
+
+
+matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
+
+
+def completions(before: Sequence[str]) -> Sequence[str]:
+    """The words that may come after those of a line."""
+    if before[0].startswith("%%"):
+        options = OPTIONS
+    elif len(before) == 1:
+        return list(VERB_OPTIONS)
+    else:
+        options = VERB_OPTIONS.get(before[1], {})
+    if values := options.get(before[-1]):
+        return list(values)
+    return [option for option in options if option not in before]
+
+
+# -- the extension -----------------------------------------------------------------------------
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Called through ``jupyter_gpushare`` when a kernel starts, or by ``%load_ext``."""
+    traits = read_traits(ipython)
+    ipython.configurables.append(traits)  # for %config
+    use_traits(traits.settings)
+    ipython.register_magics(GpuShareMagics(ipython))
+    if ipython.Completer is not None and matcher not in ipython.Completer.custom_matchers:
+        ipython.Completer.custom_matchers.append(matcher)
+    kernel.install(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Take everything away again; a lease that is held stays until the process ends."""
+    kernel.uninstall(ipython)
+    for known in ipython.magics_manager.magics.values():
+        known.pop("gpushare", None)
+    ipython.magics_manager.registry.pop(GpuShareMagics.__name__, None)
+    if ipython.Completer is not None and matcher in ipython.Completer.custom_matchers:
+        ipython.Completer.custom_matchers.remove(matcher)
+    for ours in [c for c in ipython.configurables if isinstance(c, GpuShare | GpuShareMagics)]:
+        ipython.configurables.remove(ours)
+    use_traits(None)

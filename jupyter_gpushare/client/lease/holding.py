@@ -1,0 +1,156 @@
+"""What this process holds: a lease and its GPUs, and where they are shown to others.
+
+All dealings with the node manager meet here, so this is where their threads and
+locks are written down.
+
+Threads:
+
+- the user's (the main thread, subshells, whatever imports a framework): they ask,
+  wait, park, resume and release;
+- ``gpushare-session``, one for each `Session`: it takes in what the node manager
+  says and gives the signs of life, so it never waits for anything below but an instant;
+- ``gpushare-recalls``: gives back what the node manager asks for, one after the other;
+- ``gpushare-ability``: looks what could be given back.
+
+Locks, in the order in which they are taken; nobody takes one that stands before
+one that it has:
+
+1. ``acquire._Process``'s, while the broker is made;
+2. `kernel.CellWatch`'s, for an instant when a cell begins or ends;
+3. `Holding.lock`: whoever changes what is held has it, also while he waits in the
+   queue, parks or resumes, which may be hours. The session's thread only tries it,
+   and changes without it one thing: that a lease is lost (`Holding.lose`);
+4. `giveback.GivingBack`'s, for an instant: a cell that begins and GPUs that are
+   given back exclude each other;
+5. `Broker`'s for its session, never longer than a hello;
+6. `Frameworks`'s, while a framework is told what it may use: as long as a GPU kernel, where
+   caches are emptied for it;
+7. those inside `Session` and `Limits`, for an instant; nothing is called under them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import MutableMapping
+from enum import Enum
+
+from ...protocol import names
+from ..words.grant import Grant
+from .visible import Visible, cuda_started
+
+
+class Standing(Enum):
+    """How this process stands with its GPUs."""
+
+    FREE = "free"
+    HELD = "held"
+    JOINED = "joined"
+    FELL_BACK = "fell_back"
+    PARKING = "parking"
+    PARKED = "parked"
+    LOST = "lost"
+
+
+class Holding:
+    """The lease that this process holds, under one lock.
+
+    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs, and the
+    lease's id and secret are left there for child processes to join.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self.lock = threading.RLock()
+        self.standing = Standing.FREE
+        self.grant: Grant | None = None
+        self.put_by: Grant | None = None  # what a parked lease had
+        self.lost: str | None = None  # why
+        self.visible = Visible(environ)
+        self.cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
+        self._environ = environ
+        self._lost_gpus: tuple[str, ...] | None = None
+
+    @property
+    def parked(self) -> str | None:
+        """The lease, while its GPUs are given back."""
+        return None if self.put_by is None else self.put_by.lease
+
+    @property
+    def had(self) -> Grant | None:
+        """What is held, or was until it was parked."""
+        return self.put_by if self.grant is None else self.grant
+
+    @property
+    def lease(self) -> str | None:
+        """The lease of this process, held or parked."""
+        return None if self.had is None else self.had.lease
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that are held."""
+        return () if self.grant is None else tuple(gpu.uuid for gpu in self.grant.gpus)
+
+    def take(self, grant: Grant, secret: str) -> str | None:
+        """A lease of our own is held; the value that ``CUDA_VISIBLE_DEVICES`` had from the user."""
+        self.grant, self.standing, self.lost, self.put_by = grant, Standing.HELD, None, None
+        self._environ[names.LEASE] = grant.lease
+        self._environ[names.SECRET] = secret
+        return self.visible.show(grant)
+
+    def join(self, grant: Grant) -> Grant:
+        """Our parent's lease is shared; what this process sees of it."""
+        self.grant = self.visible.show_part(grant)
+        self.standing, self.lost = Standing.JOINED, None
+        return self.grant
+
+    def park(self, grant: Grant) -> None:
+        """The GPUs are given back, the lease goes on."""
+        self.forget()
+        self.put_by, self.standing = grant, Standing.PARKED
+
+    def drop_parked(self) -> None:
+        """The parked lease is given up, or has ended."""
+        self.put_by, self.standing = None, Standing.FREE
+
+    def forget(self) -> None:
+        """Nothing is held any more."""
+        self.grant, self.standing = None, Standing.FREE
+        for name in (names.LEASE, names.SECRET):
+            self._environ.pop(name, None)
+        self.visible.hide(children_may_ask=True)
+
+    def lose(self, lease: str, message: str) -> bool:
+        """Whether ``lease`` was ours: it has ended without us.
+
+        On the session's thread, without the lock; the environment is left to `settle`.
+        """
+        if self.parked == lease:
+            self.put_by = None
+        elif self.grant is not None and self.grant.lease == lease:
+            self._lost_gpus, self.grant = self.gpus, None
+        else:
+            return False
+        self.standing, self.lost = Standing.LOST, message
+        return True
+
+    def settle(self) -> None:
+        """What the loss of a lease means for the environment, on the user's thread."""
+        if self.standing is Standing.LOST and names.LEASE in self._environ:
+            if cuda_started():
+                self.cuda_had = self._lost_gpus
+            lost = self.lost
+            self.forget()
+            self.standing, self.lost = Standing.LOST, lost
+
+    def remember_cuda(self) -> None:
+        """The GPUs are about to go: CUDA, where it runs, keeps what it had of them."""
+        if self.grant is not None and cuda_started():
+            self.cuda_had = self.gpus
+
+    def inherit(self, parent: Holding) -> None:
+        """After a fork: what the parent held, this process has joined."""
+        self.visible = parent.visible
+        self.grant = parent.grant
+        if parent.grant is not None:
+            self.standing = Standing.JOINED
+        elif parent.standing is Standing.FELL_BACK:
+            self.standing = Standing.FELL_BACK

@@ -1,0 +1,818 @@
+"""A process's line to the node manager: one socket, one daemon thread.
+
+The thread does all the I/O, sends signs of life, and comes back by itself when
+the node manager was restarted: it greets again, shows each lease's secret, and
+sends what is still unanswered once more (requests carry an id, so a retry
+never gets a second lease). The user's thread only ever waits for events, so
+Ctrl-C works at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from ..._version import __version__
+from ...protocol.connection import ClientConnection
+from ...protocol.errors import ProtocolError, Reason, RemoteError
+from ...protocol.messages import (
+    PIPELINED,
+    PROTOCOL,
+    CallId,
+    ErrorAnswer,
+    Incoming,
+    Method,
+    Notice,
+    Notification,
+)
+from ..words.errors import GpuShareError, NodeUnavailable, error_for
+from .interrupts import deaf_to_interrupts
+
+_log = logging.getLogger("jupyter_gpushare")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+_EAGER_PAUSE: Final = 0.25  # seconds between two tries while somebody waits for an answer
+OUTAGE: Final = 30.0  # seconds for which a node manager that was there is waited for
+_IDLE_SETTLES: Final = 0.25  # seconds: cells that run one after the other are one busy time
+_TRANSIENT: Final = (OSError, ProtocolError)
+
+
+class Link(Enum):
+    """Whether the node manager hears us."""
+
+    DOWN = "down"
+    UP = "up"
+    CLOSED = "closed"
+
+
+class _Waiting:
+    """A call whose answer somebody waits for. ``again``: worth sending after a reconnect."""
+
+    def __init__(self, method: Method, params: Mapping[str, Any], again: bool) -> None:
+        self.method, self.params, self.again = method, params, again
+        self.sent_at = 0.0
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: RemoteError | None = None
+        self.failure: str | None = None
+
+
+class Greeting:
+    """Connects and says hello, within ``timeout`` seconds, together with the ``first`` call.
+
+    ``result`` is hello's answer. ``first_id`` is the call's; ``None`` where the node manager wants
+    it again, because it reads nothing before its answer to hello. A request that nobody waits for
+    any more is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when nobody
+    listens at ``path``.
+    """
+
+    def __init__(
+        self, path: str, token: str | None, timeout: float, first: _Waiting | None = None
+    ) -> None:
+        self.protocol = ClientConnection()
+        self.early: list[Incoming] = []
+        self.first_id: CallId | None = None
+        deadline = time.monotonic() + timeout
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.socket.settimeout(timeout)
+            try:
+                self.socket.connect(path)
+            except (ConnectionRefusedError, FileNotFoundError) as error:
+                raise NobodyThere(_unreachable(path, error), Reason.UNAVAILABLE) from error
+            except BlockingIOError as error:
+                raise OSError("it takes no more connections at present") from error
+            hello, line = self.protocol.call(
+                Method.HELLO,
+                protocol=PROTOCOL,
+                client={"name": "jupyter_gpushare", "version": __version__},
+                token=token,
+            )
+            if first is not None:
+                self.first_id, more = self.protocol.call(first.method, **first.params)
+                line += more
+            self.socket.sendall(line)
+            self.result = self._answer(hello, deadline)
+            self.socket.setblocking(False)
+        except BaseException as error:
+            if first is not None and first.method is Method.REQUEST:
+                with contextlib.suppress(*_TRANSIENT):
+                    request_id = first.params["request_id"]
+                    self.socket.send(self.protocol.call(Method.RELEASE, request_id=request_id)[1])
+            self.socket.close()
+            if isinstance(error, _TRANSIENT):
+                raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
+            raise
+        if self.first_id is not None and PIPELINED not in self.result.get("features", ()):
+            self.protocol.forget(self.first_id)
+            self.first_id = None
+
+    def _answer(self, hello: CallId, deadline: float) -> dict[str, Any]:
+        result = None
+        while result is None:
+            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self.socket.recv(65536)
+            if not data:
+                raise ConnectionError("it closed the connection")
+            for message in self.protocol.receive(data):
+                if isinstance(message, Notification) or message.id != hello:
+                    self.early.append(message)
+                elif isinstance(message, ErrorAnswer):
+                    error = message.error
+                    raise NodeUnavailable(
+                        f"The node manager does not let this process in: {error.message}",
+                        error.reason,
+                        error.data,
+                    )
+                elif isinstance(message.result, dict):
+                    result = message.result
+            if result is None and time.monotonic() >= deadline:
+                raise TimeoutError("timed out")
+        return result
+
+
+class NobodyThere(NodeUnavailable):
+    """Nobody listens at the socket, or it does not exist."""
+
+
+def _unreachable(path: str, error: Exception) -> str:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return (
+        f"The GPU node manager at {path} does not answer properly ({why}). "
+        "Ask the administrator, or see `jupyter gpushare doctor`."
+    )
+
+
+def _away(path: str, seconds: float) -> str:
+    return (
+        f"The GPU node manager at {path} has been away for {seconds:g} s (outage_timeout). "
+        "Try again later, ask the administrator, or see `jupyter gpushare doctor`."
+    )
+
+
+class Session:
+    """One connection to the node manager. Thread-safe; ``open``, or the first call, starts its
+    thread.
+
+    ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
+    bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a
+    node manager that was there and is away. ``on_lost(lease, message)``
+    and ``on_notice(notification)`` are called on the session's thread.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        token: Callable[[], str | None],
+        timeout: float,
+        *,
+        outage: float = OUTAGE,
+        on_lost: Callable[[str, str], None] = lambda lease, message: None,
+        on_notice: Callable[[Notification], None] = lambda notice: None,
+    ) -> None:
+        self.path = path
+        self.hello: dict[str, Any] = {}
+        self._token = token
+        self._timeout = timeout
+        self._outage = outage
+        self._on_lost = on_lost
+        self._on_notice = on_notice
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()  # never held for longer than a hello
+        self._link = Link.DOWN
+        self._secrets: dict[str, str] = {}
+        self._vouchers: dict[str, str] = {}  # what is shown to a node manager that lost its ledger
+        self._news: dict[str, _QueueNews] = {}
+        self._activity: dict[str, str] = {}
+        self._told_activity: dict[str, str] = {}
+        self._calls: dict[CallId, _Waiting] = {}
+        self._unsent: list[_Waiting] = []
+        self._greeting: Greeting | None = None
+        self._out = b""
+        self._wake_in, self._wake_out = -1, -1
+        self._thread: threading.Thread | None = None
+        self._down_since = 0.0
+        self._settles_at = 0.0
+        self._owner = os.getpid()
+
+    @property
+    def link(self) -> Link:
+        """Whether the node manager hears us at present."""
+        return self._link
+
+    @property
+    def node(self) -> Mapping[str, Any]:
+        """What hello said: node, environment, quota, heartbeat interval (seconds)."""
+        return self.hello
+
+    # -- the user's side ----------------------------------------------------------
+
+    def open(self, patience: float = 0.0) -> None:
+        """Connect and start the thread, where that was not done.
+
+        A node manager that is being restarted is waited for: ``patience`` seconds. One that is
+        there is heard out.
+        Raises :class:`NodeUnavailable`; then another session must be made.
+        """
+        self._open(patience, None)
+
+    def _open(self, patience: float, first: _Waiting | None) -> bool:
+        """Whether it was opened by this call, and ``first`` is under way."""
+        with self._opening:
+            if self._thread is not None or self._link is Link.CLOSED:
+                return False
+            try:
+                self._connect(patience, first)
+            except BaseException:
+                self._hang_up()
+                raise
+            return True
+
+    def _connect(self, patience: float, first: _Waiting | None) -> None:
+        greeting = self._greet(time.monotonic() + patience, first)
+        self._take(greeting)
+        if first is not None:
+            first.sent_at = time.monotonic()
+            if greeting.first_id is None:
+                self._unsent.append(first)
+            else:
+                self._calls[greeting.first_id] = first
+        thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
+        try:
+            self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            thread.start()
+        except (OSError, RuntimeError) as error:  # no descriptors, no threads, or at its end
+            raise NodeUnavailable(
+                f"The thread that keeps a GPU lease alive cannot be started ({error}). "
+                "Close what else runs in this process, or raise its limits (`ulimit`).",
+                Reason.UNAVAILABLE,
+            ) from error
+        self._thread = thread
+
+    def _greet(self, until: float, first: _Waiting | None) -> Greeting:
+        pause, left = _FIRST_PAUSE, self._timeout
+        while True:
+            try:
+                return Greeting(self.path, self._token(), left, first)
+            except NodeUnavailable as error:
+                # One that ended meanwhile may have granted what was asked: it is asked again.
+                ended = first is not None and isinstance(error.__cause__, ConnectionError)
+                is_away = isinstance(error, NobodyThere) or ended
+                if not is_away or time.monotonic() + pause >= until:
+                    raise
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+            left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
+
+    def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
+        """Call and wait for the answer, at most the time-out. Opens, if that was not done.
+
+        Raises :class:`GpuShareError` for an error answer or none.
+        """
+        waiting = _Waiting(method, params, again)
+        self._begin(waiting)
+        if not waiting.done.wait(self._timeout):
+            self._abandon(waiting)
+            raise NodeUnavailable(
+                f"The GPU node manager did not answer within {self._timeout:g} s. "
+                "It may be overloaded: try again, or see `jupyter gpushare doctor`.",
+                Reason.TIMED_OUT,
+            )
+        return self._outcome(waiting)
+
+    def _begin(self, waiting: _Waiting) -> None:
+        """Send a call; the first one together with hello."""
+        if not self._open(self._timeout, waiting):
+            self._submit(waiting)
+
+    def tell(self, method: Method, **params: Any) -> None:
+        """Call without waiting for an answer."""
+        self._send(method, False, params)
+
+    def tell_surely(self, method: Method, **params: Any) -> None:
+        """Call without waiting for an answer; sent again if the link breaks meanwhile."""
+        self._send(method, True, params)
+
+    def request(
+        self,
+        params: Mapping[str, Any],
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+        on_away: Callable[[float], None] = lambda left: None,
+    ) -> dict[str, Any]:
+        """Ask for a lease and wait in the queue; the result of ``request`` (see docs/protocol.md).
+
+        ``on_queued`` gets each ``queued`` notification and ``on_waiting`` is
+        called about four times a second; while the node manager is away
+        ``on_away`` instead, with the seconds for which it is still waited for.
+        All of them on the caller's thread. ``wait_timeout`` in seconds, 0: for
+        ever. Any exception, Ctrl-C too, leaves the queue. Raises :class:`GpuShareError`.
+        """
+        request_id = str(params["request_id"])
+        news, waiting = _QueueNews(), _Waiting(Method.REQUEST, params, again=True)
+        try:
+            with self._lock:
+                self._news[request_id] = news
+            self._begin(waiting)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
+            self._no_news(request_id)
+            return result
+        except BaseException:
+            with deaf_to_interrupts():
+                self._no_news(request_id)
+                self._abandon(waiting)
+                if news.lease is not None:
+                    self.let_go(news.lease)
+                # Sent after a reconnect, too: a forgotten place in the queue would be served.
+                self._send(Method.RELEASE, True, {"request_id": request_id})
+            raise
+
+    def _await_grant(
+        self,
+        waiting: _Waiting,
+        news: _QueueNews,
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+        on_away: Callable[[float], None],
+    ) -> dict[str, Any]:
+        started = asked_at = time.monotonic()
+        while not waiting.done.wait(0.05 if time.monotonic() - started < 0.5 else 0.25):
+            notice = news.take()
+            if notice is not None:
+                on_queued(notice)
+            now = time.monotonic()
+            down = self._down_since
+            if down and now - down >= self._outage:
+                raise NodeUnavailable(_away(self.path, self._outage), Reason.UNAVAILABLE)
+            if down and self._link is not Link.UP:
+                on_away(self._outage - (now - down))
+                asked_at = now  # it has not heard us yet
+            else:
+                on_waiting()
+            if (news.queued or down) and wait_timeout and now - started >= wait_timeout:
+                raise NodeUnavailable(
+                    f"No GPU became free within {wait_timeout:g} s (wait_timeout). "
+                    "Try again later, ask for less, or wait longer.",
+                    Reason.TIMED_OUT,
+                )
+            if not news.queued and now - asked_at >= self._timeout:
+                raise NodeUnavailable(_unreachable(self.path, TimeoutError("no answer")))
+        result = self._outcome(waiting)
+        if not isinstance(result, dict) or not isinstance(result.get("lease"), str):
+            raise NodeUnavailable(_unreachable(self.path, ValueError("a grant without a lease")))
+        return result
+
+    def resume(
+        self,
+        lease: str,
+        on_queued: Callable[[Mapping[str, Any]], None],
+        on_waiting: Callable[[], None],
+        wait_timeout: float,
+        on_away: Callable[[float], None] = lambda left: None,
+        *,
+        wait: bool = True,
+    ) -> dict[str, Any]:
+        """Ask for the GPUs of a parked lease again, and wait in the queue as :meth:`request` does.
+
+        ``wait`` false: now or never.
+
+        Any exception, Ctrl-C too, leaves the queue and the lease parked. Raises
+        :class:`GpuShareError`; :class:`LeaseLost` when the lease has ended.
+        """
+        news, waiting = (
+            _QueueNews(),
+            _Waiting(Method.RESUME, {"lease": lease, "wait": wait}, again=True),
+        )
+        try:
+            with self._lock:
+                self._news[lease] = news
+            self._begin(waiting)
+            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
+            self._no_news(lease)
+            return result
+        except BaseException:
+            with deaf_to_interrupts():
+                self._no_news(lease)
+                self._abandon(waiting)
+                if waiting.error is None:
+                    self.tell_surely(Method.PARKED, lease=lease)
+            raise
+
+    def _no_news(self, key: str) -> None:
+        with self._lock:
+            self._news.pop(key, None)
+
+    def hold(self, lease: str, secret: str) -> None:
+        """Send signs of life for ``lease`` and attach to it again after a reconnect."""
+        with self._lock:
+            self._secrets[lease] = secret
+            self._told_activity[lease] = "busy"
+
+    def holds(self, lease: str) -> bool:
+        """Whether signs of life are sent for ``lease``: it is ours, and has not ended."""
+        with self._lock:
+            return lease in self._secrets
+
+    def let_go(self, lease: str) -> None:
+        """No more signs of life for ``lease``."""
+        with self._lock:
+            self._secrets.pop(lease, None)
+            self._vouchers.pop(lease, None)
+            self._activity.pop(lease, None)
+            self._told_activity.pop(lease, None)
+
+    def set_activity(self, lease: str, busy: bool) -> None:
+        """Note what the task does; the thread tells it. Never waits."""
+        with self._lock:
+            if lease not in self._secrets:
+                return
+            state = "busy" if busy else "idle"
+            if self._activity.get(lease) == state:
+                return
+            self._activity[lease] = state
+            self._settles_at = 0.0 if busy else time.monotonic() + _IDLE_SETTLES
+        self._wake()
+
+    def close(self, flush: float = 0.0) -> None:
+        """Hang up; waits up to ``flush`` seconds for what is still to be sent."""
+        if os.getpid() != self._owner:
+            self.abandon_in_child()
+            return
+        with self._lock:
+            self._link = Link.CLOSED
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(max(flush, 0.5))
+
+    def abandon_in_child(self) -> None:
+        """After a fork: the line is the parent's. Close our copies and forget them."""
+        self._link = Link.CLOSED
+        self._lock = threading.Lock()  # the parent's threads may hold both
+        self._opening = threading.Lock()
+        for number in (self._wake_in, self._wake_out):
+            with contextlib.suppress(OSError):
+                os.close(number)
+        if self._greeting is not None:
+            self._greeting.socket.close()
+        self._thread = None
+
+    # -- shared ---------------------------------------------------------------------
+
+    def _send(self, method: Method, again: bool, params: Mapping[str, Any]) -> _Waiting:
+        waiting = _Waiting(method, params, again)
+        self._submit(waiting)
+        return waiting
+
+    def _submit(self, waiting: _Waiting) -> None:
+        """Send a call at once where nothing is in front of it, else the thread does."""
+        with deaf_to_interrupts(), self._lock:
+            if self._link is Link.CLOSED:
+                waiting.failure = "this process has hung up"
+                waiting.done.set()
+            elif self._link is Link.DOWN and not waiting.again:
+                waiting.failure = "it cannot be reached at present"
+                waiting.done.set()
+            elif self._link is Link.DOWN or self._unsent or self._out:
+                self._unsent.append(waiting)
+            else:
+                self._put(waiting)
+                with contextlib.suppress(OSError):  # the thread meets it, too
+                    self._push()
+                if not self._out:
+                    return
+        self._wake()
+
+    def _abandon(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._unsent = [other for other in self._unsent if other is not waiting]
+            self._calls = {key: w for key, w in self._calls.items() if w is not waiting}
+
+    def _outcome(self, waiting: _Waiting) -> Any:
+        if waiting.error is not None:
+            error = waiting.error
+            raise error_for(error.reason, error.message, error.data)
+        if waiting.failure is not None:
+            raise NodeUnavailable(
+                _unreachable(self.path, ConnectionError(waiting.failure)), Reason.UNAVAILABLE
+            )
+        return waiting.result
+
+    def _wake(self) -> None:
+        # Under the lock: a number closed meanwhile could be somebody else's file by now.
+        # A full pipe means that the thread is about to wake anyway.
+        with self._lock, contextlib.suppress(OSError):
+            if self._wake_in >= 0:
+                os.write(self._wake_in, b"x")
+
+    # -- the thread's side --------------------------------------------------------------
+
+    def _run(self) -> None:
+        # Signals are the main thread's: Ctrl-C must wake it, not us.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._stay_connected()
+        except Exception:  # noqa: BLE001 - a bug of ours must not leave anybody waiting for ever
+            _log.exception("The session with the node manager has ended")
+        finally:
+            if os.getpid() == self._owner:
+                self._hang_up()
+
+    def _stay_connected(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            up_at = time.monotonic()
+            try:
+                self._serve()
+                return
+            except _TRANSIENT as error:
+                _log.debug("The node manager is lost: %s", error)
+                self._lost_link()
+            if time.monotonic() - up_at > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE  # it was well; one that breaks at each hello is not rushed
+            while self._link is Link.DOWN:
+                if self._sleep(pause):
+                    return
+                pause = min(_LONGEST_PAUSE, pause * 2)
+                with contextlib.suppress(GpuShareError):
+                    self._take(Greeting(self.path, self._token(), self._timeout))
+                    self._come_back()
+            if self._greeting is None or self._greeting.socket.fileno() < 0:
+                return  # closed while the wire was down: there is nobody to say goodbye to
+
+    def _hang_up(self) -> None:
+        """Close everything and wake everybody who still waits."""
+        with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
+            self._link = Link.CLOSED
+            for number in (self._wake_in, self._wake_out):
+                if number >= 0:
+                    os.close(number)
+            self._wake_in = self._wake_out = -1
+            left = [*self._calls.values(), *self._unsent]
+            self._calls, self._unsent = {}, []
+        for waiting in left:
+            waiting.failure = "this process has hung up"
+            waiting.done.set()
+
+    def _take(self, greeting: Greeting) -> None:
+        with self._lock:
+            self._greeting = greeting
+            self.hello = greeting.result
+            self._out = b""
+            if self._link is not Link.CLOSED:
+                self._link = Link.UP
+
+    def _lost_link(self) -> None:
+        """Fail what cannot be sent twice; the rest goes out again after the next hello."""
+        self._down_since = self._down_since or time.monotonic()
+        with self._lock:
+            if self._greeting is not None:
+                self._greeting.socket.close()
+            if self._link is Link.UP:
+                self._link = Link.DOWN
+            open_calls = [*self._calls.values(), *self._unsent]
+            self._calls, self._unsent = {}, [w for w in open_calls if w.again]
+            self._told_activity = {}
+        for waiting in open_calls:
+            if not waiting.again:
+                waiting.failure = "the connection was lost"
+                waiting.done.set()
+
+    def _come_back(self) -> None:
+        with self._lock:
+            held, vouchers = dict(self._secrets), dict(self._vouchers)
+        for lease, secret in held.items():
+            shown = {"lease": lease, "secret": secret, "voucher": vouchers.get(lease)}
+            self._transmit(_Waiting(Method.ATTACH, shown, False))
+
+    def _sleep(self, seconds: float) -> bool:
+        """True when closed meanwhile. Whoever waits for an answer shortens it."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            while True:
+                if self._unsent:
+                    deadline = min(deadline, time.monotonic() + _EAGER_PAUSE)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                if selector.select(left):
+                    self._drain()
+                if self._link is Link.CLOSED:
+                    return True
+        return self._link is Link.CLOSED
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_out, 4096):
+                pass
+
+    def _serve(self) -> None:
+        """Talk until hung up (returns) or the link breaks (raises)."""
+        assert self._greeting is not None
+        wire = self._greeting.socket
+        interval = _interval(self.hello)
+        next_beat = time.monotonic() + interval
+        for early in self._greeting.early:
+            self._incoming(early)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            selector.register(wire, selectors.EVENT_READ)
+            while True:
+                closing = self._link is Link.CLOSED
+                self._gather()
+                if time.monotonic() >= next_beat and not closing:
+                    next_beat = time.monotonic() + interval
+                    self._beat()
+                with self._lock:
+                    self._push()
+                if closing:
+                    return
+                self._check_silence(interval)
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
+                selector.modify(wire, wanted)
+                wake_at = min(next_beat, self._settles_at or next_beat)
+                ready = selector.select(max(0.0, wake_at - time.monotonic()))
+                for key, mask in ready:
+                    if key.fileobj is not wire:
+                        self._drain()
+                    elif mask & selectors.EVENT_READ:
+                        self._pull(wire)
+
+    def _gather(self) -> None:
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+            settled = time.monotonic() >= self._settles_at
+            if settled:
+                self._settles_at = 0.0
+            changed = {
+                lease: state
+                for lease, state in self._activity.items()
+                if self._told_activity.get(lease) != state and (settled or state == "busy")
+            }
+            self._told_activity.update(changed)
+        for waiting in unsent:
+            self._transmit(waiting)
+        for lease, state in changed.items():
+            self._transmit(_Waiting(Method.ACTIVITY, {"lease": lease, "state": state}, False))
+
+    def _check_silence(self, interval: float) -> None:
+        """A node manager that answers no sign of life hangs: another connection may do better.
+
+        Raises :class:`TimeoutError`.
+        """
+        oldest = time.monotonic() - max(self._timeout, 2 * interval)
+        with self._lock:
+            hangs = any(
+                waiting.method is Method.HEARTBEAT and waiting.sent_at < oldest
+                for waiting in self._calls.values()
+            )
+        if hangs:
+            raise TimeoutError("it does not answer")
+
+    def _beat(self) -> None:
+        with self._lock:
+            leases = list(self._secrets)
+        for lease in leases:
+            self._transmit(_Waiting(Method.HEARTBEAT, {"lease": lease}, False))
+
+    def _transmit(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._put(waiting)
+
+    def _put(self, waiting: _Waiting) -> None:
+        """Behind what is to be sent; under the lock."""
+        assert self._greeting is not None
+        try:
+            call_id, line = self._greeting.protocol.call(waiting.method, **waiting.params)
+        except ProtocolError as error:
+            waiting.failure = str(error)
+            waiting.done.set()
+            return
+        waiting.sent_at = time.monotonic()
+        self._calls[call_id] = waiting
+        self._out += line
+
+    def _push(self) -> None:
+        """As much of it as the kernel takes; under the lock."""
+        assert self._greeting is not None
+        if self._out:
+            with contextlib.suppress(BlockingIOError):
+                sent = self._greeting.socket.send(self._out)
+                self._out = self._out[sent:]
+
+    def _pull(self, wire: socket.socket) -> None:
+        assert self._greeting is not None
+        try:
+            data = wire.recv(262144)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("it closed the connection")
+        for message in self._greeting.protocol.receive(data):
+            self._incoming(message)
+
+    def _incoming(self, message: Incoming) -> None:
+        self._down_since = 0.0
+        if isinstance(message, Notification):
+            self._notified(message)
+            return
+        with self._lock:
+            waiting = self._calls.pop(message.id, None) if message.id is not None else None
+        if waiting is None:
+            return
+        if isinstance(message, ErrorAnswer):
+            waiting.error = message.error
+            self._check_lost(waiting, message.error)
+        else:
+            waiting.result = message.result
+            asked = waiting.method in (Method.REQUEST, Method.RESUME)
+            if asked and isinstance(message.result, dict):
+                # Here and not in the user's thread, so that the first sign of life is never late.
+                lease, secret = message.result.get("lease"), message.result.get("secret")
+                if isinstance(lease, str) and isinstance(secret, str):
+                    self.hold(lease, secret)
+            if isinstance(message.result, dict):
+                self._keep_voucher({**waiting.params, **message.result})
+        waiting.done.set()
+
+    def _keep_voucher(self, said: Mapping[str, Any]) -> None:
+        """The newest one of a lease says how it is now."""
+        lease, voucher = said.get("lease"), said.get("voucher")
+        if isinstance(lease, str) and isinstance(voucher, str):
+            with self._lock:
+                self._vouchers[lease] = voucher
+
+    def _check_lost(self, waiting: _Waiting, error: RemoteError) -> None:
+        """A sign of life for a lease that has ended."""
+        lease = waiting.params.get("lease")
+        ours = (Method.HEARTBEAT, Method.ACTIVITY, Method.ATTACH)
+        if waiting.method in ours and error.reason is Reason.UNKNOWN_LEASE:
+            with self._lock:
+                known = lease in self._secrets
+            if known and isinstance(lease, str):
+                self.let_go(lease)
+                self._on_lost(lease, error.message)
+
+    def _notified(self, message: Notification) -> None:
+        params = message.params
+        if message.notice is Notice.QUEUED:
+            with self._lock:
+                by_request = self._news.get(str(params.get("request_id")))
+                news = by_request or self._news.get(str(params.get("lease")))
+                lease, secret = params.get("lease"), params.get("secret")
+                if news is not None and isinstance(lease, str) and isinstance(secret, str):
+                    self._secrets.setdefault(lease, secret)
+                    news.lease = lease
+            if news is not None:
+                news.put(params)
+        elif message.notice is Notice.GRANTED:
+            self._keep_voucher(params)
+        elif message.notice is Notice.REVOKED:
+            lease = str(params.get("lease"))
+            with self._lock:
+                known = lease in self._secrets
+            if known:
+                self.let_go(lease)
+                self._on_lost(lease, str(params.get("message", "")))
+        self._on_notice(message)
+
+
+class _QueueNews:
+    """The newest ``queued`` notification of one request."""
+
+    def __init__(self) -> None:
+        self._newest: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self.queued = False
+        self.lease: str | None = None
+
+    def put(self, notice: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._newest, self.queued = notice, True
+
+    def take(self) -> Mapping[str, Any] | None:
+        with self._lock:
+            newest, self._newest = self._newest, None
+            return newest
+
+
+def _interval(hello: Mapping[str, Any]) -> float:
+    """Seconds between signs of life; a node manager that says nonsense gets the default."""
+    value = hello.get("heartbeat_interval")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 3600:
+        return 5.0
+    return float(value)

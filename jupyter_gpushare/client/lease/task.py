@@ -1,0 +1,77 @@
+"""What people are shown of this process. Nothing here is trusted by anybody."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...protocol import names
+
+SESSION_NAME: Final = "JPY_SESSION_NAME"  # Jupyter's: what a kernel's session is for
+
+_LONGEST_NAME: Final = 256
+_LONGEST_PATH: Final = 4096
+_CONNECTION_FILE: Final = re.compile(r"kernel-([A-Za-z0-9_-]{1,100})\.json")
+
+
+def running_kernel() -> Any:
+    """The application of the Jupyter kernel that this process is, or ``None``. Imports nothing.
+
+    A child that a kernel has forked is a process of its own.
+    """
+    kind = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+    app = kind.instance() if kind is not None and kind.initialized() else None
+    session = getattr(app, "session", None)
+    return app if getattr(session, "pid", None) == os.getpid() else None
+
+
+def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The ``task`` of a request."""
+    app = running_kernel()
+    return _process() if app is None else _kernel(app, environ)
+
+
+def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    file = os.path.basename(str(getattr(app, "connection_file", "")))
+    match = _CONNECTION_FILE.fullmatch(file)
+    # Servers without our extension do not tell the kernel its id; its file's name does.
+    kernel_id = environ.get(names.KERNEL_ID) or (match[1] if match else None)
+    path = environ.get(SESSION_NAME) or _vscode_path(app)
+    name = os.path.basename(path) if path else "notebook"
+    return {
+        "name": _clean(name, _LONGEST_NAME) or "notebook",
+        "kind": "kernel",
+        "kernel_id": _clean(kernel_id or "", 128) or None,
+        "path": _clean(path or "", _LONGEST_PATH) or None,
+    }
+
+
+def _vscode_path(app: Any) -> str | None:
+    shell = getattr(app, "shell", None)
+    path = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    return path if isinstance(path, str) else None
+
+
+def _process() -> dict[str, Any]:
+    arguments = [*getattr(sys, "orig_argv", [])]
+    script = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if "-m" in arguments[:-1] and (script == "-m" or not script):
+        name, path = f"python -m {arguments[arguments.index('-m') + 1]}", None
+    elif script in ("", "-", "-c", "-m"):
+        name, path = "python", None
+    else:
+        name, path = os.path.basename(script), os.path.abspath(script)
+    return {
+        "name": _clean(name, _LONGEST_NAME) or "python",
+        "kind": "process",
+        "path": _clean(path or "", _LONGEST_PATH) or None,
+    }
+
+
+def _clean(text: str, most: int) -> str:
+    """What a message may carry: printable, in Unicode, not too long."""
+    plain = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(sign for sign in plain if sign.isprintable())[:most]

@@ -1,0 +1,114 @@
+"""``CUDA_VISIBLE_DEVICES``: whose value it is, and what it becomes.
+
+The lease decides which GPUs a task sees, but three wishes of people and
+launchers are kept: an empty value ("no GPU, please"), a launcher's choice for
+one of its workers among the GPUs of the lease that they share, and nothing at
+all where there is no node manager.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ...protocol import names
+from ..words.grant import Grant, GrantedGpu
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NOTHING: Final = frozenset({"", "-1", "NoDevFiles"})
+
+
+class Visible:
+    """The variable in ``environ``, which is changed."""
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._environ = environ
+        # Hidden by our parent until there is a lease: no wish of the user's.
+        self._ours = "" if environ.get(names.HIDDEN) else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the value is one that we have set."""
+        return self._ours is not None and self._environ.get(VISIBLE) == self._ours
+
+    @property
+    def hidden_by_user(self) -> bool:
+        """Whether somebody said that this task wants no GPU."""
+        value = self._environ.get(VISIBLE)
+        return value is not None and value.strip() in _NOTHING and not self.is_ours
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether GPUs are named, by whomever."""
+        return self._environ.get(VISIBLE, "").strip() not in _NOTHING
+
+    def show(self, grant: Grant) -> str | None:
+        """Show the GPUs of this task's own lease; the value that was the user's, if it had one."""
+        value = grant.visible_devices
+        before = self._environ.get(VISIBLE)
+        replaced = before not in (None, value) and not self.is_ours
+        self._set(value)
+        return before if replaced else None
+
+    def show_part(self, grant: Grant) -> Grant:
+        """Show the GPUs of a lease that this task shares; what it sees of it, in its order.
+
+        A launcher may have chosen some of them for this worker, by UUID or by
+        the number under which its own process sees them.
+        """
+        value = "" if self.is_ours else self._environ.get(VISIBLE, "")
+        chosen = choose(value, grant.gpus)
+        part = grant if chosen is None else replace(grant, gpus=chosen)
+        self._set(part.visible_devices)
+        return part
+
+    def hide(self, *, children_may_ask: bool) -> None:
+        """Show no GPU. Child processes may ask for their own, or do as we do."""
+        self._set("")
+        if children_may_ask:
+            self._environ[names.HIDDEN] = "1"
+
+    def _set(self, value: str) -> None:
+        self._environ.pop(names.HIDDEN, None)
+        self._environ[VISIBLE] = self._ours = value
+
+
+def choose(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | None:
+    """The GPUs that ``value`` means among ``gpus``; ``None`` when it means something else."""
+    chosen: list[GrantedGpu] = []
+    for entry in value.split(","):
+        name = entry.strip()
+        if name.isascii() and name.isdigit():
+            found = [gpus[int(name)]] if len(name) < 6 and int(name) < len(gpus) else []
+        else:
+            found = [gpu for gpu in gpus if len(name) >= 5 and gpu.uuid.startswith(name)]
+        if len(found) != 1 or found[0] in chosen:
+            return None
+        chosen += found
+    return tuple(chosen)
+
+
+def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
+    """Whether CUDA runs in this process: its GPUs can then not be exchanged any more.
+
+    CUDA keeps this ``device`` open; NVML, which only looks, does not.
+    """
+    torch = sys.modules.get("torch")
+    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+    if is_initialized is not None and is_initialized():
+        return True
+    try:
+        numbers = os.listdir("/proc/self/fd")
+    except OSError:
+        return False
+    return any(_target(number) == device for number in numbers)
+
+
+def _target(number: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""

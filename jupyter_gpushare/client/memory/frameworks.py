@@ -1,0 +1,218 @@
+"""The GPU frameworks of this process, and the adapters that speak to each."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..adapters import registry
+from ..words.grant import Grant
+
+if TYPE_CHECKING:
+    from .gate import Turns
+    from .ladder import Framework
+
+
+class Frameworks:
+    """Speaks to each framework through its adapter; ``say`` reports what an adapter cannot do.
+
+    A framework is *known* from before its module runs, and *loaded* once that has run.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
+        # What a framework is told is looked up and told in one: else the older word may come last.
+        self._telling = threading.RLock()
+
+    def find(self, module: str) -> registry.Adapter | None:
+        """A new adapter; ``None`` where there is none that works."""
+        try:
+            adapter = registry.find(module)
+            if adapter is not None and hasattr(adapter, "say"):
+                adapter.say = self._say
+            return adapter
+        except Exception as error:  # noqa: BLE001 - another package's adapter may raise anything
+            self._say(f"The adapter for {module} cannot be used and is left out: {error!r}")
+            return None
+
+    def add(self, module: str, adapter: registry.Adapter, loaded: ModuleType | None = None) -> None:
+        """A framework is known from now on, and loaded where that is given."""
+        self._known[module] = (adapter, loaded)
+
+    def arrive(
+        self,
+        module: str,
+        adapter: registry.Adapter,
+        loaded: ModuleType,
+        grant_for: Callable[[registry.Adapter], Grant | None],
+    ) -> None:
+        """A known framework's module has run, and is told what it may use."""
+        with self._telling:
+            self.add(module, adapter, loaded)
+            adapter.after(loaded, grant_for(adapter))
+
+    def adapter(self, module: str) -> registry.Adapter | None:
+        """The adapter of a known framework."""
+        known = self._known.get(module)
+        return None if known is None else known[0]
+
+    def inherit(self, parent: Frameworks) -> None:
+        """After a fork: what the parent had imported is imported here."""
+        self._known = parent._known
+
+    def catch_first_use(
+        self, acquire: Callable[[str], Grant | None], expected: Callable[[], int]
+    ) -> None:
+        """Have those ask before they start CUDA that can and have not started it."""
+        for module, adapter, loaded in self._loaded():
+            try:
+                if adapter.catches_first_use and adapter.cuda_started(loaded) is False:
+                    adapter.first_use(loaded, partial(acquire, module), expected)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not watch its first use: {error!r}")
+
+    def names(self, *, late_too: bool = True) -> Sequence[str]:
+        """The loaded ones; without ``late_too``: but those that can ask when they start CUDA."""
+        return [
+            module
+            for module, adapter, _ in self._loaded()
+            if late_too or not adapter.catches_first_use
+        ]
+
+    def look_around(self) -> None:
+        """Take in the frameworks that were imported before anybody asked us."""
+        for module in registry.BUILT_IN:
+            loaded = sys.modules.get(module)
+            being_imported = getattr(getattr(loaded, "__spec__", None), "_initializing", False)
+            if loaded is not None and not being_imported and module not in self._known:
+                adapter = self.find(module)
+                if adapter is not None:
+                    self.add(module, adapter, loaded)
+
+    # -- what they are told -------------------------------------------------------------
+
+    def tell(self, grant_for: Callable[[registry.Adapter], Grant | None]) -> None:
+        """Tell each loaded framework what it may use."""
+        with self._telling:
+            for module, adapter, loaded in self._loaded():
+                self._limit(module, adapter, loaded, grant_for(adapter))
+
+    def limit(self, now: Callable[[], Grant | None]) -> bool:
+        """Tell those whose limits can change while they run; whether there is any."""
+        with self._telling:
+            grant = now()
+            done = [
+                self._limit(module, adapter, loaded, grant)
+                for module, adapter, loaded in self._loaded()
+                if grant is not None and is_live(adapter)
+            ]
+        return any(done)
+
+    def _limit(
+        self, module: str, adapter: registry.Adapter, loaded: ModuleType, grant: Grant | None
+    ) -> bool:
+        try:
+            adapter.after(loaded, grant)
+        except Exception as error:  # noqa: BLE001 - a limit is not worth the user's program
+            self._say(f"The adapter for {module} could not set a memory limit: {error!r}")
+            return False
+        return True
+
+    def gate_steps(self, turns: Turns) -> None:
+        """Where steps are measured, they are told of and may have to wait for their turn."""
+        from ..adapters.parkers.base import meter_of
+
+        for _module, adapter, loaded in self._loaded():
+            meter = meter_of(adapter)
+            if meter is None or meter.gate is not None:
+                continue
+            from .gate import before_first_use_of_torch
+
+            turns.drop, turns.trim = _drop(adapter, loaded), _trim(adapter, loaded)
+            turns.watch_first_use = before_first_use_of_torch(loaded)
+            meter.on_step, meter.gate = turns.report, turns.gate
+
+    def empty_caches(self) -> None:
+        """Give back what frameworks keep for later; on a thread of its own, for it may take long.
+
+        Nothing else: a cell may run meanwhile.
+        """
+        for module, adapter, loaded in self._loaded():
+            empty = getattr(adapter, "empty_cache", None)
+            if empty is None:
+                continue
+            try:
+                empty(loaded)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not empty its caches: {error!r}")
+
+    # -- what they say --------------------------------------------------------------------
+
+    def last_step(self) -> float | None:
+        """Seconds since a training step ended in this process; ``None``: none was seen."""
+        from ..adapters.parkers.base import meter_of
+
+        ends = [
+            stepped_at
+            for adapter, _ in tuple(self._known.values())
+            if (meter := meter_of(adapter)) is not None
+            and (stepped_at := meter.stepped_at) is not None
+        ]
+        return None if not ends else time.monotonic() - max(ends)
+
+    def on_gpus(self) -> Sequence[Framework]:
+        """Those that have started CUDA here, or do not say."""
+        from ..adapters.parkers.base import parker_of
+        from .ladder import Framework
+
+        self.look_around()
+        found = []
+        for module, adapter, loaded in self._loaded():
+            try:
+                started = adapter.cuda_started(loaded)
+                if started is not False:
+                    found.append(Framework(module, parker_of(adapter, loaded)))
+            except Exception:  # noqa: BLE001 - an adapter that cannot tell has not told
+                found.append(Framework(module, None))
+        return found
+
+    def _loaded(self) -> Sequence[tuple[str, registry.Adapter, ModuleType]]:
+        # A copy at once: other threads import.
+        return [
+            (module, adapter, loaded)
+            for module, (adapter, loaded) in tuple(self._known.items())
+            if loaded is not None
+        ]
+
+
+def is_live(adapter: registry.Adapter) -> bool:
+    """Whether a limit can be changed while the framework runs."""
+    return bool(getattr(adapter, "live_limits", False))
+
+
+def _drop(adapter: registry.Adapter, loaded: ModuleType) -> Callable[[], Any]:
+    def drop() -> None:
+        from ..adapters.parkers.base import parker_of
+
+        parker = parker_of(adapter, loaded)
+        if parker is not None:
+            parker.drop_temporary()
+
+    return drop
+
+
+def _trim(adapter: registry.Adapter, loaded: ModuleType) -> Callable[[], Any]:
+    def trim() -> None:
+        from ..adapters.parkers.base import parker_of
+
+        parker = parker_of(adapter, loaded)
+        if parker is not None:
+            parker.trim()
+
+    return trim

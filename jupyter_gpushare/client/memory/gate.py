@@ -1,0 +1,366 @@
+"""Taking turns on a GPU: the gate at the end of each training step, and what is told of memory.
+
+A task that is alone on its GPU is never held up and sends nothing but its memory
+figures, when they change. Where several tasks take turns, the node manager says
+when to stop: at the end of that step temporary memory is dropped, the node
+manager is told, and the step after it waits, visibly, for the next turn. Ctrl-C
+leaves the wait. A node manager that cannot be reached holds nobody up for long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from ...protocol.messages import Method, Notice, Notification
+from ...protocol.times import format_duration
+from ..lease.session import Link, Session
+from ..words import display
+from ..words.grant import Grant
+
+#: Seconds between two reports, of growth and else, and bytes that make one worth sending.
+GROWTH_EVERY: Final = 0.25
+REPORT_EVERY: Final = 5.0
+GRAIN: Final = 64 * 1024**2
+#: The first step makes the optimizer's state: figures are told from the second on.
+KNOWN_AFTER: Final = 2
+#: Seconds between two asks while waiting: one may have gone astray.
+ASK_AGAIN: Final = 5.0
+#: Seconds without a node manager after which a task goes on without turns.
+UNREACHABLE: Final = 15.0
+_LOOK: Final = 0.25  # seconds
+
+
+class DeviceFigures(Protocol):
+    """One device's memory (bytes), as the step meter tells it; ``None``: unknown."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def persistent(self) -> int: ...
+    @property
+    def temporary(self) -> int | None: ...
+    @property
+    def cache(self) -> int | None: ...
+
+
+class StepFigures(Protocol):
+    """A task's memory as of its last step."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def devices(self) -> Sequence[DeviceFigures]: ...
+
+
+class Gate(Enum):
+    """Whether the next step may begin."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Turns:
+    """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
+
+    ``session`` and ``grant`` tell what this process has now. ``drop`` clears
+    temporary memory at the end of a step, ``trim`` what only caches keep.
+    ``watch_first_use(call)`` calls ``call`` before a framework computes again and
+    returns what ends that.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], Session | None],
+        grant: Callable[[], Grant | None],
+        *,
+        say: Callable[[str], None] = display.say,
+        unreachable: float = UNREACHABLE,
+    ) -> None:
+        self.drop: Callable[[], object] = _nothing
+        self.trim: Callable[[], object] = _nothing
+        self.watch_first_use: Callable[[Callable[[], None]], Callable[[], None]] | None = None
+        #: Bytes that this task may use on each GPU in its turn, when they change.
+        self.limited: Callable[[Mapping[str, int]], None] | None = None
+        self._session = session
+        self._grant = grant
+        self._say = say
+        self._unreachable = unreachable
+        self._gate = Gate.OPEN
+        self._takes_turns = False
+        self._opened = threading.Event()
+        self._cleared = False  # since the gate closed
+        self._told: tuple[tuple[str, int, int, int], ...] = ()
+        self._told_at = 0.0
+        self._told_in: object = None  # the greeting of the session it was told in
+        self._shown = _Shown(say)
+        self._unwatch: Callable[[], None] | None = None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether this task shares its GPU by turns now."""
+        return self._takes_turns
+
+    # -- what the node manager says; on the session's thread ---------------------------
+
+    def noticed(self, message: Notification) -> None:
+        """Take in ``turn`` and ``yield``."""
+        grant = self._grant()
+        if grant is None or message.params.get("lease") != grant.lease:
+            return
+        if message.notice is Notice.YIELD:
+            if self._gate is Gate.OPEN:
+                self._cleared = False
+            self._opened.clear()
+            self._takes_turns, self._gate = True, Gate.CLOSED
+            self._has_limits(message)
+        elif message.notice is Notice.TURN:
+            self._takes_turns = message.params.get("quantum") is not None
+            self._gate = Gate.OPEN
+            self._opened.set()
+            self._has_limits(message)
+
+    def _has_limits(self, message: Notification) -> None:
+        if self.limited is not None:
+            self.limited(dict(_limits(message.params.get("gpus"))))
+
+    # -- at the end of each step; on the thread that computes --------------------------
+
+    def report(self, use: StepFigures) -> None:
+        """Tell the node manager what this task's memory is made of, if that is news.
+
+        Growth is told at once, and whatever has changed before the turn is given back:
+        somebody may be placed by these figures.
+        """
+        session, grant = self._session(), self._grant()
+        if session is None or grant is None or use.steps < KNOWN_AFTER:
+            return
+        now = time.monotonic()
+        again = session.hello is not self._told_in  # it may have forgotten
+        soon = self._gate is Gate.CLOSED
+        if not again and not soon and now < self._told_at + GROWTH_EVERY:
+            return
+        figures = tuple(_figures(use.devices, grant))
+        if not figures or (not again and not _is_news(self._told, figures)):
+            return
+        waits = not soon and now < self._told_at + REPORT_EVERY
+        if waits and not again and not _is_growth(self._told, figures):
+            return
+        self._told, self._told_at, self._told_in = figures, now, session.hello
+        session.tell(
+            Method.MEMORY,
+            lease=grant.lease,
+            figures=[
+                {"uuid": uuid, "persistent": kept, "temporary": step, "cache": cache}
+                for uuid, kept, step, cache in figures
+            ],
+            steps=use.steps,
+            can_take_turns=True,
+        )
+
+    def gate(self) -> None:
+        """The end of a step: give the turn back if that is wanted, and wait for the next.
+
+        Raises only :class:`KeyboardInterrupt`, and what ``drop`` raises.
+        """
+        if self._gate is Gate.CLOSED:
+            self.drop()
+            self._cleared = True
+            self._wait()
+
+    # -- between cells; on the user's thread -------------------------------------------
+
+    def before_cell(self) -> None:
+        """A cell begins: if it is not its turn, it waits when it computes on the GPU."""
+        self._shown = _Shown(self._say)
+        if self._gate is Gate.CLOSED and self._unwatch is None and self.watch_first_use:
+            self._unwatch = self.watch_first_use(self._first_use)
+
+    def rest(self) -> None:
+        """No cell runs: the turn is somebody else's until this task asks again."""
+        self._watch_no_more()
+        self._shown.done()
+        if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
+            return
+        self.clear_idle()
+        self._gate = Gate.CLOSED
+        self._opened.clear()
+        # Not `turn.done`, which says that all is cleared: what a person may still read is not.
+        # The node manager hears that this task is idle, and measures what it keeps.
+
+    def clear_idle(self) -> None:
+        """Asked for its turn, or its cache, while no cell runs: only the cache is emptied."""
+        self._cleared = True
+        self.trim()
+
+    def _first_use(self) -> None:
+        self._watch_no_more()
+        if self._gate is Gate.CLOSED:
+            self._wait()
+
+    def _watch_no_more(self) -> None:
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        began = time.monotonic()
+        heard_at, asked_at, asked_in = began, 0.0, None
+        try:
+            while self._gate is Gate.CLOSED:
+                session, grant = self._session(), self._grant()
+                if session is None or grant is None:
+                    return  # there is no lease any more, so there are no turns
+                now = time.monotonic()
+                if session.link is Link.UP:
+                    heard_at = now
+                    if session.hello is not asked_in or now >= asked_at + ASK_AGAIN:
+                        asked_at, asked_in = now, session.hello
+                        session.tell(Method.TURN_ASK, lease=grant.lease)
+                elif now >= heard_at + self._unreachable:
+                    self._go_on_without()
+                    return
+                if self._opened.wait(_LOOK):
+                    return
+                self._shown.update(_names(grant), time.monotonic() - began)
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            self._shown.waited(time.monotonic() - began)
+
+    def _leave(self) -> None:
+        session, grant = self._session(), self._grant()
+        if session is not None and grant is not None:
+            session.tell(Method.TURN_DONE, lease=grant.lease)
+
+    def _go_on_without(self) -> None:
+        self._gate, self._takes_turns = Gate.OPEN, False
+        self._say(
+            f"The GPU node manager has not answered for {self._unreachable:g} s, so this task "
+            "goes on without waiting for its turn. Others may compute on the same GPU."
+        )
+
+
+class _Shown:
+    """One cell's place on the screen for all its waits: a line, not one for each turn."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._id = f"gpushare-{os.urandom(8).hex()}"
+        self._is_there = False
+        self._said_at: float | None = None
+        self._times, self._seconds = 0, 0.0
+        self._now = ""
+
+    def update(self, where: str, seconds: float) -> None:
+        """A wait goes on, for ``seconds`` so far."""
+        if seconds < 1.0:
+            return
+        publisher = display.notebook_publisher()
+        if publisher is not None:
+            text = f"Waiting for its turn on {where}; {format_duration(seconds)} so far"
+            self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
+            return
+        now = time.monotonic()
+        if self._said_at is None or now >= self._said_at + 60.0:
+            self._said_at = now
+            self._say(f"Waiting for its turn on {where}, which another task uses (Ctrl-C stops).")
+
+    def waited(self, seconds: float) -> None:
+        """A wait is over."""
+        self._times += 1
+        self._seconds += seconds
+        if self._is_there:
+            publisher = display.notebook_publisher()
+            if publisher is not None:
+                self._publish(publisher, "It is this task's turn.")
+
+    def done(self) -> None:
+        """The cell is over."""
+        publisher = display.notebook_publisher() if self._is_there else None
+        if publisher is not None:
+            times = "once" if self._times == 1 else f"{self._times} times"
+            total = format_duration(self._seconds)
+            self._publish(publisher, f"It waited {times} for its turn, {total} in all.")
+        self._is_there = False
+
+    def _publish(self, publisher: Any, text: str) -> None:
+        if text == self._now:
+            return
+        self._now = text
+        update, self._is_there = self._is_there, True
+        from ..words.render import notice_html
+
+        try:
+            publisher.publish(
+                {"text/plain": text, "text/html": notice_html(text, good=True)},
+                metadata={},
+                transient={"display_id": self._id},
+                update=update,
+            )
+        except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
+            return
+
+
+def before_first_use_of_torch(torch: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """What calls back before any module of this torch computes, until it is told to stop."""
+
+    def watch(call: Callable[[], None]) -> Callable[[], None]:
+        handle = torch.nn.modules.module.register_module_forward_pre_hook(
+            lambda _module, _arguments: call()
+        )
+        return lambda: handle.remove()
+
+    return watch
+
+
+def _nothing() -> None:
+    return
+
+
+def _names(grant: Grant) -> str:
+    return " and ".join(f"GPU {gpu.index}" for gpu in grant.gpus)
+
+
+def _figures(devices: Sequence[DeviceFigures], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
+    """By UUID; a device of which not all is known is left out, and never takes turns."""
+    for used in devices:
+        _kind, _, number = used.device.partition(":")
+        index = int(number) if number.isdigit() else 0
+        if index < len(grant.gpus) and used.temporary is not None:
+            uuid = grant.gpus[index].uuid
+            yield uuid, used.persistent, max(0, used.temporary), used.cache or 0
+
+
+def _is_news(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:
+    known = {uuid: sizes for uuid, *sizes in old}
+    return any(
+        uuid not in known
+        or any(abs(a - b) >= GRAIN for a, b in zip(known[uuid], sizes, strict=True))
+        for uuid, *sizes in new
+    )
+
+
+def _is_growth(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:
+    """Whether a step needs more, of persistent or temporary memory, than was told."""
+    known = {uuid: (kept, kept + step) for uuid, kept, step, _cache in old}
+    return any(
+        now >= before + GRAIN
+        for uuid, kept, step, _cache in new
+        for before, now in zip(known.get(uuid, (0, 0)), (kept, kept + step), strict=True)
+    )
+
+
+def _limits(gpus: object) -> Iterator[tuple[str, int]]:
+    for gpu in gpus if isinstance(gpus, list) else []:
+        if isinstance(gpu, dict):
+            uuid, size = gpu.get("uuid"), gpu.get("memory")
+            if isinstance(uuid, str) and isinstance(size, int) and not isinstance(size, bool):
+                yield uuid, size

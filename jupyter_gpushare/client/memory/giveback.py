@@ -1,0 +1,369 @@
+"""Giving GPUs back: by a person's wish, or when the node manager asks an idle process for them.
+
+Released: the lease ends. Parked: the lease goes on without its GPUs, and the variables
+are kept. Which threads come here, and which locks they take, is in `holding`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from ...protocol.messages import Method
+from ...protocol.sizes import format_size
+from ..lease.holding import Holding, Standing
+from ..lease.session import Session
+from ..lease.visible import cuda_started
+from ..words.errors import GpuShareError, LeaseLost
+from .frameworks import Frameworks
+from .rungs import Given, Need, Rung
+from .setaside import LEAVE_SOMETHING, SetAside
+
+#: Bytes that may stay on a GPU when a person parks it by hand, and nobody said what is needed.
+_MAY_STAY: Final = 1024**3
+#: Seconds after a training step in which a task is at work though no cell runs.
+_A_STEP_IS_WORK: Final = 10.0
+#: Seconds that a cell waits for a parking before the person is told, and between two looks.
+_QUICK: Final = 1.0
+_LOOK: Final = 0.02
+
+
+class Give(IntEnum):
+    """What the node manager asks for, the cheapest first; the policy's list is the same."""
+
+    CACHE = 0
+    LIFT = 1
+    TURN = 2
+    TENSORS = 3
+
+
+class Recalls:
+    """What this process was asked to give; carried out one by one, the cheapest first.
+
+    A thread does it, which ends when nothing is left: to empty a cache can take as long as a GPU
+    kernel, and the session's own thread sends the signs of life.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[Give, Callable[[], None]] = {}
+        self._runs = False
+        self._thread: threading.Thread | None = None
+
+    def told(self, give: Give, carry_out: Callable[[], None]) -> None:
+        """The newest takes the place of one that has not begun. Never waits.
+
+        Raises :class:`RuntimeError` where no thread can be started; it may be carried out later.
+        """
+        with self._lock:
+            self._asked[give] = carry_out
+            # A child of a fork has no thread of its parent.
+            if not self._runs or self._thread is None or not self._thread.is_alive():
+                self._start()
+                self._runs = True
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="gpushare-recalls", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._runs = bool(self._asked)
+            return self._asked.pop(min(self._asked)) if self._asked else None
+
+    def _run(self) -> None:
+        while (carry_out := self._next()) is not None:
+            try:
+                carry_out()
+            except BaseException:
+                self._start()  # for what is left; this one ends as any thread does that fails
+                raise
+
+
+class GivingBack:
+    """Releases or parks this process's GPUs.
+
+    ``session`` is the one that there is, ``connect`` makes one if need be.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        frameworks: Frameworks,
+        aside: SetAside,
+        recalls: Recalls,
+        *,
+        session: Callable[[], Session | None],
+        connect: Callable[[], Session],
+        say: Callable[[str], None],
+    ) -> None:
+        self._holding = holding
+        self._frameworks = frameworks
+        self._aside = aside
+        self._recalls = recalls
+        self._session = session
+        self._connect = connect
+        self._say = say
+        self._busy: bool | None = None
+        self._at_work: set[int] = set()  # threads that run code, be it a cell or not
+        # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
+        self._between_cells = threading.Lock()
+        self._told_ability: str | None = None  # of which lease
+
+    @property
+    def busy(self) -> bool | None:
+        """Whether a cell runs; ``None``: nobody has told."""
+        return self._busy
+
+    @property
+    def no_code_runs(self) -> bool:
+        """Whether it is known that none of the person's code runs."""
+        return self._busy is False and not self._at_work
+
+    def set_busy(self, busy: bool) -> None:
+        """A cell begins, or none runs any more. Waits for an instant."""
+        with self._between_cells:
+            self._busy = busy
+
+    def code_begins(self) -> None:
+        """Code begins in this thread: nothing is taken from under it, told as busy or not."""
+        with self._between_cells:
+            self._at_work.add(threading.get_ident())
+
+    def code_ends(self) -> None:
+        """It has ended."""
+        self._at_work.discard(threading.get_ident())
+
+    # -- a person's wish ------------------------------------------------------------------
+
+    def release(self) -> str | None:
+        """End the lease; its state then, or ``None`` if there was none.
+
+        A lease that this process has joined stays its parent's. Raises
+        :class:`GpuShareError`.
+        """
+        holding = self._holding
+        with holding.lock:
+            holding.settle()
+            self._aside.must_be_whole()
+            if holding.standing is Standing.PARKED and holding.parked is not None:
+                lease = holding.parked
+                holding.drop_parked()
+                return self._end(self._connect(), lease)
+            if holding.grant is None:
+                return None
+            lease, session = holding.grant.lease, self._session()
+            joined = holding.standing is Standing.JOINED
+            holding.remember_cuda()
+            holding.forget()
+            if session is not None and not joined:
+                return self._end(session, lease)
+            if session is not None:
+                session.let_go(lease)
+            return "joined"
+
+    def _end(self, session: Session, lease: str) -> str:
+        session.let_go(lease)
+        try:
+            result = session.call(Method.RELEASE, lease=lease, again=True)
+        except LeaseLost:
+            return "ended"  # somebody was faster
+        return str(result.get("state")) if isinstance(result, dict) else "ended"
+
+    def park(self) -> Given | None:
+        """Give the GPUs back now and keep the variables; ``None``: there is nothing to give.
+
+        Raises :class:`GpuShareError` when this process cannot.
+        """
+        holding = self._holding
+        with holding.lock:
+            holding.settle()
+            grant, session = holding.grant, self._session()
+            if grant is None or session is None or holding.standing is not Standing.HELD:
+                return None
+            used = self._measured(session, grant.lease)
+            needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
+            if not self._uses_cuda(needs):
+                self._parked(session, Given(Rung.RELEASE))
+                return self._aside.given
+            # Only what is idle may move to host memory, and this cell is ours.
+            session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
+            holding.standing = Standing.PARKING
+            try:
+                self._give(session, grant.lease, needs)
+            finally:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = Standing.HELD
+            return self._aside.given
+
+    def step_aside(self) -> None:
+        """Park a lease that has nothing on its GPUs, while another one is asked for."""
+        self._parked(self._connect(), Given(Rung.RELEASE))
+
+    def _measured(self, session: Session, lease: str) -> dict[str, int]:
+        """Bytes that were measured of a lease on its GPUs, where they are known."""
+        status = session.call(Method.STATUS, again=True)
+        for one in status.get("leases", ()) if isinstance(status, dict) else ():
+            if one.get("id") == lease:
+                return {
+                    str(gpu["uuid"]): int(gpu["measured"])
+                    for gpu in one.get("gpus", ())
+                    if gpu.get("measured") is not None
+                }
+        return {}
+
+    # -- the node manager's wish ----------------------------------------------------------
+
+    def asked_back(self, lease: str, message: str, needs: Sequence[Need]) -> None:
+        """The node manager wants the GPUs of an idle task; on the session's thread."""
+        holding, session = self._holding, self._session()
+        # Who holds the lock asks, waits or releases: no time to give anything back.
+        if session is None or not holding.lock.acquire(blocking=False):
+            return
+        try:
+            with self._between_cells:
+                is_new = holding.parked != lease
+                # Something may be there although it was said that nothing is.
+                found = not self._aside.holds and any(need.used for need in needs)
+                given = self._aside.given.rung
+                deeper = not is_new and (given in LEAVE_SOMETHING or found)
+                if is_new or deeper:
+                    if not self._may_be_taken(lease, is_new=is_new):
+                        return
+                    ago = self._frameworks.last_step()
+                    if ago is not None and ago < _A_STEP_IS_WORK:
+                        why = f"It trains in the background: a step ended {ago:.0f} s ago."
+                        session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        return
+                    if deeper or self._uses_cuda(needs):
+                        # It may take long, and this thread gives our signs of life.
+                        before, holding.standing = holding.standing, Standing.PARKING
+                        try:
+                            self._recalls.told(
+                                Give.TENSORS,
+                                lambda: self._climb(session, lease, message, needs),
+                            )
+                        except RuntimeError as error:
+                            holding.standing = before
+                            why = f"The thread that parks could not be started ({error})."
+                            session.tell_surely(Method.KEPT, lease=lease, reason=why)
+                        return
+                    self._parked(session, Given(Rung.RELEASE))
+                else:
+                    self._tell_parked(session, lease)
+        finally:
+            holding.lock.release()
+        if is_new:
+            self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
+
+    def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
+        # Not told that no cell runs: then one does, or nobody would tell of the next.
+        if not self.no_code_runs:
+            return False
+        holding = self._holding
+        if not is_new:
+            return True
+        ours = holding.grant is not None and holding.grant.lease == lease
+        return ours and holding.standing is Standing.HELD
+
+    def _climb(self, session: Session, lease: str, message: str, needs: Sequence[Need]) -> None:
+        """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
+        holding = self._holding
+        with holding.lock:
+            if holding.standing is not Standing.PARKING:
+                return  # it was lost meanwhile
+            before = Standing.PARKED if holding.parked == lease else Standing.HELD
+            try:
+                self._give(session, lease, needs)
+            except GpuShareError as error:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
+                return
+            except BaseException:
+                if holding.standing is Standing.PARKING:
+                    holding.standing = before
+                session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
+                raise
+        memory = self._aside.given.memory
+        where = f"; {format_size(memory)} are in host memory" if memory else ""
+        self._say(f"{message} Your variables are kept{where}; the next cell asks for a GPU again.")
+
+    def until_parked(self) -> bool:
+        """Wait for a parking that is under way, which is no moment to stop; was it interrupted?
+
+        The person hears of a wait that is not quick.
+        """
+        interrupted = False
+        quick_until: float | None = time.monotonic() + _QUICK
+        while self._holding.standing is Standing.PARKING:
+            try:
+                if quick_until is None:
+                    with self._holding.lock:
+                        pass
+                elif time.monotonic() < quick_until:
+                    # Not by the lock with a timeout: Ctrl-C could come when it was just taken.
+                    time.sleep(_LOOK)
+                else:
+                    quick_until = None
+                    self._say("Parking GPU memory; this cell runs when that is done …")
+            except KeyboardInterrupt:
+                interrupted = True
+        return interrupted
+
+    def tell_ability(self, session: Session, lease: str, *, anew: bool = False) -> None:
+        """Tell once of each lease how far this process could go; ``anew``: again. Never waits."""
+        asks = session.hello.get("parks") is True
+        if asks and (anew or (self._told_ability != lease and cuda_started())):
+            self._told_ability = lease
+
+            def tell() -> None:
+                rung, why = self._aside.ability()
+                session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000] or None)
+
+            threading.Thread(target=tell, name="gpushare-ability", daemon=True).start()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _give(self, session: Session, lease: str, needs: Sequence[Need]) -> None:
+        """Raises :class:`GpuShareError` when nothing can be given back."""
+
+        def plan(memory: int) -> None:
+            session.call(Method.PARKING, again=True, lease=lease, memory=memory)
+
+        lacked = self._aside.lacks_memory
+        try:
+            given = self._aside.give(needs, plan)
+        finally:
+            if lacked or self._aside.lacks_memory:
+                self.tell_ability(session, lease, anew=True)
+        if self._holding.standing is not Standing.LOST:
+            self._parked(session, given)
+
+    def _parked(self, session: Session, given: Given) -> None:
+        grant = self._holding.had
+        if grant is None:
+            return  # it was lost meanwhile
+        self._holding.park(grant)
+        self._aside.given = given
+        self._tell_parked(session, grant.lease)
+
+    def _tell_parked(self, session: Session, lease: str) -> None:
+        given = self._aside.given
+        session.tell_surely(
+            Method.PARKED,
+            lease=lease,
+            rung=given.rung.value,
+            memory=given.memory,
+            movable=given.movable.value,
+            seconds=given.seconds,
+        )
+
+    def _uses_cuda(self, needs: Sequence[Need]) -> bool:
+        """Whether CUDA may run in this process, as far as anybody can tell."""
+        used = cuda_started() or any(need.used for need in needs)
+        return used or bool(self._frameworks.on_gpus())

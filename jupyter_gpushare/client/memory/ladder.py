@@ -1,0 +1,316 @@
+"""How an idle process gives its GPU memory back: the lowest rung that frees what is needed.
+
+The node manager says how many bytes may stay on each GPU, and how many it
+measured there. The ladder tries, in this order: emptying caches (always
+harmless); moving the framework's tensors to host memory; a checkpoint of the
+whole process by the CUDA driver. Dropping gradients is no rung of an idle
+notebook: a person may still read them.
+
+What was taken is brought back in the opposite order. Nothing here talks to
+the node manager; room on the GPUs is reserved before anything is brought back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from ...protocol.checkpoint import Outcome, Result, SeenGpu
+from ...protocol.hostmemory import Room
+from ...protocol.sizes import format_size
+from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
+from ..words.errors import GpuShareError
+from .bystanders import Bystanders, look, tasks_object, threads_object
+from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
+from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost, Rung
+
+#: Bytes that a CUDA context takes where nobody measured: more than any seen so far.
+CONTEXT: Final = 1024**3
+#: Bytes of host memory that stay free beside what is parked, for this process to go on.
+SPARE: Final = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One that has started CUDA here, and what moves its memory, if anything does."""
+
+    name: str
+    parker: Parker | None
+
+
+Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
+
+
+class Ladder:
+    """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs.
+
+    ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
+    ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,
+    given the lease's GPUs and those that the driver sees. ``bystanders`` tells what else of the
+    user's may run meanwhile. ``room`` looks how much host memory may be taken, and ``alone``
+    keeps others who would take it from the same place waiting.
+    """
+
+    def __init__(
+        self,
+        frameworks: Callable[[], Sequence[Framework]],
+        driver: DriverCheckpoint,
+        say: Callable[[str], None],
+        objection: Objects = lambda gpus, seen: None,
+        bystanders: Callable[[], Bystanders] = look,
+        room: Callable[[], Room | None] = lambda: None,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._frameworks = frameworks
+        self._driver = driver
+        self._say = say
+        self._objection = objection
+        self._bystanders = bystanders
+        self._room = room
+        self._alone = alone
+        self._clock = clock
+        self._moved: list[Parker] = []  # whose tensors are in host memory
+        self._checkpointed = False
+        self._memory = 0  # bytes in host memory
+        #: Bytes for which there was no room in host memory when it was tried last.
+        self.lacking = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether something must be brought back before CUDA is used again."""
+        return self._checkpointed or bool(self._moved)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are in host memory now."""
+        return self._memory
+
+    def ability(self, gpus: Sequence[str]) -> tuple[Rung, str]:
+        """The highest rung this process could take now, and why no higher one."""
+        driver = self._driver.probe()
+        against = self._against(gpus, driver)
+        # Nothing smaller is known of before it is tried: the context alone takes so much.
+        crowded = self._crowded(self.lacking or CONTEXT)
+        if against is None and crowded is None:
+            return Rung.DRIVER, ""
+        frameworks = self._frameworks()
+        hindrance = _hindrance(frameworks)
+        why = " ".join(filter(None, (crowded, hindrance, against)))
+        if not hindrance and crowded is None:
+            return Rung.STORAGE, why
+        can_trim = any(framework.parker is not None for framework in frameworks)
+        return Rung.TRIM if can_trim else Rung.NONE, why
+
+    def _against(self, gpus: Sequence[str], driver: Ability) -> str | None:
+        """Why the driver's checkpoint is not tried."""
+        return self._objection(gpus, driver.gpus) if driver.usable else driver.why
+
+    # -- giving back -------------------------------------------------------------------
+
+    def give(
+        self,
+        needs: Sequence[Need],
+        plan: Callable[[int], None],
+        after: Rung = Rung.RELEASE,
+    ) -> Given:
+        """Leave no more than may stay on each GPU; go further than ``after``.
+
+        ``plan`` is told the bytes that will go to host memory, and raises
+        :class:`GpuShareError` where there is no budget. Raises
+        :class:`CannotGive` when nothing frees enough; nothing is parked then.
+        """
+        with self._alone():
+            return self._give(needs, plan, after)
+
+    def _give(self, needs: Sequence[Need], plan: Callable[[int], None], after: Rung) -> Given:
+        began = self._clock()
+        self.lacking = 0
+        why: list[str] = []
+        if not self.holds:
+            needs = self._after_trimming(needs)
+            # Asked again after caches were emptied, the node manager needs what that left.
+            if after is not Rung.TRIM and _enough(needs, 0):
+                return Given(Rung.TRIM, seconds=self._clock() - began)
+        present = self._bystanders()
+        if (against := tasks_object(present)) is not None:
+            raise CannotGive(against)
+        if not self.holds:
+            if (against := threads_object(present)) is not None:
+                why.append(against)
+            elif self._move_tensors(needs, plan, why):
+                return Given(Rung.STORAGE, self._memory, seconds=self._clock() - began)
+        given = self._checkpoint(needs, plan, why)
+        if given is None:
+            raise CannotGive(" ".join(why))
+        return given._replace(seconds=self._clock() - began)
+
+    def _after_trimming(self, needs: Sequence[Need]) -> Sequence[Need]:
+        freed = 0
+        for framework in self._frameworks():
+            if framework.parker is not None:
+                freed += framework.parker.trim()
+        return _less(needs, freed)
+
+    def _move_tensors(
+        self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str]
+    ) -> bool:
+        frameworks = self._frameworks()
+        if hindrance := _hindrance(frameworks):
+            why.append(hindrance)
+            return False
+        parkers = [framework.parker for framework in frameworks if framework.parker is not None]
+        try:
+            amount = sum(parker.bytes_to_park() for parker in parkers)
+            if not amount or not _enough(needs, amount):
+                why.append("Moving its tensors to host memory would not free enough.")
+                return False
+            self._must_fit(amount)
+            plan(amount)
+            for parker in parkers:
+                try:
+                    parked = parker.park()
+                finally:
+                    if parker.is_parked:  # also one that broke off and could not go back
+                        self._moved.append(parker)
+                self._memory += parked.bytes
+        except CannotGive:
+            raise  # the driver's copy would be larger still
+        except GpuShareError as error:
+            why.append(str(error))
+            self._move_back()
+            return False
+        return True
+
+    def _must_fit(self, amount: int) -> None:
+        """Raises :class:`CannotGive` where host memory has no room for ``amount`` bytes more."""
+        if (crowded := self._crowded(amount)) is not None:
+            self.lacking = amount
+            raise CannotGive(crowded)
+
+    def _crowded(self, amount: int) -> str | None:
+        room = self._room()
+        if room is None or amount + SPARE <= room.memory:
+            return None
+        return (
+            f"Parking {format_size(amount)} needs {format_size(amount + SPARE)} of host memory, "
+            f"and {room.bound} leaves {format_size(room.memory)}: this kernel could be killed. "
+            "Free memory here, or have the limit raised."
+        )
+
+    def _move_back(self) -> None:
+        """Undo a parking that came half way."""
+        try:
+            while self._moved:
+                self._moved[-1].resume()
+                self._moved.pop()
+        except ParkingError as error:
+            self._say(f"{error} The next cell tries again.")
+            return
+        self._memory = 0
+
+    def _checkpoint(
+        self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str]
+    ) -> Given | None:
+        ability = self._driver.probe()
+        against = self._against([need.gpu for need in needs], ability)
+        if against is not None:
+            why.append(against)
+            return None
+        amount = sum(CONTEXT if need.used is None else need.used for need in needs)
+        try:
+            self._must_fit(amount)
+            plan(self._memory + amount)
+        except GpuShareError as error:
+            why.append(str(error))
+            return None
+        outcome = self._driver.park(park_deadline(amount))
+        if outcome.result is Result.DONE:
+            self._checkpointed = True
+            self._memory += amount
+            return Given(Rung.DRIVER, self._memory, self._movable(ability))
+        why.append(outcome.message)
+        if outcome.result is Result.STUCK:
+            # In between: CUDA blocks until it is set going again, which the next cell tries.
+            self._checkpointed = True
+        elif outcome.result is Result.DEAD:
+            why.append(_DEAD)
+        return None
+
+    def _movable(self, ability: Ability) -> Movable:
+        # Tensors that went back by themselves need the GPUs that torch knows by index.
+        return Movable.KIND if ability.migration and not self._moved else Movable.SAME
+
+    # -- bringing back -----------------------------------------------------------------
+
+    def bring_back(self, gpu_map: Mapping[str, str]) -> float:
+        """Put everything back, on GPUs where there is room; seconds it took.
+
+        ``gpu_map``: old to new UUIDs, as far as they differ. Raises
+        :class:`NotBroughtBack` and :class:`ProcessLost`.
+        """
+        began = self._clock()
+        if self._checkpointed:
+            self._settled(self._driver.resume(gpu_map or None, resume_deadline(self._memory)))
+            self._checkpointed = False
+        while self._moved:
+            try:
+                self._moved[-1].resume()
+            except ParkedDamaged as error:
+                self._say(str(error))  # all there is is back: trying again would change nothing
+            except ParkingError as error:
+                raise NotBroughtBack(str(error)) from error
+            self._moved.pop()
+        self._memory = 0
+        return self._clock() - began
+
+    def _settled(self, outcome: Outcome) -> None:
+        if outcome.result is Result.DONE:
+            return
+        if outcome.result is Result.DEAD:
+            raise ProcessLost(f"{outcome.message} {_DEAD}")
+        raise NotBroughtBack(
+            f"{outcome.message} Your variables are kept in host memory as long as this process "
+            "lives; run a cell, or `%gpushare resume`, to try again."
+        )
+
+
+_DEAD: Final = (
+    "The CUDA driver has given this process up: what was on the GPU is lost. Save what is in "
+    "host memory (CPU variables still work) and restart the kernel."
+)
+
+
+def _hindrance(frameworks: Sequence[Framework]) -> str:
+    """Why tensors cannot be moved one by one; empty: they can, as far as is known yet."""
+    if not frameworks:
+        return "It is not known what uses CUDA in this process."
+    if without := [framework.name for framework in frameworks if framework.parker is None]:
+        return f"The memory of {' and '.join(without)} cannot be moved tensor by tensor."
+    return ""
+
+
+def _less(needs: Sequence[Need], freed: int) -> Sequence[Need]:
+    """What is used after ``freed`` bytes went, in equal shares of what each GPU had."""
+    total = sum(need.used or 0 for need in needs)
+    if not total:
+        return needs
+    left = max(0, total - freed)
+    return [
+        # Rounded up: what stays is not told too small.
+        need if need.used is None else need._replace(used=-(-need.used * left // total))
+        for need in needs
+    ]
+
+
+def _enough(needs: Sequence[Need], freed: int) -> bool:
+    """Whether no more than may stay is left after ``freed`` bytes more."""
+    return all(
+        # Unmeasured: when all tensors are gone the context is what is left.
+        (CONTEXT if need.used is None and freed else need.used or 0) <= need.may_stay
+        and (need.used is not None or freed > 0)
+        for need in _less(needs, freed)
+    )

@@ -1,0 +1,129 @@
+"""Memory limits that change while a task runs: the node manager lifts and lowers them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..words.grant import Grant
+from .giveback import Give, Recalls
+
+
+def read_limits(params: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes by GPU in a `limit` notification; what makes no sense is left out."""
+    found = {}
+    gpus = params.get("gpus")
+    for gpu in gpus if isinstance(gpus, list) else ():
+        if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
+            size = gpu.get("memory")
+            if isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**63:
+                found[gpu["uuid"]] = size
+    return found
+
+
+def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
+    """The grant as a framework should see it whose limit can change again."""
+    gpus = tuple(
+        replace(gpu, memory=min(limits.get(gpu.uuid, gpu.memory), gpu.capacity))
+        for gpu in grant.gpus
+    )
+    return replace(grant, gpus=gpus)
+
+
+class Limits:
+    """The newest limits of this process's grant; ``recalls`` carries them out.
+
+    ``carry_out(now)`` sets what ``now()`` gives and says whether any framework could; it asks
+    when it comes to it, for others tell frameworks their limits, too. ``answer(lease, limits,
+    live)`` tells the node manager.
+    """
+
+    def __init__(
+        self,
+        recalls: Recalls,
+        carry_out: Callable[[Callable[[], Grant | None]], bool],
+        answer: Callable[[str, Mapping[str, int], bool], None],
+    ) -> None:
+        self._recalls = recalls
+        self._carry_out = carry_out
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._grant: Grant | None = None
+        self._limits: dict[str, int] = {}
+        self._news: dict[str, int] = {}
+        self._refused = False
+
+    def of(self, grant: Grant | None) -> Grant | None:
+        """The grant with the limits in force."""
+        with self._lock:
+            if grant is None or grant != self._grant:
+                return grant
+            return with_limits(grant, self._limits)
+
+    def changed(self, grant: Grant, limits: Mapping[str, int]) -> None:
+        """The node manager told new limits; answered when they are in force. Never waits."""
+        with self._lock:
+            if grant != self._grant:
+                self._grant, self._limits, self._news, self._refused = grant, {}, {}, False
+            self._limits.update(limits)
+            self._news.update(limits)
+        self._recalls.told(Give.LIFT, self._run)
+
+    def forget(self) -> None:
+        """A lease begins, or begins anew, with what it was granted."""
+        with self._lock:
+            self._grant, self._limits, self._news, self._refused = None, {}, {}, False
+
+    def can_change(self) -> None:
+        """A framework whose limit can change was imported; told where it was said that none can."""
+        with self._lock:
+            grant, refused, self._refused = self._grant, self._refused, False
+        if grant is not None and refused:
+            self._answer(grant.lease, {}, True)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                grant, news, self._news = self._grant, self._news, {}
+                if grant is None or not news:
+                    return
+            still = partial(self._still, grant)
+            if self._carry_out(still):
+                if still() is not None:
+                    self._answer(grant.lease, news, True)
+            else:
+                self._refuse(grant, news, still)
+
+    def _refuse(
+        self, grant: Grant, news: Mapping[str, int], still: Callable[[], Grant | None]
+    ) -> None:
+        """Nobody's limit can change: then nobody may have a higher one, who is imported later."""
+        with self._lock:
+            if grant != self._grant:
+                return
+            if self._news:
+                self._news = {**news, **self._news}
+                return
+            before, self._limits = self._limits, {}
+        if self._carry_out(still):
+            # Imported just now, perhaps with the higher limit: so it is told again, and answered.
+            with self._lock:
+                if grant == self._grant:
+                    self._limits = {**before, **self._limits}
+                    self._news = {**news, **self._news}
+            return
+        if still() is None:
+            return
+        self._answer(grant.lease, {}, False)
+        with self._lock:
+            self._refused = grant == self._grant
+        if self._carry_out(still):
+            self.can_change()
+
+    def _still(self, grant: Grant) -> Grant | None:
+        """The limits in force; ``None`` once another grant is."""
+        with self._lock:
+            return with_limits(grant, self._limits) if grant == self._grant else None

@@ -1,0 +1,75 @@
+"""The words of parking: rungs, what is asked, what was given, and how it can fail.
+
+Small, because every process under a lease loads it; `ladder` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..words.errors import GpuShareError
+
+
+class Rung(Enum):
+    """As `protocol.messages.RUNGS` names them; see docs/allocation.md."""
+
+    RELEASE = "release"
+    TRIM = "trim"
+    STORAGE = "storage"
+    DRIVER = "driver"
+    NONE = "none"
+
+
+class Movable(Enum):
+    """On which GPUs the process can go on."""
+
+    ANY = "any"
+    KIND = "kind"
+    SAME = "same"
+
+
+class Need(NamedTuple):
+    """A GPU that is asked back: ``may_stay`` bytes may stay, ``used`` were measured."""
+
+    gpu: str
+    may_stay: int
+    used: int | None
+
+
+class Given(NamedTuple):
+    """What was done: ``memory`` bytes are in host memory now, after ``seconds``."""
+
+    rung: Rung
+    memory: int = 0
+    movable: Movable = Movable.SAME
+    seconds: float = 0.0
+
+
+class CannotGive(GpuShareError):
+    """This process keeps its GPUs; nothing was changed. The text says why."""
+
+
+class NotBroughtBack(GpuShareError):
+    """The memory is still parked, complete: try again."""
+
+
+class ProcessLost(GpuShareError):
+    """The CUDA driver has given this process up; its variables on the GPU are lost."""
+
+
+def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
+    """What the node manager says of the GPUs that it asks back; what makes no sense is unknown."""
+    found = []
+    for gpu in params.get("gpus") or ():
+        if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
+            stay, used = gpu.get("may_stay"), gpu.get("used")
+            found.append(
+                Need(
+                    gpu["uuid"],
+                    stay if isinstance(stay, int) else 0,
+                    used if isinstance(used, int) else None,
+                )
+            )
+    return tuple(found)

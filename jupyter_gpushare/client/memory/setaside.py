@@ -1,0 +1,130 @@
+"""What this process had on its GPUs, while the GPUs are given back.
+
+Caches were emptied, or tensors lie in host memory, or the CUDA driver has the whole
+of it: `parking.ladder` knows how, and this knows what is missing until it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ...protocol.messages import Method
+from ...protocol.sizes import format_size
+from ..lease.holding import Holding
+from ..lease.interrupts import deaf_to_interrupts
+from ..lease.session import Session
+from ..words.errors import GpuShareError
+from ..words.grant import Grant
+from .frameworks import Frameworks
+from .rungs import Given, Need, NotBroughtBack, Rung
+
+if TYPE_CHECKING:
+    from ...protocol.checkpoint import SeenGpu
+    from .ladder import Ladder
+
+#: Rungs after which something of this process stays on its GPUs.
+LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
+
+
+class SetAside:
+    """Keeps what was on the GPUs while they are given back, and brings it back.
+
+    Call its methods with `Holding.lock` held, except `ability` and those that only read.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        frameworks: Frameworks,
+        environ: MutableMapping[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        self.given = Given(Rung.RELEASE)  # what was done last, until the GPUs are back
+        self._holding = holding
+        self._frameworks = frameworks
+        self._environ = environ
+        self._say = say
+        self._had: tuple[str, ...] = ()  # UUIDs of the GPUs it came from
+        self._ladder: Ladder | None = None  # made when CUDA must be given up
+
+    @property
+    def holds(self) -> bool:
+        """Whether what this process had on the GPU lies elsewhere."""
+        return self._ladder is not None and self._ladder.holds
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a cell would find something on the GPU missing, or use what it may not."""
+        return self.holds or self.given.rung is not Rung.RELEASE
+
+    def must_be_whole(self) -> None:
+        """Raises :class:`GpuShareError` while what this process had on the GPU lies elsewhere."""
+        if self.holds:
+            raise GpuShareError(
+                "This kernel's GPU memory is in host memory, and can only be restored under this "
+                "lease. `%gpushare resume` (or any cell) brings it back; then try again, or "
+                "restart the kernel to drop it."
+            )
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether there was no room in host memory when it was tried last."""
+        return self._ladder is not None and bool(self._ladder.lacking)
+
+    def ability(self) -> tuple[Rung, str]:
+        """The highest rung this process could take now, and why no higher one. Takes seconds."""
+        return self._get_ladder().ability(self._holding.gpus)
+
+    def give(self, needs: Sequence[Need], plan: Callable[[int], None]) -> Given:
+        """Free what is needed; arguments and errors as of `Ladder.give`."""
+        if not self.holds:
+            self._had = self._holding.gpus or self._had
+        return self._get_ladder().give(needs, plan, after=self.given.rung)
+
+    def granted(self, session: Session | None) -> None:
+        """The GPUs are held again. Where only caches were emptied, that is all."""
+        if self.given.rung in LEAVE_SOMETHING and not self.holds and session is not None:
+            self._holding.cuda_had = self._holding.gpus
+            session.tell_surely(Method.RESTORED, lease=self._holding.lease)
+        self.given = Given(Rung.RELEASE)
+
+    def bring_back(self, grant: Grant, session: Session | None) -> None:
+        """Put parked memory back on the GPUs of ``grant``. Not to be interrupted.
+
+        Raises :class:`NotBroughtBack` (try again) and :class:`ProcessLost`.
+        """
+        now = tuple(gpu.uuid for gpu in grant.gpus)
+        moved = {old: new for old, new in zip(self._had, now, strict=False) if old != new}
+        if moved and len(now) != len(self._had):
+            raise NotBroughtBack("The lease has other GPUs than the memory came from.")
+        ladder = self._get_ladder()
+        memory = ladder.memory
+        with deaf_to_interrupts():  # from the word on: who reads it may press the button
+            self._say(f"Restoring {format_size(memory)} of GPU memory …")
+            seconds = ladder.bring_back(moved)
+            self._holding.cuda_had = now
+            if session is not None:
+                session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
+        self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")
+
+    def _get_ladder(self) -> Ladder:
+        if self._ladder is None:
+            from ...protocol import hostmemory
+            from . import safety
+            from .driver import DriverCheckpoint
+            from .ladder import Ladder
+            from .oneatatime import one_at_a_time
+
+            def objection(gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
+                return safety.blocks(safety.gather(gpus, seen, self._environ))
+
+            self._ladder = Ladder(
+                self._frameworks.on_gpus,
+                DriverCheckpoint(environ=self._environ),
+                self._say,
+                objection,
+                room=lambda: hostmemory.room(hostmemory.look()),
+                alone=lambda: one_at_a_time(self._environ),
+            )
+        return self._ladder

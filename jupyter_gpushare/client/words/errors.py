@@ -1,0 +1,60 @@
+"""The three exceptions that a user's code may meet. Each says what happened, why, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...protocol.errors import Reason
+
+
+class GpuShareError(Exception):
+    """Base of what jupyter_gpushare raises into user code.
+
+    ``reason`` is the wire's word where there is one, ``details`` the numbers.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        reason: Reason | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.details: Mapping[str, Any] = dict(details or {})
+
+    def _render_traceback_(self) -> list[str]:
+        """For IPython: the sentence alone. Where in our code it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class QuotaExceeded(GpuShareError):
+    """The request asks for more than the quota or the node has, or for what is not free now."""
+
+
+class NodeUnavailable(GpuShareError):
+    """The node manager cannot be reached, hangs, answers nonsense, or had nothing in time."""
+
+
+class LeaseLost(GpuShareError):
+    """A lease that this process held has ended."""
+
+
+_BY_REASON: dict[Reason, type[GpuShareError]] = {
+    Reason.OVER_QUOTA: QuotaExceeded,
+    Reason.ZERO_QUOTA: QuotaExceeded,
+    Reason.NO_RESOURCES: QuotaExceeded,
+    Reason.TOO_LARGE: QuotaExceeded,
+    Reason.BAD_REQUEST: QuotaExceeded,
+    Reason.RATE_LIMITED: QuotaExceeded,
+    Reason.UNKNOWN_LEASE: LeaseLost,
+}
+
+
+def error_for(
+    reason: Reason | None, message: str, details: Mapping[str, Any] | None = None
+) -> GpuShareError:
+    """The exception for an error answer."""
+    kind = _BY_REASON.get(reason, NodeUnavailable) if reason is not None else NodeUnavailable
+    return kind(message, reason, details)

@@ -1,0 +1,117 @@
+"""What the node manager granted, as the framework adapters see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...protocol.errors import Reason
+from ...protocol.sizes import format_size
+from .errors import NodeUnavailable
+
+_CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedGpu:
+    """One granted GPU. ``memory`` is the lease's limit there, ``capacity`` all it has (bytes).
+
+    ``index`` is for display only; a GPU is named by its ``uuid``. ``shared_with`` are the names
+    of the same person's other tasks that share the memory there.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory: int
+    capacity: int
+    shared_with: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the lease may use all of this GPU's memory."""
+        return self.memory >= self.capacity
+
+    @property
+    def allocator_limit(self) -> int | None:
+        """Bytes a framework's own allocator may take; ``None`` on a whole GPU.
+
+        The CUDA context lives outside that allocator but counts as this task's
+        memory, so room is left for it; a small lease keeps at least half.
+        """
+        return None if self.whole else max(self.memory - _CONTEXT_ROOM, self.memory // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A held lease: its id and the GPUs in the order the framework will number them.
+
+    ``of_quota``: it was granted as many as the quota allowed then.
+    """
+
+    lease: str
+    gpus: tuple[GrantedGpu, ...]
+    of_quota: bool = False
+
+    @property
+    def visible_devices(self) -> str:
+        """The value of ``CUDA_VISIBLE_DEVICES``: UUIDs, never indices."""
+        return ",".join(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def words(self) -> str:
+        """``GPU 0, 24 GiB``; ``GPU 0 and GPU 1, 8 GiB of 24 GiB each``."""
+        gpus = sorted(self.gpus, key=lambda gpu: gpu.index)
+        shares = [_share(gpu) for gpu in gpus]
+        if len(set(shares)) > 1:
+            return "; ".join(f"GPU {gpu.index}, {_share(gpu)}" for gpu in gpus)
+        names = " and ".join(f"GPU {gpu.index}" for gpu in gpus)
+        return f"{names}, {shares[0]}{' each' if len(gpus) > 1 else ''}"
+
+    @property
+    def allocator_limit(self) -> int | None:
+        """The smallest `GrantedGpu.allocator_limit`, for frameworks with one limit for all."""
+        limits = [limit for gpu in self.gpus if (limit := gpu.allocator_limit) is not None]
+        return min(limits, default=None)
+
+    @property
+    def allocator_fraction(self) -> float | None:
+        """The same as a fraction of a GPU, for frameworks that take only that."""
+        shares = [
+            limit / gpu.capacity for gpu in self.gpus if (limit := gpu.allocator_limit) is not None
+        ]
+        return min(shares, default=None)
+
+
+def _share(gpu: GrantedGpu) -> str:
+    whole = format_size(gpu.capacity)
+    return whole if gpu.whole else f"{format_size(gpu.memory)} of {whole}"
+
+
+def read_grant(result: Mapping[str, Any]) -> Grant:
+    """The grant in an answer. Raises :class:`NodeUnavailable` when it makes no sense."""
+    try:
+        gpus = tuple(_gpu(gpu) for gpu in result["gpus"])
+        lease = result["lease"]
+        if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
+            raise ValueError("no lease, or no GPUs")
+        return Grant(lease, gpus, result.get("of_quota") is True)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise NodeUnavailable(
+            f"The node manager's grant cannot be read ({error!r}); are both of the same release?",
+            Reason.UNAVAILABLE,
+        ) from error
+
+
+def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
+    uuid, memory = data["uuid"], data["memory"]
+    # It goes into an environment variable and from there into a driver.
+    if not isinstance(uuid, str) or not uuid.isprintable() or not uuid or set(uuid) & set(", "):
+        raise ValueError(f"a GPU named {uuid!r}")
+    capacity = data.get("capacity", memory)
+    for size in (memory, capacity):
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
+            raise ValueError(f"a GPU with {size!r} bytes")
+    others = tuple(str(name) for name in data.get("shared_with") or ())
+    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity, others)

@@ -1,0 +1,209 @@
+"""What this process asks for and how it behaves, gathered from all who may say.
+
+Strongest first: what code or a magic asks, environment variables, the
+notebook's metadata, traits. A value that makes no sense is reported and the
+next weaker one counts; it never stops an import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ...protocol import names
+from ...protocol.address import Found, is_administrators
+from ...protocol.notebook import Notebook
+from ...protocol.sizes import parse_gpus, parse_size
+
+T = TypeVar("T")
+
+
+class Fallback(Enum):
+    """What happens when there is no GPU to be had."""
+
+    CPU = "cpu"
+    ERROR = "error"
+
+
+class Acquire(Enum):
+    """When the lease is taken."""
+
+    IMPORT = "import"
+    FIRST_USE = "first-use"
+
+
+class Ask(NamedTuple):
+    """What a task asks; ``None`` leaves it to the next weaker source. ``memory`` in bytes.
+
+    ``gpus`` is a number, or ``"quota"``: as many as the quota allows.
+    """
+
+    gpus: int | str | None = None
+    memory: int | None = None
+    priority_class: str | None = None
+
+    def over(self, weaker: Ask) -> Ask:
+        """This, with what it leaves open taken from ``weaker``."""
+        return Ask(
+            self.gpus if self.gpus is not None else weaker.gpus,
+            self.memory if self.memory is not None else weaker.memory,
+            self.priority_class or weaker.priority_class,
+        )
+
+
+class Settings(NamedTuple):
+    """``wait_timeout`` in seconds, 0: wait for ever. ``complaints`` are values not understood.
+
+    ``answer_timeout`` (seconds) bounds every call but the wait in the queue;
+    ``outage_timeout`` is for how long a node manager that was there is waited for.
+    ``show_grant``: a line says which GPU the first import got.
+    """
+
+    ask: Ask = Ask()
+    fallback: Fallback = Fallback.CPU
+    acquire: Acquire = Acquire.IMPORT
+    wait_timeout: float = 0.0
+    answer_timeout: float = 5.0
+    outage_timeout: float = 30.0
+    show_grant: bool = True
+    complaints: tuple[str, ...] = ()
+
+
+def parse_class(text: Any) -> str:
+    """A priority class. Raises :class:`ValueError`."""
+    if text not in ("interactive", "batch"):
+        raise ValueError("it is not a priority class: write interactive or batch.")
+    return str(text)
+
+
+def read_settings(
+    environ: Mapping[str, str], traits: Settings | None = None, notebook: Notebook | None = None
+) -> Settings:
+    """The settings of this process, apart from what code or a magic asks later.
+
+    ``notebook``: as its server told it last; ``None``: what the kernel found when it started.
+    """
+    complaints: list[str] = []
+
+    def read(name: str, parse: Callable[[Any], T], value: Any, weaker: T) -> T:
+        if value is None or value == "":
+            return weaker
+        try:
+            return parse(value)
+        except ValueError as error:
+            shown = str(getattr(weaker, "value", weaker)) if weaker is not None else "the default"
+            given = str(value)[:80] if isinstance(value, str) else _short(value)
+            complaints.append(f"{name}={given!r} cannot be used: {error} Using {shown}.")
+            return weaker
+
+    base = traits or Settings()
+    wishes = _notebook(environ, complaints) if notebook is None else notebook.wishes
+    wishes = _known_wishes(wishes, complaints)
+    ask = base.ask
+    for source in (
+        {key: (f"the notebook's gpushare.{key}", wishes.get(key)) for key in _KEYS},
+        {key: (variable, environ.get(variable)) for key, variable in _KEYS.items()},
+    ):
+        ask = Ask(
+            read(source["gpus"][0], _optional(parse_gpus), source["gpus"][1], ask.gpus),
+            read(source["memory"][0], _optional(_parse_memory), source["memory"][1], ask.memory),
+            read(
+                source["class"][0], _optional(parse_class), source["class"][1], ask.priority_class
+            ),
+        )
+    rest = {
+        name: read(variable, _parser(bounds, weaker), environ.get(variable), weaker)
+        for name, variable, _default, bounds, _help in names.SETTINGS
+        for weaker in (getattr(base, name),)
+    }
+    return base._replace(ask=ask, complaints=(*base.complaints, *complaints), **rest)
+
+
+def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
+    """What reads a setting of `names.SETTINGS`, loaded where there is something to read."""
+
+    def parse(text: Any) -> Any:
+        from ...protocol.times import parse_duration
+        from ...protocol.words import parse_switch, parse_word
+
+        if isinstance(weaker, bool):
+            return parse_switch(text)
+        if isinstance(weaker, Enum):
+            return type(weaker)(parse_word(text, bounds))
+        return parse_duration(text, *bounds)
+
+    return parse
+
+
+_KEYS: Final = {"gpus": names.GPUS, "memory": names.MEMORY, "class": names.CLASS}
+
+
+def _parse_memory(text: Any) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ValueError("it is not a memory size: write it like 8GiB or 512MiB.") from None
+
+
+def _optional(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """The same parser, typed so that "not said" fits beside it."""
+    return parse
+
+
+def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Any:
+    text = environ.get(names.NOTEBOOK)
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        complaints.append(f"{names.NOTEBOOK} is not understood and ignored.")
+        return None
+
+
+def _known_wishes(wishes: Any, complaints: list[str]) -> Mapping[str, Any]:
+    """What is known of a notebook's ``gpushare`` metadata; the rest is complained of."""
+    if wishes is None:
+        return {}
+    example = '{"gpus": 2, "memory": "8GiB", "class": "batch"}'
+    if not isinstance(wishes, dict):
+        complaints.append(
+            f"The notebook's gpushare metadata, {_short(wishes)}, is not understood and ignored: "
+            f"write it like {example}."
+        )
+        return {}
+    for key in wishes:
+        if key not in _KEYS:
+            complaints.append(
+                f"The notebook's gpushare metadata names {_short(key)}, which is not known and "
+                f"ignored: write it like {example}."
+            )
+    return wishes
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]
+
+
+def read_token(environ: Mapping[str, str], found: Found | None = None) -> str | None:
+    """The token that identity may ask for; a file is better, as it shows in no process list.
+
+    The server's JupyterHub token only where ``JUPYTER_GPUSHARE_IDENTITY`` says
+    so, and never for a node manager at ``found`` that a Jupyter server hosts.
+    """
+    if token := environ.get(names.TOKEN):
+        return token
+    if path := environ.get(names.TOKEN_FILE):
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8") as file:
+                return file.read().strip() or None
+        except (OSError, UnicodeDecodeError):
+            # The node manager will say that it wants a token.
+            return None
+    shows_hub = found is None or is_administrators(found, environ)
+    if shows_hub and environ.get(names.IDENTITY) == "hub":
+        return environ.get(names.HUB_TOKEN) or None
+    return None

@@ -1,0 +1,58 @@
+"""Where time comes from. Only the shell asks; the policy is told."""
+
+from __future__ import annotations
+
+import time
+from datetime import date, datetime
+from datetime import time as midnight
+from pathlib import Path
+from typing import Final, Protocol
+
+from ...policy.words.model import Period
+from ...protocol.periods import first_day, next_first_day
+
+
+class Clock(Protocol):
+    """Boot time for deadlines, wall time for people, the boot id to tell boots apart."""
+
+    def boot(self) -> float:
+        """Seconds since boot, suspended time included; never jumps."""
+
+    def wall(self) -> float:
+        """Unix seconds, for display only."""
+
+    def boot_id(self) -> str:
+        """Changes with each boot: boot times of two boots cannot be compared."""
+
+
+class SystemClock:
+    """The host's own clocks."""
+
+    def boot(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def wall(self) -> float:
+        return time.time()
+
+    def boot_id(self) -> str:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def bounds(period: Period, wall: float) -> tuple[float, float | None]:
+    """When the period that ``wall`` is in began, and when the next one does, where that is known.
+
+    Unix seconds; days begin at midnight in this host's time zone.
+    """
+    today = datetime.fromtimestamp(wall).astimezone().date()
+    coming = next_first_day(period, today)
+    return _begin(first_day(period, today)), None if coming is None else _begin(coming)
+
+
+# Python knows no local time at the ends of its calendar, and nobody used a GPU before Unix time.
+_FIRST_DAY: Final = date(1970, 1, 2)
+_LAST_DAY: Final = date(9999, 12, 30)
+
+
+def _begin(day: date) -> float:
+    day = min(max(day, _FIRST_DAY), _LAST_DAY)
+    return datetime.combine(day, midnight()).astimezone().timestamp()

@@ -1,0 +1,440 @@
+"""The node manager's log: one event a line, for a person or as JSON, with the call it came from.
+
+Every call has a tag, ``CONNECTION.CALL``: the connection's number and the id that the client gave
+the call. It stands on the line of what was decided, of what came of it, and (as ``request``) on
+the line of a grant that somebody else's release made possible later.
+
+What a line says is chosen field by field below. Names of notebooks, what clients write for
+people, tokens and leases' secrets are in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+from ...policy.books.state import State
+from ...policy.core import Decision, Grant, Refuse, Wait
+from ...policy.say.effects import Signal
+from ...policy.words import events as ev
+from ...policy.words.model import EndReason, GpuUuid, LeaseId
+from ...policy.words.recalls import Give, RecallPhase
+from ...protocol.errors import Reason
+from ...protocol.messages import CallId
+from ..manager import Outcome
+from ..people.fairness import Purses
+
+#: A client chooses its calls' ids; so much of one is told.
+LONGEST_ID: Final = 40
+#: Refused calls of one connection that are told above the level DEBUG.
+REFUSALS_TOLD: Final = 5
+#: Lines above the level DEBUG that one owner may cause at once, and one more after so many seconds.
+LINES_AT_ONCE: Final = 100
+SECONDS_A_LINE: Final = 2.0
+#: Seconds after which it is told how many of an owner's lines were left out.
+LEFT_OUT_AFTER: Final = 60.0
+_FIELDS: Final = "gpushare_fields"
+
+
+class LogStyle(Enum):
+    """How a line looks."""
+
+    PLAIN = "plain"
+    JSON = "json"
+
+
+def call_tag(connection: int, call_id: CallId | None) -> str:
+    """What names one call in the log."""
+    return f"{connection}.{'-' if call_id is None else str(call_id)[:LONGEST_ID]}"
+
+
+def say(log: logging.Logger, level: int, event: str, /, **fields: object) -> None:
+    """Log ``event`` with its fields; those that are ``None`` or empty are left out."""
+    if log.isEnabledFor(level):
+        told = {name: value for name, value in fields.items() if value not in (None, "", ())}
+        log.log(level, "%s", event, extra={_FIELDS: told})
+
+
+class PlainFormatter(logging.Formatter):
+    """``2026-11-21T14:05:01.250Z INFO lease.granted call=3.2 lease=… waited=0.1``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever the message holds."""
+        parts = [_time(record), record.levelname, _one_line(record.getMessage())]
+        parts += [f"{name}={_plain(value)}" for name, value in _extra(self, record).items()]
+        return " ".join(parts)
+
+
+class JsonFormatter(logging.Formatter):
+    """``{"time": …, "level": …, "event": …, …}``; ``event`` is a name, or a sentence."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One JSON object on one line."""
+        line = {"time": _time(record), "level": record.levelname, "event": record.getMessage()}
+        return json.dumps(_extra(self, record) | line, default=str)
+
+
+#: Where ``logging.config`` finds them.
+FORMATTERS: Final = {
+    LogStyle.PLAIN: f"{__name__}.{PlainFormatter.__name__}",
+    LogStyle.JSON: f"{__name__}.{JsonFormatter.__name__}",
+}
+
+
+def _time(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extra(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
+    if record.exc_info:
+        fields["traceback"] = formatter.formatException(record.exc_info)
+    return fields
+
+
+def _one_line(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1] if not text.isprintable() else text
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(_plain(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    bare = text.isprintable() and text and not set(text) & set(' "=,')
+    return text if bare else json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+# -- what happened -------------------------------------------------------------------------------
+
+Fields = Mapping[str, object]
+
+_INFO, _WARNING, _ERROR, _DEBUG = logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG
+
+
+def _who(event: Any) -> Fields:
+    return {"lease": event.lease, "environment": event.environment}
+
+
+def _asked(event: Any) -> Fields:
+    request = event.request
+    return {
+        "environment": event.environment,
+        "gpus": request.gpus,
+        "memory": request.memory,
+        "priority_class": request.priority_class.value,
+        "pid": event.task.process.pid,
+    }
+
+
+def _whose_quota(event: Any) -> Fields:
+    if isinstance(event, ev.QuotaOverridden):
+        return {"environment": event.environment}
+    return {"group": event.group or "(default)"}
+
+
+def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
+    quota = event.quota
+    return {
+        **_whose_quota(event),
+        "gpus": quota.gpus,
+        "memory": quota.memory,
+        "weight": quota.weight,
+        "gpu_hours": quota.gpu_hours,
+        "per": quota.per,
+        "idle_timeout": quota.idle_timeout,
+        "burst_memory": quota.burst_memory,
+        "by": event.by,
+    }
+
+
+def _flag(event: Any) -> Fields:
+    return {
+        "gpu": event.gpu,
+        "pid": event.process.pid,
+        "kind": event.kind.value,
+        "memory": getattr(event, "memory", None),
+    }
+
+
+#: Level, name and fields of each event that is told.
+_LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
+    ev.BootSeen: (_INFO, "node.started", lambda e: {"boot": e.boot_id}),
+    ev.GpuFound: (
+        _INFO,
+        "gpu.found",
+        lambda e: {"gpu": e.gpu.uuid, "name": e.gpu.name, "memory": e.gpu.memory},
+    ),
+    ev.GpuRemoved: (_WARNING, "gpu.removed", lambda e: {"gpu": e.gpu}),
+    ev.GpuLost: (_ERROR, "gpu.lost", lambda e: {"gpu": e.gpu, "problem": e.problem}),
+    ev.GpuRestored: (_INFO, "gpu.restored", lambda e: {"gpu": e.gpu}),
+    ev.GpuTakenOut: (
+        _INFO,
+        "gpu.out_of_service",
+        lambda e: {"gpu": e.gpu, "why": e.reason, "by": e.by},
+    ),
+    ev.GpuPutBack: (_INFO, "gpu.back_in_service", lambda e: {"gpu": e.gpu, "by": e.by}),
+    ev.QuotaOverridden: (_INFO, "quota.set", _quota),
+    ev.QuotaOverrideRemoved: (
+        _INFO,
+        "quota.unset",
+        lambda e: {"environment": e.environment, "by": e.by},
+    ),
+    ev.GroupQuotaOverridden: (_INFO, "quota.set", _quota),
+    ev.GroupQuotaOverrideRemoved: (
+        _INFO,
+        "quota.unset",
+        lambda e: {**_whose_quota(e), "by": e.by},
+    ),
+    ev.RequestRefused: (
+        _INFO,
+        "request.refused",
+        lambda e: {"reason": e.reason.value, **_asked(e)},
+    ),
+    ev.LeaseQueued: (_INFO, "lease.queued", lambda e: {"lease": e.lease, **_asked(e)}),
+    ev.LeaseGranted: (
+        _INFO,
+        "lease.granted",
+        lambda e: {
+            **_who(e),
+            "gpus": [part.gpu for part in e.gpus],
+            "memory": e.gpus[0].memory if e.gpus else None,
+        },
+    ),
+    ev.MemberJoined: (
+        _DEBUG,
+        "lease.joined",
+        lambda e: {"lease": e.lease, "pid": e.process.pid},
+    ),
+    ev.MemberLeft: (_DEBUG, "lease.left", lambda e: {"lease": e.lease, "pid": e.process.pid}),
+    ev.RebuildBegun: (_ERROR, "ledger.lost_leases", lambda e: {}),
+    ev.LeaseRebuilt: (_INFO, "lease.presented", _who),
+    ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),
+    ev.RebuildEnded: (_WARNING, "ledger.leases_presented", lambda e: {"leases": str(e.leases)}),
+    ev.HeartbeatLost: (_WARNING, "lease.stalled", lambda e: {"lease": e.lease}),
+    ev.StallActed: (
+        _WARNING,
+        "lease.stall_acted",
+        lambda e: {**_who(e), "action": e.action.value},
+    ),
+    ev.ActivityChanged: (
+        _DEBUG,
+        "lease.activity",
+        lambda e: {**_who(e), "activity": e.activity.value},
+    ),
+    ev.RecallMoved: (
+        _INFO,
+        "lease.asked_back",
+        lambda e: {"lease": e.lease, "give": e.give.value, "reason": e.why.value},
+    ),
+    ev.ParkingPlanned: (
+        _DEBUG,
+        "lease.parking",
+        lambda e: {"lease": e.lease, "memory": e.memory},
+    ),
+    ev.LeasePinned: (_INFO, "lease.pinned", _who),
+    ev.AbilityReported: (
+        _DEBUG,
+        "lease.ability",
+        lambda e: {"lease": e.lease, "rung": e.rung.value},
+    ),
+    ev.LeaseKept: (_INFO, "lease.kept", _who),
+    ev.LeaseParked: (
+        _INFO,
+        "lease.parked",
+        lambda e: {**_who(e), "rung": e.rung.value, "memory": e.memory, "seconds": e.seconds},
+    ),
+    ev.LeaseRestored: (
+        _INFO,
+        "lease.restored",
+        lambda e: {**_who(e), "memory": e.memory, "seconds": e.seconds},
+    ),
+    ev.ResidueFound: (_WARNING, "lease.still_there", _who),
+    ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
+    ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
+    ev.LeaseEnded: (
+        _INFO,
+        "lease.ended",
+        lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
+    ),
+    ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
+    ev.ClaimMoved: (
+        _DEBUG,
+        "claim",
+        lambda e: {"lease": e.lease, "gpu": e.gpu, "phase": e.phase.value},
+    ),
+    ev.ProcessFlagged: (_WARNING, "process.flagged", _flag),
+    ev.FlagActed: (_WARNING, "process.acted_against", _flag),
+    ev.FlagCleared: (_INFO, "process.cleared", _flag),
+    ev.BudgetChanged: (
+        _INFO,
+        "budget",
+        lambda e: {
+            "environment": e.environment,
+            "standing": e.level.value,
+            "spent": e.spent,
+            "budget": e.budget,
+        },
+    ),
+    ev.GrantingChanged: (_INFO, "granting", lambda e: {"problem": e.problem}),
+    ev.GpuShared: (
+        _INFO,
+        "gpu.by_turns",
+        lambda e: {"gpu": e.gpu, "leases": tuple(share.lease for share in e.shares)},
+    ),
+    ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
+    ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
+    ev.TurnOverran: (_WARNING, "turn.overran", _who),
+}
+
+#: How far a recall went, where it is not asked.
+_RECALLED: Final = {
+    RecallPhase.WARNED: (_INFO, "lease.warned"),
+    RecallPhase.ANSWERED: (_DEBUG, "lease.answered"),
+    RecallPhase.MEASURED: (_DEBUG, "lease.measured"),
+}
+
+
+class LogLines:
+    """Which lines are told: an owner's within an allowance; the others are counted.
+
+    An owner is an environment or, while that is not known, an OS user. ``now`` gives seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._purses = Purses(1.0 / SECONDS_A_LINE, LINES_AT_ONCE)
+        # By owner: since when lines are left out, and how many.
+        self._left_out: dict[Hashable, tuple[float, int]] = {}
+
+    def tells(self, owner: Hashable) -> bool:
+        """Whether a line that ``owner`` caused is told."""
+        now = self._now()
+        if self._purses.of(owner, now).pays(1.0, now):
+            return True
+        since, count = self._left_out.get(owner, (now, 0))
+        self._left_out[owner] = since, count + 1
+        return False
+
+    def left_out(self) -> list[tuple[Hashable, int]]:
+        """How many lines were left out by environment, for those that are due to be reported."""
+        if not self._left_out:
+            return []
+        until = self._now() - LEFT_OUT_AFTER
+        due = [(name, count) for name, (since, count) in self._left_out.items() if since <= until]
+        for name, _count in due:
+            del self._left_out[name]
+        return due
+
+
+class EventLog:
+    """A listener of the manager that tells what happened, and of which call it came."""
+
+    def __init__(self, log: logging.Logger, lines: LogLines) -> None:
+        self._log = log
+        self._lines = lines
+        # Which call a lease waits for; forgotten when the lease ends.
+        self._asked_by: dict[LeaseId, str] = {}
+
+    def heard(self, outcome: Outcome, state: State) -> None:
+        """Tell one outcome."""
+        call, in_detail = outcome.call, self._log.isEnabledFor(_DEBUG)
+        for owner, count in self._lines.left_out():
+            whose = {"uid": owner[1]} if isinstance(owner, tuple) else {"environment": owner}
+            say(self._log, _WARNING, "log.left_out", **whose, lines=count)
+        for event in outcome.events:
+            self._event(event, outcome, state)
+            if isinstance(event, (ev.GpuTakenOut, ev.ClaimMoved)) and _is_empty(event.gpu, state):
+                say(self._log, _INFO, "gpu.empty", call=call, gpu=event.gpu)
+        for effect in outcome.effects:
+            if isinstance(effect, Signal):
+                pid, action = effect.process.pid, effect.action.value
+                say(self._log, _WARNING, "process.signalled", call=call, pid=pid, action=action)
+            elif in_detail:
+                lease = getattr(effect, "lease", None)
+                kind = type(effect).__name__
+                say(self._log, _DEBUG, "effect", call=call, kind=kind, lease=lease)
+        if call and in_detail:
+            decided, seconds = _decided(outcome.decision), outcome.seconds
+            say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
+
+    def _event(self, event: ev.Event, outcome: Outcome, state: State) -> None:
+        line = _LINES.get(type(event))
+        if line is None:
+            return
+        lease = getattr(event, "lease", None)
+        if isinstance(event, (ev.LeaseQueued, ev.ResumeQueued)) and outcome.call:
+            self._asked_by[event.lease] = outcome.call
+        request = None if lease is None else self._asked_by.get(lease)
+        if isinstance(event, ev.LeaseEnded):
+            self._asked_by.pop(event.lease, None)
+        level, name, fields = line
+        if isinstance(event, ev.LeaseQueued) and not isinstance(outcome.decision, Wait):
+            level = _DEBUG  # it never waited: the line of its grant says all
+        elif isinstance(event, ev.LeaseEnded) and event.reason is EndReason.HEARTBEAT_LOST:
+            level = _WARNING
+        elif isinstance(event, ev.RecallMoved):
+            level, name = _RECALLED.get(event.phase, line[:2])
+            level = _DEBUG if event.give is Give.TURN else level
+        elif isinstance(event, ev.GrantingChanged) and event.problem is not None:
+            level = _ERROR
+        if request == outcome.call:
+            request = None
+        if self._log.isEnabledFor(level) and (level == _DEBUG or self._is_told(event, state)):
+            say(self._log, level, name, call=outcome.call, request=request, **fields(event))
+
+    def _is_told(self, event: ev.Event, state: State) -> bool:
+        """Whether the line is within its environment's allowance; people's actions always are."""
+        owner = getattr(event, "environment", None)
+        if owner is None and (lease := state.leases.get(getattr(event, "lease", LeaseId("")))):
+            owner = lease.environment
+        return owner is None or bool(getattr(event, "by", None)) or self._lines.tells(owner)
+
+
+def _is_empty(gpu: GpuUuid, state: State) -> bool:
+    """Whether a GPU is out of service, and nobody is left there."""
+    return gpu in state.out and all(uuid != gpu for _lease, uuid in state.claims)
+
+
+def _decided(decision: Decision) -> str:
+    if isinstance(decision, Refuse):
+        return decision.reason.value
+    return {Grant: "grant", Wait: "wait"}.get(type(decision), "done")
+
+
+class RefusalLog:
+    """Tells of calls that were answered with an error.
+
+    A refused request has a line of its own (``request.refused``), so most of these are for DEBUG;
+    who is told "not allowed" or "too fast" is worth a look, and only the first few times.
+    """
+
+    def __init__(self, log: logging.Logger, lines: LogLines) -> None:
+        self._log = log
+        self._lines = lines
+
+    def refused(
+        self, call: str, reason: Reason, environment: str | None, uid: int, before: int
+    ) -> bool:
+        """A call's answer is an error. Whether that was told above DEBUG, or left out.
+
+        ``before`` is how many of this connection were until now.
+        """
+        grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED) and before < REFUSALS_TOLD
+        if grave and not self._lines.tells(environment or ("uid", uid)):
+            return True
+        say(
+            self._log,
+            _WARNING if grave else _DEBUG,
+            "call.refused",
+            call=call,
+            reason=reason.value,
+            environment=environment,
+        )
+        return grave

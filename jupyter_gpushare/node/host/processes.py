@@ -1,0 +1,316 @@
+"""Who a process is, whether it lives, and the moment it ends.
+
+A bare pid is never trusted here: the kernel hands the same number to a later
+process. A process is ``(boot id, pid, start time)``, and everything that acts
+on one (watching, signalling) goes through a *pidfd*, which stays bound to one
+process for ever. The order is always: open the pidfd, then compare the start
+time. A process that had the expected start time before and still has it after
+the pidfd was opened is the one the pidfd names.
+
+A pidfd becomes readable when the last thread has ended. By then the kernel
+has closed the process's files, so a GPU driver has been told to free its
+memory; a zombie that nobody has waited for counts as gone.
+
+``boot_id`` is only stamped on what :func:`identify` and :func:`lineage`
+return. Comparing boot ids of two boots is the node manager's business: it
+ends all leases of an earlier boot and never asks here about their processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import select
+import signal as signals
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_gpushare.policy.words.model import ProcessId, Vitals
+
+# What the kernel answers when a pid names no process (any more): ESRCH; for a
+# thread's id EINVAL, and ENOENT on newer kernels.
+_GONE = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
+
+# Enough for a parent that ends while we look at its child, again and again.
+_RELOOKS = 8
+
+
+class ProcessError(Exception):
+    """The system did not let us watch or signal a living process; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    """What we use of ``/proc/PID/stat``; ``start_time`` in clock ticks since boot.
+
+    ``ticks`` of processor time that it and its children that ended had.
+    """
+
+    parent: int
+    start_time: int
+    ticks: int = 0
+    state: bytes = b"R"
+
+
+def _parse_stat(text: bytes) -> _Stat:
+    # The second field is the command's name in parentheses, and may itself
+    # hold spaces, parentheses and newlines: only the last ")" is the end of it.
+    fields = text.rpartition(b")")[2].split()
+    ticks = sum(map(int, fields[11:15]))
+    return _Stat(int(fields[1]), int(fields[19]), ticks, fields[0])
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    if pid <= 0:  # 0 is what the kernel says for "not in your pid namespace"
+        return None
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # PermissionError: /proc mounted with hidepid
+    try:
+        text = os.read(descriptor, 4096)
+    except ProcessLookupError:  # it ended between open and read
+        return None
+    finally:
+        os.close(descriptor)
+    return _parse_stat(text) if text else None
+
+
+def read_boot_id() -> str:
+    """The kernel's name for this boot: it changes with each boot, and only then."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def identify(pid: int, boot_id: str) -> ProcessId | None:
+    """The process that has this pid now; ``None`` when there is none that we may see."""
+    stat = _read_stat(pid)
+    return None if stat is None else ProcessId(boot_id, pid, stat.start_time)
+
+
+def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
+    """The process, then its parents, nearest first; empty when there is no such process.
+
+    The chain ends where our pid namespace ends. A parent that dies while we
+    look is never confused with a later process of the same pid: a parent is
+    never younger than its child.
+    """
+    chain: list[ProcessId] = []
+    stat = _read_stat(pid)
+    relooks = 0
+    while stat is not None:
+        chain.append(ProcessId(boot_id, pid, stat.start_time))
+        parent = _read_stat(stat.parent)
+        while stat.parent > 0 and (parent is None or parent.start_time > stat.start_time):
+            # The parent ended after we read its child: the child has a new one by now.
+            relooks += 1
+            again = _read_stat(pid)
+            if again is None or again.start_time != stat.start_time or relooks > _RELOOKS:
+                return tuple(chain)
+            stat = again
+            parent = _read_stat(stat.parent)
+        pid, stat = stat.parent, parent
+        if any(known.pid == pid for known in chain):
+            break
+    return tuple(chain)
+
+
+def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
+    """Whether these processes and all their children go on; ``None``: one cannot be looked at."""
+    found: dict[int, _Stat] = {}
+    for entry in os.listdir("/proc"):
+        stat = _read_stat(int(entry)) if entry.isdigit() else None
+        if stat is not None:
+            found[int(entry)] = stat
+    children = defaultdict[int, list[int]](list)
+    for pid, stat in found.items():
+        children[stat.parent].append(pid)
+    left = []
+    for process in processes:
+        own = found.get(process.pid)
+        if own is None or own.start_time != process.start_time:
+            return None
+        left.append(process.pid)
+    tree: set[int] = set()
+    while left:
+        pid = left.pop()
+        if pid not in tree:
+            tree.add(pid)
+            left += children[pid]
+    held = [found[pid].state in (b"T", b"t") or _is_traced(pid) for pid in tree]
+    ticks = sum(found[pid].ticks for pid in tree)
+    return Vitals(ticks / os.sysconf("SC_CLK_TCK"), any(held)) if tree else None
+
+
+def _is_traced(pid: int) -> bool:
+    """Whether a debugger has it. What cannot be read may be."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            return not any(line.split() == ["TracerPid:", "0"] for line in file)
+    except OSError:
+        return True
+
+
+def container_of(pid: int) -> str:
+    """A name of the container that ``pid`` runs in, by its control group; empty: not known.
+
+    Groups that users may make themselves, below their own slice, are one.
+    """
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+            path = file.readline(4096).strip().rpartition(":")[2]
+    except OSError:
+        return ""
+    own = re.match(r".*?/user-\d+\.slice", path)
+    return own[0] if own else path
+
+
+def sees_others() -> bool:
+    """Whether we may look at other users' processes: not so where /proc is mounted with hidepid.
+
+    Where there are none, as in some containers, the answer is ``False``, too.
+    """
+    me = os.getuid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                owner = os.stat(f"/proc/{name}").st_uid
+            except OSError:  # it ended just now
+                continue
+            if owner != me and _read_stat(int(name)) is not None:
+                return True
+    return False
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process still runs. A zombie does not; a stopped process does.
+
+    Raises :class:`ProcessError` when the system has no descriptor left to look with.
+    """
+    descriptor = _open(process)
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def send(process: ProcessId, signal: signals.Signals) -> bool:
+    """Signals this very process, never a later one with its pid.
+
+    Returns ``False`` when it is gone already. Raises :class:`ProcessError`
+    when the system forbids it.
+    """
+    descriptor = _open(process)
+    if descriptor is None:
+        return False
+    try:
+        signals.pidfd_send_signal(descriptor, signal)
+    except ProcessLookupError:
+        return False
+    except OSError as error:
+        raise ProcessError(
+            f"The node manager may not send {signal.name} to process {process.pid}"
+            f" ({error.strerror}): that is another user's. To interrupt or kill such processes it"
+            " needs the capability CAP_KILL."
+        ) from error
+    finally:
+        os.close(descriptor)
+    return True
+
+
+class ProcessWatch:
+    """Tells the moment a process ends, on an asyncio loop, without polling.
+
+    ``on_gone`` is called on the loop, once for each watched process, and
+    never from inside :meth:`watch`. All methods belong to the loop's thread.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessId], None]
+    ) -> None:
+        self._loop = loop
+        self._on_gone = on_gone
+        self._descriptors: dict[ProcessId, int] = {}
+
+    def __len__(self) -> int:
+        """How many processes are watched."""
+        return len(self._descriptors)
+
+    def __contains__(self, process: ProcessId) -> bool:
+        return process in self._descriptors
+
+    def watch(self, process: ProcessId, pidfd: int | None = None) -> bool:
+        """Starts watching. ``False``: it is gone already, and ``on_gone`` is not called.
+
+        Owns ``pidfd`` from here on, whatever happens, and closes it in the
+        end. Watching a process twice is the same as once. Raises
+        :class:`ProcessError` when the system cannot give a descriptor.
+        """
+        if process in self._descriptors:
+            if pidfd is not None:
+                os.close(pidfd)
+            return True
+        descriptor = _open(process) if pidfd is None else _checked(pidfd, process)
+        if descriptor is None:
+            return False
+        try:
+            self._loop.add_reader(descriptor, self._gone, process)
+        except OSError as error:
+            os.close(descriptor)
+            raise ProcessError(f"Cannot watch process {process.pid}: {error.strerror}.") from error
+        self._descriptors[process] = descriptor
+        return True
+
+    def unwatch(self, process: ProcessId) -> None:
+        """Stops watching; nothing happens for a process that is not watched."""
+        descriptor = self._descriptors.pop(process, None)
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Stops watching everything. Closing twice is harmless."""
+        for process in tuple(self._descriptors):
+            self.unwatch(process)
+
+    def _gone(self, process: ProcessId) -> None:
+        self.unwatch(process)
+        self._on_gone(process)
+
+
+def _open(process: ProcessId) -> int | None:
+    """A pidfd of this very process, or ``None`` when it has ended."""
+    if not 0 < process.pid < 2**31:  # a number no kernel gives, from a damaged file perhaps
+        return None
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            advice = "raise the limit of open files (ulimit -n, LimitNOFILE= in the service)"
+        else:
+            advice = "the node manager needs Linux 5.4 or later and the pidfd_open system call"
+        raise ProcessError(
+            f"Cannot watch process {process.pid}: {error.strerror}; {advice}."
+        ) from error
+    return _checked(descriptor, process)
+
+
+def _checked(descriptor: int, process: ProcessId) -> int | None:
+    """The pidfd if it names this process and it lives; else closes it and gives ``None``."""
+    poll = select.poll()
+    try:
+        # Opened first, compared second: see the module's first paragraph.
+        stat = _read_stat(process.pid)
+        poll.register(descriptor, select.POLLIN)
+        if stat is not None and stat.start_time == process.start_time and not poll.poll(0):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None

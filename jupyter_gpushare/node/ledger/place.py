@@ -1,0 +1,243 @@
+"""Where a node manager keeps its ledger when nobody says: on this host's own disk, by host.
+
+A home directory may be shared by hosts. Each has GPUs and a ledger of its own, and SQLite's log
+(WAL) needs memory that all its processes share: on a network file system it is lost or torn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ...protocol.privateplace import UnsafePlace, make_private
+from ..host import privatefile
+from .ledger import LedgerError, LedgerInUse, locked
+
+# fmt: off
+_NETWORK: Final = frozenset({
+    "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
+    "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+})
+# fmt: on
+#: What FUSE serves from this host's own disk.
+_LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs"})
+
+
+#: Where else it may lie; what is in /tmp may be gone after a boot.
+SPARE: Final = (Path("/var/tmp"), Path("/tmp"))
+
+
+#: What is of one ledger, itself last.
+_PARTS: Final = (
+    *(".key", ".hub-people.json", ".hub-quotas.json"),
+    *(".sqlite-wal", ".sqlite-journal", ".sqlite"),
+)
+
+
+class NoLocalDisk(LedgerError):
+    """Every place for the ledger is on a network file system, or is not ours."""
+
+
+def mounts() -> str:
+    """What is mounted, as :func:`file_system` reads it."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def file_system(path: Path, mountinfo: str) -> str:
+    """The kind of file system that ``path``, or what there is of it, lies on; empty: unknown."""
+    real, kind, longest = os.path.realpath(path), "", -1
+    for line in mountinfo.splitlines():
+        left, _dash, right = line.partition(" - ")
+        fields, about = left.split(), right.split()
+        if len(fields) < 5 or not about:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        # Of two at the same place the later one hides the other.
+        if len(point) >= longest and Path(real).is_relative_to(point):
+            kind, longest = about[0], len(point)
+    return kind
+
+
+def is_network(kind: str) -> bool:
+    """Whether other hosts may have the same files."""
+    return (kind in _NETWORK or kind.startswith("fuse.")) and kind not in _LOCAL_FUSE
+
+
+def places(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Iterator[Path]:
+    """Where the ledger of ``host`` may be, the best first. ``data``: Jupyter's data directory."""
+    fixed = (one / _own_name() for one in spare)
+    for folder in (data / "gpushare", *_remembered(data, host, spare), *fixed):
+        if not is_network(file_system(folder, mountinfo)):
+            yield folder / _file_name(host)
+
+
+def look(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Path:
+    """Where the ledger is, else about where it would be made. Makes nothing."""
+    paths = [path for path in places(data, host, mountinfo, spare) if not _is_others(path.parent)]
+    local = (one for one in spare if not is_network(file_system(one, mountinfo)))
+    return next(
+        filter(_is_there, paths), paths[0] if paths else next(local, data) / _file_name(host)
+    )
+
+
+def choose(
+    data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE
+) -> tuple[Path, str | None]:
+    """The ledger's path, and a sentence for people where that is not in ``data``.
+
+    Raises :class:`NoLocalDisk`.
+    """
+    kind = file_system(data, mountinfo)
+    home = f"{data} is on a network file system ({kind}), where SQLite cannot keep a ledger"
+    reasons = []
+    paths = list(places(data, host, mountinfo, spare))
+    if paths and paths[0].is_relative_to(data):
+        return paths[0], None
+    for path in sorted(paths, key=lambda path: not _is_there(path)):
+        try:
+            try:
+                make_private(str(path.parent))
+            except UnsafePlace as error:
+                # Anybody may have made that one first, to keep us out.
+                reasons.append(str(error))
+                path = _another(path, data, host)
+        except OSError as error:
+            reasons.append(f"{path.parent}: {error.strerror}")
+        else:
+            return path, f"{home}: this host's is {path}. Set a ledger path for another place."
+    raise NoLocalDisk(
+        f"{home}, and there is no other place ({'; '.join(reasons) or 'no local disk'}). Set "
+        "a path on a local disk: c.GpuShareExtension.ledger, or --ledger."
+    )
+
+
+def _own_name() -> str:
+    return f"jupyter-gpushare-{os.getuid()}"
+
+
+def _file_name(host: str) -> str:
+    return f"ledger-{host}.sqlite"
+
+
+def _is_others(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a ledger of ours is there; nobody else's is of interest."""
+    return not _is_others(path.parent) and os.path.exists(path)
+
+
+def _another(path: Path, data: Path, host: str) -> Path:
+    """A ledger's path beside ``path``'s folder, which is not ours, found again at the next start.
+
+    Raises :class:`OSError`.
+    """
+    memory = _memory(data, host)
+    memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=f"{_own_name()}-", dir=path.parent.parent)
+    try:
+        privatefile.write(memory, folder)
+    except OSError:
+        os.rmdir(folder)
+        raise
+    return Path(folder, path.name)
+
+
+def _memory(data: Path, host: str) -> Path:
+    return data / "gpushare" / f"ledger-{host}.place"
+
+
+def _remembered(data: Path, host: str, spare: Sequence[Path]) -> Iterator[Path]:
+    """The folder that :func:`_another` made, if it did. Whose it is now must be looked at."""
+    try:
+        folder = Path(str(json.loads(_memory(data, host).read_bytes())))
+    except (OSError, ValueError):
+        return
+    if folder.parent in spare and folder.name.startswith(f"{_own_name()}-"):
+        yield folder
+
+
+def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
+    """Move the ledger that an earlier release kept at ``old``, for any host, to ``new``; say so.
+
+    Else the newest of another name in ``new``'s folder: on a disk that is not shared it is of this
+    host, whose name changed, as a container's does each time that it is made anew. One in use is
+    left alone: it is another host's, unless somebody listens at ``its_socket`` here. Raises
+    :class:`LedgerInUse` then, as this host's GPUs have an owner.
+    """
+    if _answers(its_socket):
+        raise LedgerInUse(
+            f"A node manager of an earlier release serves you at {its_socket}. Restart the Jupyter "
+            "server that hosts it, and its kernels; then this one takes over."
+        )
+    if new.exists():
+        return None
+    for found in (old, *sorted(new.parent.glob(_file_name("*")), key=_changed, reverse=True)):
+        if os.path.exists(found) and found.lstat().st_uid == os.getuid() and _take(found, new):
+            told = f"The ledger {found} is this host's now: {new}."
+            return f"{told} Other hosts of this home start their own." if found == old else told
+    return None
+
+
+def _changed(ledger: Path) -> float:
+    """When it was written last."""
+    last = 0.0
+    for suffix in (".sqlite", ".sqlite-wal"):
+        with contextlib.suppress(OSError):
+            last = max(last, ledger.with_suffix(suffix).lstat().st_mtime)
+    return last
+
+
+def _take(old: Path, new: Path) -> bool:
+    """Move a ledger with all that belongs to it; not one in use."""
+    try:
+        with locked(old):
+            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The ledger itself last: should we die in between, we begin again.
+            for suffix in _PARTS:
+                if (part := old.with_suffix(suffix)).exists():
+                    _move(part, new.with_suffix(suffix))
+            old.with_suffix(".sqlite-shm").unlink(missing_ok=True)
+    except LedgerInUse:
+        return False
+    return True
+
+
+def _move(old: Path, new: Path) -> None:
+    try:
+        old.rename(new)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        draft = new.with_name(f"{new.name}.moving")
+        draft.touch(mode=0o600)
+        with old.open("rb") as source, draft.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        draft.replace(new)
+        old.unlink()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asks:
+        asks.settimeout(1.0)
+        try:
+            asks.connect(str(path))
+        except OSError:
+            return False  # nobody, or on another host
+    return True

@@ -1,0 +1,396 @@
+"""Who a connection is, by its JupyterHub token: needed where containers share one OS user.
+
+The Hub is asked whose the token is; what it says is believed for a while, so
+that a class that starts at nine does not ask for each kernel's heartbeat. A
+token is kept in no form but a keyed hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...policy.words.settings import Unit, setting
+from ..host.processes import container_of
+from ..host.troubles import Trouble
+from .fairness import Purse, Purses
+from .hubapi import HubApi, HubAway, HubUnreachable
+from .hubmemory import HubMemory
+from .identity import IdentityRefused, Peer, Principal
+
+#: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
+REMEMBERED: Final = 10_000
+#: Questions about tokens that were never good: so many at once, and so many a second. Who
+#: shows wrong tokens must not take the Hub's time from it; those that were good are not among them.
+NEW_AT_ONCE: Final = 500
+NEW_PER_SECOND: Final = 50.0
+#: The same of one OS user in one container; less than the above, so that others can ask too. And
+#: of one person whose tokens are asked about again.
+ONES_AT_ONCE: Final = 200
+ONES_PER_SECOND: Final = 10.0
+#: Seconds for which a person's question waits for that; a connection that is looked at again goes
+#: on meanwhile.
+PATIENCE: Final = 2.0
+#: The share of ``believed`` after which a live connection is looked at again.
+LOOK_AGAIN: Final = 0.25
+LONGEST_TOKEN: Final = 1024
+#: What the Hub answers where it knows a token, or a user, and says no.
+NO: Final = (401, 403, 404)
+#: What services' environments begin with, and no user's.
+SERVICE: Final = "service:"
+_OWN_SERVER: Final = re.compile(r"access:servers!server=(?P<user>[^/]+)/(?P<server>.*)")
+
+NO_TOKEN: Final = (
+    "This node manager knows people by their JupyterHub token, and none was shown. In a server "
+    "that JupyterHub started it is in JUPYTERHUB_API_TOKEN and is sent by itself when "
+    "JUPYTER_GPUSHARE_IDENTITY=hub is set; elsewhere put one into JUPYTER_GPUSHARE_TOKEN."
+)
+TOO_MANY: Final = (
+    "Too many tokens were shown to this node manager at once. Try again in a few seconds."
+)
+NOT_VALID: Final = (
+    "JupyterHub does not know this token: it was revoked, has expired, or belongs to another Hub. "
+    "Restart your server, or take a new token at JupyterHub's token page."
+)
+TOO_NARROW: Final = (
+    "JupyterHub knows this token, but it is not for GPUs: it lacks the scope "
+    "access:services!service=… of the gpushare service. Restart your server, or take a token with "
+    "that scope."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubTrust:
+    """How long answers of the Hub count, and who is an administrator.
+
+    ``host_admins`` is wrong where anybody's server or container runs as root or as the node
+    manager's user: who shows no token would be more than who does. ``refused``: seconds for
+    which a token that the Hub did not know is not asked about again.
+    """
+
+    believed: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Seconds for which a token that the Hub accepted is not checked again; a revoked "
+        "token works at most that long.",
+        least=1.0,
+    )
+    refused: float = 5.0
+    hub_away: float = setting(
+        600.0,
+        Unit.SECONDS,
+        "Seconds since the Hub last accepted a token for which the token still counts while "
+        "the Hub is away (it does not answer, or answers with HTTP 5xx). This also holds "
+        "after a restart of the node manager, but then nobody is an administrator.",
+    )
+    per_server: bool = setting(
+        False,
+        Unit.FLAG,
+        "A quota for each running named server (user/server) instead of one a user; needs the "
+        "scope read:servers too.",
+    )
+    host_admins: bool = setting(
+        False,
+        Unit.FLAG,
+        "Root and the node manager's own user need no token and are administrators. Only "
+        "where nobody's server or container runs as one of them.",
+    )
+    hub_admins: bool = setting(
+        True,
+        Unit.FLAG,
+        "Administrators of the Hub are administrators here.",
+    )
+    admin_groups: frozenset[str] = setting(
+        frozenset(),
+        Unit.NAMES,
+        "Hub groups whose members are administrators here.",
+    )
+    admin_services: frozenset[str] = setting(
+        frozenset(),
+        Unit.NAMES,
+        "Services of the Hub that are administrators here, by name.",
+    )
+    service: str = setting(
+        "",
+        Unit.TEXT,
+        "Only tokens that may access the Hub's service of this name are taken (the scope "
+        "access:services!service=NAME): one made for something else gets no GPU. Not set: "
+        "any.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the Hub said of a token at ``asked``; ``principal`` ``None``: it does not know it."""
+
+    asked: float
+    principal: Principal | None
+    # It is somebody's, but not for this.
+    narrow: bool = False
+
+
+class _HubSaysNo(HubUnreachable):
+    """The Hub is there, and does not tell us who somebody is."""
+
+
+class HubIdentity:
+    """Asks the Hub whose a token is. ``own_token`` is the node manager's, as a Hub service.
+
+    ``now`` gives seconds that only go forward; ``memory`` outlives this process.
+    """
+
+    def __init__(
+        self,
+        api: HubApi,
+        own_token: str,
+        trust: HubTrust,
+        *,
+        now: Callable[[], float],
+        memory: HubMemory | None = None,
+        owner_uid: int | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._api = api
+        self._own_token = own_token
+        self._trust = trust
+        self._now = now
+        self._memory = memory or HubMemory(trust.hub_away, now=now, key=secrets.token_bytes(32))
+        self._host_admins = frozenset({0, os.getuid() if owner_uid is None else owner_uid})
+        self._log = log or logging.getLogger(__name__)
+        self._scopes_trouble = Trouble(self._log, now, "The Hub tells people's groups again")
+        # Two, or a flood of bad tokens would push the good ones out.
+        self._good: OrderedDict[str, _Known] = OrderedDict()
+        self._bad: OrderedDict[str, _Known] = OrderedDict()
+        self._allowance = Purse(NEW_PER_SECOND, NEW_AT_ONCE, now())
+        self._allowances = Purses(ONES_PER_SECOND, ONES_AT_ONCE)
+        self._asking: dict[str, asyncio.Task[_Known]] = {}
+
+    @property
+    def recheck(self) -> float:
+        """Seconds after which a live connection has to be identified again.
+
+        An answer of the Hub's counts as much shorter than ``believed``, so that
+        the last connection of a revoked token is closed within ``believed``.
+        """
+        return self._trust.believed * LOOK_AGAIN
+
+    async def identify(self, peer: Peer, token: str | None) -> Principal:
+        """Raises :class:`IdentityRefused` without a valid token."""
+        if not token:
+            if self._trust.host_admins and peer.uid in self._host_admins:
+                return Principal(_os_name(peer.uid), (), True)
+            raise IdentityRefused(NO_TOKEN)
+        if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            raise IdentityRefused(NOT_VALID)
+        digest = self._memory.name_of(token)
+        known = self._good.get(digest) or self._bad.get(digest)
+        if known is None or not self._is_fresh(known):
+            before = known.principal if known is not None else None
+            try:
+                known = await self._ask_once(peer, digest, token)
+            except HubUnreachable as error:
+                recalled = self._memory.recall(digest, peer.uid)
+                if recalled is None or not isinstance(error, HubAway):
+                    raise IdentityRefused(
+                        f"JupyterHub cannot be asked whose token this is: {error}. Try again in a "
+                        "moment; tasks that hold a GPU keep it."
+                    ) from None
+                # Whom this very process heard to be an administrator stays one.
+                return before or recalled
+        if known.principal is None:
+            raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
+        self._memory.keep(digest, peer.uid, known.asked, known.principal)
+        return known.principal
+
+    async def knows(self, environment: str) -> bool | None:
+        """Whether the Hub has that user; of a named server, its user."""
+        name = environment.partition("/")[0] if self._trust.per_server else environment
+        try:
+            answer = await self._api.get("users", name, token=self._own_token)
+        except HubUnreachable:
+            return None
+        return {200: True, 404: False}.get(answer.status)
+
+    def close(self) -> None:
+        for task in tuple(self._asking.values()):
+            task.cancel()
+        self._memory.close()
+        self._api.close()
+
+    def _is_fresh(self, known: _Known) -> bool:
+        if known.principal is None:
+            lasts = self._trust.refused
+        else:
+            lasts = self._trust.believed * (1 - LOOK_AGAIN)
+        return self._now() < known.asked + lasts
+
+    async def _ask_once(self, peer: Peer, digest: str, token: str) -> _Known:
+        """Ask the Hub; whoever shows the same token meanwhile waits for the same answer.
+
+        Raises :class:`HubUnreachable`.
+        """
+        task = self._asking.get(digest)
+        if task is None:
+            person = self._person(digest)
+            owner = (peer.charged, container_of(peer.pid)) if person is None else person
+            pause = self._spend(owner, is_new=person is None)
+            task = asyncio.get_running_loop().create_task(self._ask(digest, token, owner, pause))
+            self._asking[digest] = task
+            task.add_done_callback(lambda done: self._answered(digest, done))
+        # Shielded: one who hangs up must not take the answer from the others.
+        return await asyncio.shield(task)
+
+    def _answered(self, digest: str, task: asyncio.Task[_Known]) -> None:
+        """Remember what the Hub said, even if all who asked have hung up meanwhile."""
+        self._asking.pop(digest, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        known = task.result()
+        goes, stays = self._good, self._bad
+        if known.principal is not None:
+            goes, stays = stays, goes
+        goes.pop(digest, None)
+        stays[digest] = known
+        stays.move_to_end(digest)
+        while len(stays) > REMEMBERED:
+            stays.popitem(last=False)
+
+    def _person(self, digest: str) -> str | None:
+        """Whose token it was when the Hub last said so; a named server's is its owner's."""
+        known = self._good.get(digest)
+        if known is not None and known.principal is not None:
+            environment: str | None = known.principal.environment
+        else:
+            environment = self._memory.environment(digest)
+        return None if environment is None else environment.partition("/")[0]
+
+    def _spend(self, owner: Hashable, is_new: bool) -> float:
+        """One question, from what its owner and all new ones may ask; how long it has to wait.
+
+        Raises :class:`IdentityRefused` where there is nothing left.
+        """
+        now = self._now()
+        ones = self._allowances.of(owner, now)
+        pause = ones.wait(1.0, now)
+        if pause > (0.0 if is_new else PATIENCE) or (is_new and self._allowance.left(now) < 1.0):
+            raise IdentityRefused(TOO_MANY)
+        ones.spend(1.0, now)
+        if is_new:
+            self._allowance.spend(1.0, now)
+        return pause
+
+    async def _ask(self, digest: str, token: str, owner: Hashable, pause: float) -> _Known:
+        await asyncio.sleep(pause)
+        try:
+            known = await self._asked(token, owner)
+        except _HubSaysNo:
+            await self._memory.erase(digest)
+            raise
+        if known.principal is None:
+            await self._memory.erase(digest)
+        return known
+
+    async def _asked(self, token: str, owner: Hashable) -> _Known:
+        asked = self._now()
+        answer = await self._api.get("user", token=token, owner=owner)
+        if answer.status in NO:
+            return _Known(asked, None)
+        model = answer.body
+        if answer.status != 200 or not isinstance(model, Mapping):
+            raise HubUnreachable(f"it answered with HTTP {answer.status}")
+        name = model.get("name")
+        if not isinstance(name, str) or not name:
+            raise HubUnreachable("it did not say whose the token is")
+        if model.get("kind") == "service":
+            admin = name in self._trust.admin_services
+            wanted = self._trust.service
+            if not admin and wanted and not may_access(wanted, model.get("scopes")):
+                return _Known(asked, None, narrow=True)
+            return _Known(asked, Principal(f"{SERVICE}{name}", (), admin))
+        if model.get("kind") != "user":
+            return _Known(asked, None)
+        if name.startswith(SERVICE):
+            self._log.error("The user %r has a service's name and is not let in", name)
+            return _Known(asked, None)
+        if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
+            return _Known(asked, None, narrow=True)
+        groups, is_hub_admin, servers = await self._look_up(name, owner)
+        admin = self._trust.hub_admins and is_hub_admin
+        admin = admin or not self._trust.admin_groups.isdisjoint(groups)
+        environment = name
+        if self._trust.per_server:
+            environment = environment_of(name, model.get("scopes"), servers)
+        # A named server acts for itself only, its owner for all of them.
+        all_servers = self._trust.per_server and environment == name
+        return _Known(asked, Principal(environment, groups, admin, all_servers))
+
+    async def _look_up(
+        self, name: str, owner: Hashable
+    ) -> tuple[tuple[str, ...], bool, frozenset[str]]:
+        """The user's groups, whether they administer the Hub, and their servers, by our own token.
+
+        Not from the answer to the user's token: what that tells depends on
+        scopes that users give their tokens themselves.
+        """
+        answer = await self._api.get("users", name, token=self._own_token, owner=owner)
+        model = answer.body
+        if answer.status != 200 or not isinstance(model, Mapping):
+            self._scopes_trouble.came(
+                f"The Hub did not tell people's groups (HTTP {answer.status}): give this service "
+                "the scopes read:users:name, read:users:groups and read:roles:users"
+            )
+            refused = _HubSaysNo if answer.status in NO else HubUnreachable
+            raise refused("it does not let the node manager read users")
+        self._scopes_trouble.is_over()
+        groups = model.get("groups")
+        names = groups if isinstance(groups, list) else []
+        servers = model.get("servers")
+        return (
+            tuple(sorted(group for group in names if isinstance(group, str))),
+            model.get("admin") is True,
+            frozenset(servers if isinstance(servers, Mapping) else ()),
+        )
+
+
+def may_access(service: str, scopes: Any) -> bool:
+    """Whether a token with these expanded ``scopes`` may access the Hub's ``service``."""
+    given = scopes if isinstance(scopes, list) else []
+    return "access:services" in given or f"access:services!service={service}" in given
+
+
+def environment_of(name: str, scopes: Any, running: frozenset[str]) -> str:
+    """The environment of a token of ``name``, where named servers have their own.
+
+    A server's own token may access that server and no other; a token for
+    several servers, or for all of a user's, is the user's. So is one for a
+    server that is not ``running``: the Hub gives users tokens for servers that
+    do not exist, and each would have a quota of its own.
+    """
+    if not isinstance(scopes, list):
+        return name
+    servers = {
+        match["server"]
+        for scope in scopes
+        if isinstance(scope, str)
+        and (match := _OWN_SERVER.fullmatch(scope)) is not None
+        and match["user"] == name
+    }
+    if len(servers) != 1:
+        return name
+    (server,) = servers
+    return f"{name}/{server}" if server in running and server else name
+
+
+def _os_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"

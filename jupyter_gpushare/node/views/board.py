@@ -1,0 +1,124 @@
+"""Hands statuses out: each row is encoded once for all who may see it, a little at a time.
+
+The status of a large node takes long to make, and a class watches it. Between two slices of the
+work the loop does everything else, and the longer it all takes, the longer is the pause
+before the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ...policy.books.state import Lease
+from ...protocol.framing import Encoded, encoded
+from .status import Sheet, View, Viewer
+
+#: Seconds of work at once, and how many times as long the loop is left alone then.
+SLICE: Final = 0.001
+REST: Final = 2.0
+
+#: Who wants a status, which page of it (an administrator's), and what is done with it.
+Wanted = tuple[Viewer, int, Callable[[Encoded], object]]
+#: Is told for which environment something was made, and in how many seconds of processor time.
+Took = Callable[[str, float], object]
+
+
+class Slices:
+    """Cuts work into slices."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._begin()
+
+    @property
+    def spent(self) -> float:
+        """Seconds of processor time that the work took until now."""
+        return self._before + time.thread_time() - self._used
+
+    def _begin(self) -> None:
+        # The clock is cheap to ask; the other one knows what another process took.
+        self._begun, self._used = time.monotonic(), time.thread_time()
+
+    async def rest(self) -> None:
+        """To be called between any two small things; returns at once until a slice is over."""
+        if time.monotonic() - self._begun >= SLICE:
+            took = time.thread_time() - self._used
+            self._before += took
+            await asyncio.sleep(took * REST)
+            self._begin()
+
+
+async def hand_out(
+    sheet: Sheet,
+    wanted: Iterable[Wanted],
+    slices: Slices,
+    took: Took,
+    form: Callable[[Encoded], Encoded] = lambda status: status,
+) -> None:
+    """Give everybody their status of this instant, as JSON, in this ``form``.
+
+    A status is made once for all who want the same, and kept no longer than they are given it.
+    Each environment is charged for its own, and for a part of what was made for many: the sheet,
+    which ``slices`` saw made, and the rows that all administrators or all others are shown.
+    """
+    charged = sheet_took = slices.spent
+    for_many = {True: 0.0, False: 0.0}  # administrators, all others
+    leases: dict[tuple[str, View], Encoded] = {}
+    queue: dict[str, Encoded] = {}
+    same: dict[tuple[Viewer, int], list[Callable[[Encoded], object]]] = {}
+    for viewer, page, tell in wanted:
+        same.setdefault((viewer, page if viewer.admin else 0), []).append(tell)
+
+    async def lease_row(lease: Lease, viewer: Viewer) -> Encoded:
+        key = lease.id, viewer.view(lease)
+        if key not in leases:
+            begun = slices.spent
+            leases[key] = encoded(sheet.lease_row(lease, key[1]))
+            if key[1] is not View.OWN:
+                shared(viewer, begun)
+            await slices.rest()
+        return leases[key]
+
+    async def queue_row(lease: Lease, viewer: Viewer) -> Encoded:
+        if viewer.view(lease) is not View.OTHER:
+            await slices.rest()
+            return encoded(sheet.queue_row(lease, viewer))
+        if lease.id not in queue:
+            begun = slices.spent
+            queue[lease.id] = encoded(sheet.queue_row(lease, viewer))
+            shared(viewer, begun)
+            await slices.rest()
+        return queue[lease.id]
+
+    def shared(viewer: Viewer, begun: float) -> None:
+        nonlocal charged
+        seconds = slices.spent - begun
+        for_many[viewer.admin] += seconds
+        charged += seconds
+
+    def charge(viewer: Viewer) -> None:
+        nonlocal charged
+        spent = slices.spent
+        took(viewer.environment, spent - charged)
+        charged = spent
+
+    for (viewer, page), tells in same.items():
+        status = form(
+            encoded(
+                sheet.head(viewer, page),
+                leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
+                queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+            )
+        )
+        charge(viewer)
+        for tell in tells:
+            tell(status)
+            charge(viewer)
+            await slices.rest()
+    people = {(viewer.environment, viewer.admin) for viewer, _page in same}
+    for environment, admin in people:
+        alike = sum(one == admin for _name, one in people)
+        took(environment, sheet_took / len(people) + for_many[admin] / alike)

@@ -1,0 +1,220 @@
+"""The ledger's records as lines for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ...policy.say.texts import gpus, hours, size
+from ...policy.words.model import MONTH, WEEK
+from ...protocol.sizes import format_burst
+from ...protocol.times import format_duration
+from ..ledger.ledger import Record
+
+
+def entry(record: Record) -> dict[str, Any]:
+    """One line of history; ``at`` in Unix seconds."""
+    words, text = TOLD.get(record.kind, (record.kind, lambda data: record.kind))
+    ended = record.data if record.kind == "LeaseEnded" else {}
+    return {
+        "at": record.wall,
+        "kind": record.kind,
+        "what": words,
+        "environment": record.environment,
+        "lease": record.lease,
+        "text": text(record.data),
+        "reason": ended.get("reason"),
+        "detail": ended.get("detail") or None,
+    }
+
+
+def _asked(data: Mapping[str, Any]) -> str:
+    request = data["request"]
+    memory = request.get("memory")
+    what = f" with {size(memory)} on each" if memory is not None else ""
+    return f"{data['task']['name']} asked for {gpus(request['gpus'])}{what}"
+
+
+def _granted(data: Mapping[str, Any]) -> str:
+    parts = data["gpus"]
+    return f"got {gpus(len(parts))}, {size(parts[0]['memory'])}: " + ", ".join(
+        part["gpu"] for part in parts
+    )
+
+
+def _quota(data: Mapping[str, Any]) -> str:
+    quota = data["quota"]
+    memory = "whole GPUs" if quota["memory"] is None else f"{size(quota['memory'])} on each"
+    parts = [gpus(quota["gpus"]), memory, f"weight {quota['weight']:g}"]
+    if quota.get("gpu_hours") is not None:
+        per = quota.get("per")
+        when = "" if per is None else f" per {per}" if per in (WEEK, MONTH) else f" since {per}"
+        parts.append(f"{hours(quota['gpu_hours'])} GPU-hours{when}")
+    if (idle := quota.get("idle_timeout")) is not None:
+        parts.append(f"idle time-out {format_duration(idle)}" if idle else "no idle time-out")
+    if (burst := quota.get("burst_memory")) is not None:
+        parts.append(f"limits lifted to {format_burst(burst)}" if burst else "no lifted limits")
+    return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
+
+
+def _whose(data: Mapping[str, Any]) -> str:
+    if "group" not in data:
+        return "quota"
+    return "default quota" if data["group"] is None else f"quota of group {data['group']}"
+
+
+def _budget(data: Mapping[str, Any]) -> str:
+    budget = data["budget"]
+    used = f"{hours(data['spent'])} of {hours(budget or 0)} GPU-hours"
+    if data["level"] == "spent":
+        return f"the budget is spent, {used}: new requests wait"
+    if data["level"] == "warned":
+        return f"the budget is nearly spent: {used}"
+    return "GPU-hours are not limited any more" if budget is None else f"there is budget: {used}"
+
+
+def gpus_tasks(count: int) -> str:
+    """How many tasks do something."""
+    return "1 task computes" if count == 1 else f"{count} tasks compute"
+
+
+def _ended(data: Mapping[str, Any]) -> str:
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"ended: {data['reason']}{by}" + (f", {data['detail']}" if data["detail"] else "")
+
+
+_STAGES: Final = {
+    "warned": "its people were warned",
+    "trim": "it is asked to empty its caches",
+    "park": "it is asked for its GPUs when it is idle",
+    "last": "audit_action is due",
+}
+
+_SIGNALS: Final = {"interrupt": "interrupted", "kill": "killed"}
+
+#: What each kind of event is called where people choose among them, and its sentence.
+TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
+    "BootSeen": ("node manager started", lambda d: "the node manager started"),
+    "GpuFound": ("GPU found", lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}"),
+    "GpuRemoved": ("GPU gone", lambda d: f"{d['gpu']} is no longer in the node"),
+    "GpuLost": ("GPU lost", lambda d: f"{d['gpu']} takes no leases: {d['problem']}"),
+    "GpuRestored": ("GPU works again", lambda d: f"{d['gpu']} works again"),
+    "GpuTakenOut": (
+        "GPU taken out of service",
+        lambda d: f"{d['gpu']} is taken out of service by {d['by']}: {d['reason']}",
+    ),
+    "GpuPutBack": (
+        "GPU back in service",
+        lambda d: f"{d['gpu']} is put back into service by {d['by']}",
+    ),
+    "QuotaOverridden": ("quota set", _quota),
+    "QuotaOverrideRemoved": (
+        "configured quota again",
+        lambda d: f"has the configured quota again, set by {d['by']}",
+    ),
+    "GroupQuotaOverridden": ("quota of a group set", _quota),
+    "GroupQuotaOverrideRemoved": (
+        "configured quota of a group again",
+        lambda d: f"{_whose(d)} is the configured one again, by {d['by']}",
+    ),
+    "GroupsChanged": ("groups", lambda d: "groups: " + (", ".join(d["groups"]) or "none")),
+    "RequestRefused": ("request refused", lambda d: f"{_asked(d)}, refused: {d['message']}"),
+    "LeaseQueued": ("asked for a GPU", _asked),
+    "LeaseGranted": ("got a GPU", _granted),
+    "MemberJoined": ("process joined", lambda d: f"process {d['process']['pid']} joined"),
+    "MemberLeft": ("process ended", lambda d: f"process {d['process']['pid']} ended"),
+    "RebuildBegun": (
+        "ledger lost",
+        lambda d: "the ledger is new, or was restored: leases may be presented again",
+    ),
+    "LeaseRebuilt": (
+        "lease presented again",
+        lambda d: "presented an earlier lease and has it again",
+    ),
+    "RebuildRefused": ("lease presented in vain", lambda d: d["why"]),
+    "RebuildEnded": (
+        "leases were presented again",
+        lambda d: f"leases presented again: {d['leases']}",
+    ),
+    "StallActed": (
+        "acted against a stalled task",
+        lambda d: (
+            f"was {_SIGNALS[d['action']]}: it gave no sign of life and made no progress while "
+            "somebody waited for its memory"
+        ),
+    ),
+    "ActivityChanged": ("computes or is idle", lambda d: f"is {d['activity']}"),
+    "LeasePinned": ("kept a GPU while idle", lambda d: "keeps its GPUs while it is idle"),
+    "LeaseKept": (
+        "could not give the GPU back",
+        lambda d: f"was asked for its GPUs and keeps them: {d['why']}",
+    ),
+    "LeaseParked": ("parked", lambda d: "gave its GPUs back and is parked"),
+    "LeaseRestored": (
+        "has its memory again",
+        lambda d: f"has its {size(d['memory'])} on its GPUs again",
+    ),
+    "ResidueFound": (
+        "left memory on a GPU",
+        lambda d: "still has memory on the GPUs that it gave back",
+    ),
+    "ResumeQueued": ("asked for the GPU again", lambda d: "asked for its GPUs again"),
+    "ResumeCancelled": (
+        "stopped waiting, stays parked",
+        lambda d: "stopped waiting and stays parked",
+    ),
+    "LeaseEnded": ("lease ended", _ended),
+    "ClaimMoved": ("memory on a GPU", lambda d: f"memory on {d['gpu']} is {d['phase']}"),
+    "ReservationResized": (
+        "reservation changed",
+        lambda d: f"its reservation on {d['gpu']} is {size(d['memory'])} now",
+    ),
+    "LimitTold": (
+        "memory limit",
+        lambda d: (
+            "may use " + ", ".join(f"{size(part['memory'])} of {part['gpu']}" for part in d["gpus"])
+        ),
+    ),
+    "LimitConfirmed": (
+        "memory limit in force",
+        lambda d: (
+            "has its new limit" if d["live"] else "cannot change its memory limit while it runs"
+        ),
+    ),
+    "GpuShared": (
+        "used by turns",
+        lambda d: (
+            f"{gpus_tasks(len(d['shares']))} by turns on {d['gpu']}"
+            if d["shares"]
+            else f"{d['gpu']} is not used by turns any more"
+        ),
+    ),
+    "TurnsJoined": ("takes turns", lambda d: "can take turns"),
+    "TurnGiven": ("turn given", lambda d: "may compute on " + ", ".join(d["gpus"])),
+    "TurnOverran": ("turn overran", lambda d: "did not give its turn back in time"),
+    "ProcessFlagged": (
+        "unallowed memory use",
+        lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",
+    ),
+    "OverLimitStaged": (
+        "over its limit",
+        lambda d: (
+            f"uses {size(d['used'])} of {d['gpu']} and may use {size(d['limit'])}: "
+            + _STAGES[d["stage"]]
+        ),
+    ),
+    "FlagActed": (
+        "acted against a process",
+        lambda d: f"acted against process {d['process']['pid']} on {d['gpu']}",
+    ),
+    "FlagCleared": (
+        "within bounds again",
+        lambda d: f"process {d['process']['pid']} on {d['gpu']} is within bounds",
+    ),
+    "BudgetChanged": ("GPU-hour budget", _budget),
+    "GrantingChanged": (
+        "granting stopped or goes on",
+        lambda d: f"nothing is granted: {d['problem']}" if d["problem"] else "granting goes on",
+    ),
+    "BooksRestored": ("ledger shortened", lambda d: "the ledger was shortened to what is true now"),
+}

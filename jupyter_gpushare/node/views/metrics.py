@@ -1,0 +1,377 @@
+"""Prometheus metrics of a standalone node manager.
+
+Names of people are in labels only where an administrator asks for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ...policy.books.state import State
+from ...policy.words.events import (
+    ActivityChanged,
+    ClaimMoved,
+    Event,
+    HeartbeatLost,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseKept,
+    LeaseParked,
+    LeaseRestored,
+    RecallMoved,
+    ResumeCancelled,
+    ResumeQueued,
+)
+from ...policy.words.model import (
+    BudgetLevel,
+    ClaimPhase,
+    EndReason,
+    GpuUuid,
+    LeaseId,
+    PriorityClass,
+    Rung,
+)
+from ...policy.words.recalls import Give, RecallPhase
+from ...protocol.errors import Reason
+from ..ledger import usage
+from ..manager import Manager, Outcome
+from .environment_metrics import EnvironmentMetrics
+from .status import DisplayState, display_state
+
+PREFIX = "jupyter_gpushare"
+#: Upper bounds in seconds: at once, as long as a person looks, a coffee, a lunch, a night.
+WAITS = (0.1, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
+
+
+#: The same for what the node manager does itself: a decision, most of it one write to the disk.
+DECISIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+#: And for taking a task's memory away and giving it back.
+MOVES = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+
+
+class Door(Protocol):
+    """As much of the transport as is told."""
+
+    @property
+    def refusals(self) -> Mapping[Reason, int]: ...
+    @property
+    def open_connections(self) -> int: ...
+
+
+class NodeMetrics(Collector):
+    """Reads the manager's present state when Prometheus asks; counts and times what it hears of.
+
+    The state is immutable, so reading it from the exporter's thread is safe.
+    """
+
+    def __init__(
+        self, manager: Manager, door: Door, registry: CollectorRegistry, environments: int = 0
+    ) -> None:
+        self._manager = manager
+        self._door = door
+        self._events = Counter(
+            f"{PREFIX}_lease_events", "Lease events by kind", ["kind"], registry=registry
+        )
+        self._ended = Counter(
+            f"{PREFIX}_leases_ended",
+            "Leases ended, by reason: heartbeat_lost is expired, lost is a process that died",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in EndReason:
+            self._ended.labels(reason.value)
+        self._stalls = Counter(
+            f"{PREFIX}_leases_stalled",
+            "Times that a task gave no sign of life for the time-out",
+            registry=registry,
+        )
+        self._waits = Histogram(
+            f"{PREFIX}_wait_seconds",
+            "How long requests that were granted had waited",
+            ["priority_class"],
+            buckets=WAITS,
+            registry=registry,
+        )
+        for kind in PriorityClass:
+            self._waits.labels(kind.value)
+        self._decisions = Histogram(
+            f"{PREFIX}_decision_seconds",
+            "From a command's arrival until it was decided, on disk where that is due, and told",
+            ["durable"],
+            buckets=DECISIONS,
+            registry=registry,
+        )
+        # Heart-beats come by the thousand: their child is not looked up each time.
+        self._written, self._unwritten = (self._decisions.labels(word) for word in ("yes", "no"))
+        self._moves = Moves(registry)
+        self._environments = None
+        if environments:
+            clock = manager.clock.boot
+            self._environments = EnvironmentMetrics(environments, manager.state, clock)
+        manager.listeners.append(self._heard)
+        registry.register(self)
+
+    def _heard(self, outcome: Outcome, state: State) -> None:
+        durable = False
+        for event in outcome.events:
+            if event.DURABLE:
+                durable = True
+                self._events.labels(type(event).__name__).inc()
+            if isinstance(event, LeaseGranted):
+                lease = state.leases.get(event.lease)
+                if lease is not None:
+                    waited = max(0.0, event.at - lease.requested_at)
+                    self._waits.labels(lease.request.priority_class.value).observe(waited)
+            elif isinstance(event, LeaseEnded):
+                self._ended.labels(event.reason.value).inc()
+            elif isinstance(event, HeartbeatLost):
+                self._stalls.inc()
+            self._moves.heard(event, state)
+            if self._environments is not None and type(event).__name__ in usage.KINDS:
+                self._environments.changed(state, event.at)
+        (self._written if durable else self._unwritten).observe(outcome.seconds)
+
+    def collect(self) -> Iterator[Any]:
+        """All gauges. Sizes in bytes."""
+        state = self._manager.state
+        yield _gauge(
+            "up",
+            "1 while leases are granted",
+            float(state.problem is None and state.rebuild is None),
+        )
+        yield _gauge("gpus", "GPUs of the node", float(len(state.gpus)))
+        for name, text in (
+            ("memory", "Memory of a GPU"),
+            ("reserved", "Memory promised to environments"),
+            ("unleased", "Memory measured as used without a lease"),
+            ("free", "Memory that may still be promised"),
+            ("used", "Memory measured as used by anybody"),
+        ):
+            family = GaugeMetricFamily(f"{PREFIX}_gpu_{name}_bytes", text, labels=["gpu"])
+            for uuid, books in state.gpus.items():
+                reading = self._manager.readings.by_gpu.get(uuid)
+                value = {
+                    "memory": books.gpu.memory,
+                    "reserved": books.reserved,
+                    "unleased": books.unleased,
+                    "free": max(0, books.free),
+                    "used": reading.used if reading is not None else None,
+                }[name]
+                if value is not None:
+                    family.add_metric([uuid], float(value))
+            yield family
+        busy = GaugeMetricFamily(
+            f"{PREFIX}_gpu_utilisation_ratio",
+            "Share of the last sample's time in which the GPU computed, 0 to 1",
+            labels=["gpu"],
+        )
+        for uuid in state.gpus:
+            reading = self._manager.readings.by_gpu.get(uuid)
+            if reading is not None and reading.utilisation is not None:
+                busy.add_metric([uuid], reading.utilisation)
+        yield busy
+        health = GaugeMetricFamily(f"{PREFIX}_gpu_healthy", "1 if usable", labels=["gpu"])
+        for uuid, books in state.gpus.items():
+            health.add_metric([uuid], float(books.problem is None))
+        yield health
+        serves = GaugeMetricFamily(
+            f"{PREFIX}_gpu_in_service",
+            "0 if an administrator took it out of service",
+            labels=["gpu"],
+        )
+        for uuid in state.gpus:
+            serves.add_metric([uuid], float(uuid not in state.out))
+        yield serves
+        leases = GaugeMetricFamily(f"{PREFIX}_leases", "Leases by state", labels=["state"])
+        tally = Tally(display_state(state, lease) for lease in state.leases.values())
+        for word in DisplayState:
+            leases.add_metric([word.value], float(tally[word]))
+        yield leases
+        yield from self._parked(state)
+        budgets = GaugeMetricFamily(
+            f"{PREFIX}_budgets",
+            "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
+            labels=["level"],
+        )
+        levels = Tally(
+            budget.level
+            for name, budget in state.budgets.items()
+            if state.quotas.resolve(name)[0].gpu_hours is not None
+        )
+        for level in BudgetLevel:
+            budgets.add_metric([level.value], float(levels[level]))
+        yield budgets
+        yield from self._queue(state)
+        refusals = CounterMetricFamily(
+            f"{PREFIX}_refusals",
+            "Calls and connections that were answered with an error, by its reason",
+            labels=["reason"],
+        )
+        for reason in Reason:
+            refusals.add_metric([reason.value], float(self._door.refusals.get(reason, 0)))
+        yield refusals
+        yield _gauge("connections", "Clients connected", float(self._door.open_connections))
+        age = max(0.0, self._manager.clock.boot() - self._manager.readings.at)
+        yield _gauge("measured_age_seconds", "Time since the GPUs could be measured last", age)
+        yield _gauge("flagged_processes", "Processes out of bounds", float(len(state.flags)))
+        if self._environments is not None:
+            yield from self._environments.collect(state)
+
+    def _parked(self, state: State) -> Iterator[Any]:
+        family = GaugeMetricFamily(
+            f"{PREFIX}_parked_bytes",
+            "Host memory that parked tasks have, by how they gave their GPUs back",
+            labels=["rung"],
+        )
+        held: Tally[Rung] = Tally()
+        planned = sum(recall.moving for recall in state.recalls.values())
+        for lease in state.leases.values():
+            if lease.parked is not None:
+                held[lease.parked.rung] += lease.parked.memory
+        for rung in Rung:
+            if rung is not Rung.NONE:
+                family.add_metric([rung.value], float(held[rung]))
+        yield family
+        yield _gauge(
+            "parked_planned_bytes",
+            "Host memory that is promised to tasks that are about to park",
+            float(planned),
+        )
+        limit = self._manager.config.parked_memory
+        if limit is not None:
+            yield _gauge(
+                "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
+            )
+
+    def _queue(self, state: State) -> Iterator[Any]:
+        queue = GaugeMetricFamily(
+            f"{PREFIX}_queue_requests", "Requests that wait", labels=["priority_class"]
+        )
+        waiting = Tally(item.priority_class for item in state.queue.waiting.values())
+        for kind in PriorityClass:
+            queue.add_metric([kind.value], float(waiting[kind]))
+        yield queue
+        began = [
+            state.leases[name].requested_at
+            for name in state.queue.waiting
+            if name not in state.queue.held_up
+        ]
+        now = self._manager.clock.boot()
+        yield _gauge(
+            "queue_oldest_seconds",
+            "How long the request has waited that waits longest; who spent a budget is not counted",
+            max(0.0, now - min(began, default=now)),
+        )
+
+
+class Moves:
+    """Times what parking and resuming take, from the events alone.
+
+    A lease that ends on the way is not counted; after a restart what was under way is not either.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._park = Histogram(
+            f"{PREFIX}_park_seconds",
+            "From asking an idle task for its GPUs until what it gave back was free",
+            ["rung"],
+            buckets=MOVES,
+            registry=registry,
+        )
+        for rung in Rung:
+            if rung is not Rung.NONE:
+                self._park.labels(rung.value)
+        self._resume = Histogram(
+            f"{PREFIX}_resume_seconds",
+            "From a parked task's asking until it had GPUs again",
+            buckets=MOVES,
+            registry=registry,
+        )
+        self._copies = Histogram(
+            f"{PREFIX}_parking_copy_seconds",
+            "What moving a parked task's memory took, out of the GPU and back",
+            ["direction"],
+            buckets=MOVES,
+            registry=registry,
+        )
+        self._copied = Counter(
+            f"{PREFIX}_parking_copied_bytes",
+            "Memory of parked tasks that was moved, out of the GPU and back",
+            ["direction"],
+            registry=registry,
+        )
+        for direction in ("out", "back"):
+            self._copies.labels(direction)
+            self._copied.labels(direction)
+        self._asked: dict[LeaseId, float] = {}
+        self._draining: dict[LeaseId, set[GpuUuid]] = {}
+        self._rungs: dict[LeaseId, Rung] = {}
+        self._resuming: dict[LeaseId, float] = {}
+
+    def heard(self, event: Event, state: State) -> None:
+        """One event, in order."""
+        match event:
+            case RecallMoved(give=Give.TENSORS | Give.PROCESS, phase=RecallPhase.TOLD):
+                self._asked[event.lease] = event.at
+            case LeaseKept() | ActivityChanged():
+                self._asked.pop(event.lease, None)
+            case LeaseParked():
+                # A task may park by itself: then its own word is the beginning.
+                self._asked.setdefault(event.lease, event.at)
+                self._rungs[event.lease] = event.rung
+                self._copy("out", event.memory, event.seconds)
+                lease = state.leases.get(event.lease)
+                parts = () if lease is None else lease.allocations
+                # What a task leaves on its GPUs does not drain.
+                self._draining[event.lease] = {
+                    part.gpu for part in parts if (event.lease, part.gpu) in state.draining
+                }
+                self._parked(event.lease, event.at)
+            case ClaimMoved(phase=ClaimPhase.GONE) if event.lease in self._draining:
+                self._draining[event.lease].discard(event.gpu)
+                self._parked(event.lease, event.at)
+            case LeaseRestored():
+                self._copy("back", event.memory, event.seconds)
+            case ResumeQueued():
+                self._resuming[event.lease] = event.at
+            case ResumeCancelled():
+                self._resuming.pop(event.lease, None)
+            case LeaseGranted():
+                began = self._resuming.pop(event.lease, None)
+                if began is not None:
+                    self._resume.observe(max(0.0, event.at - began))
+            case LeaseEnded():
+                self._asked.pop(event.lease, None)
+                self._draining.pop(event.lease, None)
+                self._rungs.pop(event.lease, None)
+                self._resuming.pop(event.lease, None)
+            case _:
+                pass
+
+    def _parked(self, lease: LeaseId, at: float) -> None:
+        if not self._draining[lease]:
+            del self._draining[lease]
+            rung, asked = self._rungs.pop(lease), self._asked.pop(lease, at)
+            self._park.labels(rung.value).observe(max(0.0, at - asked))
+
+    def _copy(self, direction: str, memory: int, seconds: float) -> None:
+        if memory > 0:
+            self._copies.labels(direction).observe(seconds)
+            self._copied.labels(direction).inc(memory)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def registry_of(manager: Manager, door: Door, environments: int = 0) -> CollectorRegistry:
+    """All of it, for whoever serves it; of so many environments each by name."""
+    registry = CollectorRegistry()
+    NodeMetrics(manager, door, registry, environments)
+    return registry

@@ -1,0 +1,48 @@
+"""How a status and a `queued` notice tell what a waiting request can expect. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...policy.books import placement
+from ...policy.books.state import Lease, State
+from ...policy.recall.outlook import Idle, Outlook
+
+if TYPE_CHECKING:
+    from .status import Viewer
+
+
+def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> dict[str, Any]:
+    """An outlook as JSON data; times in seconds, ``None`` where nothing is known."""
+    outlook = outlook or Outlook()
+    estimate = outlook.estimate
+    return {
+        "estimate": None
+        if estimate is None
+        else {"low": estimate.low, "high": estimate.high, "basis": estimate.basis.value},
+        "idle": None if outlook.idle is None else _idle(state, outlook.idle, viewer),
+        "idle_after": outlook.idle_after,
+    }
+
+
+def _idle(state: State, idle: Idle, viewer: Viewer) -> dict[str, Any]:
+    lease = state.leases[idle.lease]
+    mine = viewer.is_mine(lease.environment)
+    known = mine or viewer.admin
+    return {
+        "mine": mine,
+        "environment": lease.environment if known else None,
+        "name": lease.task.name if known else None,
+        "idle": idle.idle,
+        "after": idle.after,
+        "left": idle.left,
+    }
+
+
+def asked_memory(state: State, lease: Lease, largest: int) -> int | None:
+    """Bytes that a request takes on each GPU, named or by the quota; ``None``: whole GPUs.
+
+    ``largest`` is the memory of the node's largest GPU.
+    """
+    quota, _source = state.quotas.resolve(lease.environment)
+    return placement.asked_each(largest, quota, lease.request.memory)

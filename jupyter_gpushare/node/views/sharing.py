@@ -1,0 +1,54 @@
+"""What the status tells of persistent and temporary memory, and of turns. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...policy.books import shares
+from ...policy.books.state import Lease, State
+from ...policy.turns import order
+from ...policy.words.config import PolicyConfig
+from ...policy.words.model import GpuUuid
+from ...policy.words.recalls import Give
+from ...policy.words.turns import TurnPhase
+
+
+def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
+    """How a GPU is shared: the sum of what its tasks keep, and the most that one's step needs.
+
+    ``shared`` are the bytes that tasks use by turns, with the head-room.
+    """
+    here = [told for (_lease, gpu), told in state.figures.items() if gpu == uuid]
+    computing = any(uuid in turn.gpus for turn in state.turns.values())
+    return {
+        "share_mode": shares.mode(config, state.gpus[uuid].gpu).value,
+        "shared": state.gpus[uuid].shared,
+        "persistent": sum(told.persistent for told in here),
+        "temporary": max((told.temporary for told in here), default=0),
+        "in_turns": computing,
+    }
+
+
+def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
+    """What a task says of its memory on one GPU, in bytes; ``None``: it does not say."""
+    told = state.figures.get((lease.id, uuid))
+    return {
+        "persistent": None if told is None else told.persistent,
+        "temporary": None if told is None else told.temporary,
+        "cache": None if told is None else told.cache,
+    }
+
+
+def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
+    """How a task stands with its turn; ``None``: it needs none.
+
+    ``offset`` in seconds makes Unix time of boot time.
+    """
+    turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
+    waits = turn is not None and turn.phase is TurnPhase.WAITS
+    return {
+        "turn": None if turn is None else "yields" if recall else turn.phase.value,
+        "turn_since": None if turn is None else (recall or turn).since + offset,
+        "turn_place": order.place(state, config, lease.id) if waits else None,
+        "overran": bool(state.takers.get(lease.id, False)),
+    }

@@ -1,0 +1,669 @@
+"""The status document: the state as one viewer may see it. Pure.
+
+The shape is documented in docs/protocol.md and is the same on the socket, in
+the REST API, in ``%gpushare status`` and on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Final
+
+from ...policy import core
+from ...policy.books.placement import wanted
+from ...policy.books.quotas import QuotaSource
+from ...policy.books.state import Lease, State
+from ...policy.measure import stalled, watchdog
+from ...policy.recall import lifts
+from ...policy.recall.offers import idle_until
+from ...policy.recall.outlook import Outlook
+from ...policy.say.texts import budget_when, rebuilding_text
+from ...policy.words.config import PolicyConfig
+from ...policy.words.model import (
+    Activity,
+    BudgetLevel,
+    ClaimPhase,
+    EnvironmentName,
+    FlagKind,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    is_own,
+)
+from ...policy.words.recalls import Recall, Why
+from . import outlook as outlook_status
+from . import sharing
+
+#: Gives the outlooks of all waiting requests.
+Outlooks = Callable[[], Mapping[LeaseId, Outlook]]
+
+
+class DisplayState(Enum):
+    """What a person is shown; derived, never stored."""
+
+    QUEUED = "queued"
+    ACTIVE = "active"
+    IDLE = "idle"
+    STALLED = "stalled"
+    DRAINING = "draining"
+    PARKING = "parking"
+    PARKED = "parked"
+    RESUMING = "resuming"
+    OVER_LIMIT = "over_limit"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks. An admin sees everybody's names; others see what they own."""
+
+    environment: EnvironmentName
+    admin: bool = False
+    all_servers: bool = False
+
+    def is_mine(self, environment: str) -> bool:
+        """Whether it is the viewer's own, or a named server's of the viewer's."""
+        return is_own(environment, self.environment, servers=self.all_servers)
+
+    def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
+        """Those that are the viewer's."""
+        return {name for name in environments if self.is_mine(name)}
+
+    def view(self, lease: Lease) -> View:
+        """What the viewer may know of a lease."""
+        if self.is_mine(lease.environment):
+            return View.OWN
+        return View.ADMIN if self.admin else View.OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a status says of the node itself. ``now`` and ``boot`` are the same instant.
+
+    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away; ``ledger``
+    where that is.
+    """
+
+    name: str
+    version: str
+    simulated: bool
+    started: float
+    now: float
+    boot: float
+    problem: str | None = None
+    quotas_as_of: float | None = None
+    ledger: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a waiting request stands in the order of service."""
+
+    position: int  # 1 is served next
+    ahead: Mapping[PriorityClass, int]
+
+
+def places(state: State) -> dict[LeaseId, Place]:
+    """The place of everybody who waits, first in line first. One look at the queue."""
+    result: dict[LeaseId, Place] = {}
+    ahead = {kind: 0 for kind in PriorityClass}
+    for position, item in enumerate(state.queue.service_order(state.grants), start=1):
+        result[item.lease] = Place(position, dict(ahead))
+        ahead[item.priority_class] += 1
+    return result
+
+
+def display_state(state: State, lease: Lease) -> DisplayState:
+    """Wish, fact and activity folded into the one word that a person is shown."""
+    if lease.phase is LeasePhase.QUEUED:
+        return DisplayState.QUEUED
+    if lease.phase is LeasePhase.PARKED:
+        return DisplayState.PARKED
+    if lease.phase is LeasePhase.HELD and not lease.stalled:
+        if lease.is_resuming:
+            return DisplayState.RESUMING
+        recall = state.memory_recall(lease.id)
+        if recall is not None and recall.moving:
+            return DisplayState.PARKING
+    if lease.phase is LeasePhase.ENDED:
+        drains = any(
+            state.claims[(lease.id, part.gpu)].phase is ClaimPhase.DRAINING
+            for part in lease.allocations
+            if (lease.id, part.gpu) in state.claims
+        )
+        return DisplayState.DRAINING if drains else DisplayState.ENDED
+    if lease.stalled:
+        return DisplayState.STALLED
+    if any(
+        kind is FlagKind.OVER_LIMIT and process in lease.members
+        for _gpu, process, kind in state.flags
+    ):
+        return DisplayState.OVER_LIMIT
+    return DisplayState.ACTIVE if lease.activity is Activity.BUSY else DisplayState.IDLE
+
+
+def _rebuilding(state: State) -> str | None:
+    return None if state.rebuild is None else rebuilding_text()
+
+
+class View(Enum):
+    """What somebody may know of a lease: it is their own, they are an administrator, or neither."""
+
+    OWN = "own"
+    ADMIN = "admin"
+    OTHER = "other"
+
+
+#: Rows of one list in one status: an administrator's, and anybody else's beside their own.
+PAGE_OF_ADMIN: Final = 500
+PAGE: Final = 200
+
+#: What nobody else is told of a lease. Its id would let them follow its work.
+_HIDDEN: Final = dict.fromkeys(
+    (
+        *("id", "environment", "name", "kernel_id", "path", "pid", "kept", "ability"),
+        *("over_limit", "stall", "may_be_taken_at", "warning", "pinned_until"),
+    )
+)
+
+
+class _Listing:
+    """Leases in an order, of which each viewer sees a page."""
+
+    def __init__(self, leases: Iterable[Lease]) -> None:
+        self._leases = tuple(leases)
+        self._of: dict[EnvironmentName, list[int]] = {}
+        for index, lease in enumerate(self._leases):
+            self._of.setdefault(lease.environment, []).append(index)
+        self._turns: list[int] | None = None
+
+    def environments(self) -> Iterable[EnvironmentName]:
+        return self._of
+
+    def page(
+        self, own: Iterable[EnvironmentName], viewer: Viewer, page: int
+    ) -> tuple[list[Lease], int]:
+        """The rows of a page, and how many there are after it that it does not show.
+
+        An administrator turns pages: the first has all of their own, each has others' by turns
+        of environments, so that nobody's many leave no room for the rest. Others have one page:
+        all of their own, and the first others.
+        """
+        if viewer.admin:
+            mine = {index for name in own for index in self._of.get(name, ())}
+            others = [index for index in self._by_turns() if index not in mine]
+            end = (page + 1) * PAGE_OF_ADMIN
+            rows = mine.union(others[:end]) if page == 0 else others[end - PAGE_OF_ADMIN : end]
+            return [self._leases[index] for index in sorted(rows)], max(0, len(others) - end)
+        shown = {index for name in own for index in self._of.get(name, ())}
+        shown.update(range(min(PAGE, len(self._leases))))
+        return [self._leases[i] for i in sorted(shown)], len(self._leases) - len(shown)
+
+    def _by_turns(self) -> list[int]:
+        """One of each environment, then a second of each, and so on."""
+        if self._turns is None:
+            turns = sorted(turn for mine in self._of.values() for turn in enumerate(mine))
+            self._turns = [index for _turn, index in turns]
+        return self._turns
+
+
+class Sheet:
+    """The node at one instant, for all who look: what is the same for many is made once.
+
+    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
+    environments that talk to the node manager now. ``outlooks`` is called when one is shown.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        facts: NodeFacts,
+        config: PolicyConfig,
+        readings: Mapping[str, GpuReading],
+        waits: Mapping[str, Any],
+        connected: Iterable[EnvironmentName] = (),
+        outlooks: Outlooks = dict,
+    ) -> None:
+        self._state, self._facts, self._config = state, facts, config
+        self._readings, self._waits = readings, dict(waits)
+        self._offset = facts.now - facts.boot
+        self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
+        self._connected = frozenset(connected)
+        self._outlooks = cache(outlooks)
+        self._places = places(state)
+        self._measured = measured_by_lease(state, readings)
+        self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
+        self._parked_memory = state.parked_memory()
+        self._gpus = [
+            {**_gpu(state, uuid, readings), **sharing.of_gpu(state, uuid, config)}
+            for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+        ]
+        self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
+        self._queue = _Listing(state.leases[name] for name in self._places)
+        live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
+        self._live = self._connected.union(live)
+
+    def head(self, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+        """A status without the rows of leases and of the queue."""
+        state, facts, config = self._state, self._facts, self._config
+        _, leases = self.leases(viewer, page)
+        _, queue = self.queue(viewer, page)
+        return {
+            "node": {
+                "name": facts.name,
+                "version": facts.version,
+                "simulated": facts.simulated,
+                "problem": state.problem or _rebuilding(state) or facts.problem,
+                "quotas_as_of": facts.quotas_as_of,
+                # Whether a server or a task of the viewer's talks to this node now.
+                "connected": bool(viewer.own(self._connected)),
+                "ledger": facts.ledger if viewer.admin else None,
+                "time": facts.now,
+                "started": facts.started,
+                "max_tasks_per_gpu": config.max_tasks_per_gpu,
+                "heartbeat_timeout": config.heartbeat_timeout,
+                "parked_memory": self._parked_memory,
+                "parked_memory_limit": config.parked_memory,
+                "notify_before": config.notify_before,
+                "pin_limit": config.pin_limit,
+                "keep_for": config.keep_for,
+                "quantum": config.quantum,
+            },
+            "environment": viewer.environment,
+            "admin": viewer.admin,
+            "quota": quota_document(state, viewer.environment, config),
+            "servers": self._servers(viewer),
+            "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "more": {"leases": leases, "queue": queue},
+            "waits": self._waits,
+        }
+
+    def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
+        """Leases in the order in which they were asked for: a page, and how many come after it."""
+        return self._leases.page(viewer.own(self._leases.environments()), viewer, page)
+
+    def queue(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
+        """Those who wait, in the order of service: a page, and how many come after it."""
+        return self._queue.page(viewer.own(self._queue.environments()), viewer, page)
+
+    def lease_row(self, lease: Lease, view: View) -> dict[str, Any]:
+        """A lease, for those who have this ``view`` of it."""
+        state, offset, config = self._state, self._offset, self._config
+        place = self._places.get(lease.id)
+        row = {
+            **_lease(state, lease, offset, self._facts.boot, self._measured),
+            "mine": view is View.OWN,
+            "position": None if place is None else place.position,
+            "asked": {
+                "gpus": lease.request.gpus,
+                "memory": outlook_status.asked_memory(state, lease, self._largest),
+            },
+            "over_limit": self._over_limit(lease),
+            "stall": self._stall(lease),
+            **_parking(lease, state.memory_recall(lease.id), offset, config),
+            "may_be_taken_at": _may_be_taken(state, lease, offset, config),
+            **sharing.of_lease(state, lease, offset, config),
+        }
+        return {**row, **_HIDDEN} if view is View.OTHER else row
+
+    def queue_row(self, lease: Lease, viewer: Viewer) -> dict[str, Any]:
+        """One who waits. The same for all who have :attr:`View.OTHER` of the lease."""
+        state, boot, config = self._state, self._facts.boot, self._config
+        view = viewer.view(lease)
+        place, known = self._places[lease.id], view is not View.OTHER
+        ahead = place.position - 1
+        why = core.why_waiting(state, lease.id, ahead, config, boot) if known else None
+        outlook = self._outlooks().get(lease.id) if known else None
+        return {
+            "position": place.position,
+            "lease": lease.id if known else None,
+            "mine": view is View.OWN,
+            "environment": lease.environment if known else None,
+            "priority_class": lease.request.priority_class.value,
+            "gpus": lease.request.gpus,
+            "memory": outlook_status.asked_memory(state, lease, self._largest),
+            "waiting": max(0.0, boot - lease.requested_at),
+            "ahead": {kind.value: count for kind, count in place.ahead.items()},
+            "reason": why.reason.value if why else None,
+            "message": why.message if why else None,
+            "budget": budget_of(state, lease, config) if why else None,
+            "outlook": outlook_status.outlook_document(state, outlook, viewer) if known else None,
+        }
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _servers(self, viewer: Viewer) -> list[dict[str, Any]]:
+        """Quotas of the viewer's named servers, where each has its own, that run or hold something.
+
+        ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
+        """
+        if not viewer.all_servers:
+            return []
+        return [
+            {
+                "environment": name,
+                **quota_document(self._state, name, self._config),
+                "mine": [_reserved(self._state, name, row["uuid"]) for row in self._gpus],
+            }
+            for name in sorted(viewer.own(self._live) - {viewer.environment})
+        ]
+
+    def _gpu(self, row: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
+        """A GPU as ``viewer`` may see it."""
+        uuid = row["uuid"]
+        return {
+            **row,
+            "mine": _reserved(self._state, viewer.environment, uuid),
+            "out_of_service": out_of_service(self._state, uuid, viewer),
+            "squatters": [
+                {
+                    "pid": process.pid if viewer.admin else None,
+                    "memory": flag.memory,
+                    "kind": kind.value,
+                }
+                for (gpu, process, kind), flag in self._flags
+                if gpu == uuid
+            ],
+        }
+
+    def _stall(self, lease: Lease) -> dict[str, Any] | None:
+        """What is done next about a stalled task; ``at`` while the time for it runs."""
+        stall = self._state.stalled.get(lease.id)
+        step = None if stall is None else stalled.following(lease, stall, self._config)
+        if step is None:
+            return None
+        at = None if step.at is None else step.at + self._offset
+        return {"next": step.action.value, "after": step.after, "at": at}
+
+    def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
+        """How far it went with a task that uses more of a GPU than it may, and what comes when."""
+        offset, config = self._offset, self._config
+        for (gpu, _process, kind), flag in self._flags:
+            if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
+                continue
+            coming = watchdog.following(flag.stage)
+            held = self._state.reservations.get((lease.environment, gpu))
+            return {
+                "gpu": gpu,
+                "used": flag.memory,
+                "limit": held.memory if held else 0,
+                "since": flag.since + offset,
+                "stage": flag.stage.value,
+                "next": coming.value if coming else None,
+                "next_at": flag.since + watchdog.due(config, coming) + offset if coming else None,
+            }
+        return None
+
+
+def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
+    return {
+        **sheet.head(viewer, page),
+        "leases": [sheet.lease_row(x, viewer.view(x)) for x in sheet.leases(viewer, page)[0]],
+        "queue": [sheet.queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+    }
+
+
+def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
+    own = state.reservations.get((environment, gpu))
+    return own.memory if own else 0
+
+
+def quota_document(
+    state: State, environment: EnvironmentName, config: PolicyConfig
+) -> dict[str, Any]:
+    """An environment's quota in force, where it comes from, and what is held and left of it.
+
+    ``budget`` is ``None`` where GPU-hours are not limited. ``idle_timeout`` is the quota's own,
+    seconds, 0 for never; ``None`` leaves it to the node. ``burst_memory`` is the node's where
+    the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
+    """
+    quota, source = state.quotas.resolve(environment)
+    held = []
+    for uuid, books in state.gpus.items():
+        key = (environment, uuid)
+        if own := state.reservations.get(key):
+            most = wanted(quota, None, books.gpu.memory)
+            reserved = (own.full or own.memory) - state.bursts.get(key, 0)
+            left = max(0, most - reserved)
+            held.append({"uuid": uuid, "index": books.gpu.index, "bytes": left})
+    return {
+        "gpus": quota.gpus,
+        "memory": quota.memory,
+        "weight": quota.weight,
+        "source": source.value,
+        "from_groups": list(state.quotas.giving(environment))
+        if source is QuotaSource.GROUP
+        else [],
+        "used_gpus": len(held),
+        "remaining": {
+            "gpus": max(0, quota.gpus - len(held)),
+            "memory": held,
+        },
+        "idle_timeout": quota.idle_timeout,
+        "burst_memory": lifts.burst_memory(state, config, environment),
+        "budget": _budget(state, environment, quota, config),
+    }
+
+
+def environment_quota(
+    state: State, environment: EnvironmentName, config: PolicyConfig
+) -> dict[str, Any]:
+    """A row of an administrator's list."""
+    return {
+        "environment": environment,
+        "groups": list(state.quotas.groups_of.get(environment, ())),
+        **quota_document(state, environment, config),
+        "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
+    }
+
+
+def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[str, Any]:
+    """The quota of a group, or the default one (``group`` is ``None``), and who set it."""
+    book = state.quotas
+    quota = book.of_group(group) or book.of_default
+    members = sum(group in groups for groups in book.groups_of.values())
+    burst = config.burst_memory if quota.burst_memory is None else quota.burst_memory
+    return {
+        "group": group,
+        "members": None if group is None else members,
+        "source": "override" if group in book.group_overrides else "configuration",
+        "gpus": quota.gpus,
+        "memory": quota.memory,
+        "weight": quota.weight,
+        "gpu_hours": quota.gpu_hours,
+        "per": quota.per,
+        "when": None if quota.gpu_hours is None else budget_when(config.budget_window, quota.per),
+        "idle_timeout": quota.idle_timeout,
+        "burst_memory": burst,
+        "own_burst_memory": quota.burst_memory,
+    }
+
+
+def _budget(
+    state: State, environment: EnvironmentName, quota: Quota, config: PolicyConfig
+) -> dict[str, Any] | None:
+    if quota.gpu_hours is None:
+        return None
+    budget = state.budget(environment)
+    return {
+        "hours": quota.gpu_hours,
+        "spent": budget.spent,
+        "window": config.budget_window,
+        "per": quota.per,
+        "when": budget_when(config.budget_window, quota.per),
+        "level": budget.level.value,
+    }
+
+
+def budget_of(state: State, lease: Lease, config: PolicyConfig) -> dict[str, Any] | None:
+    """The budget that a waiting request waits for; ``None``: it does not wait for one."""
+    quota, _source = state.quotas.resolve(lease.environment)
+    spent = state.budget(lease.environment).level is BudgetLevel.SPENT
+    return _budget(state, lease.environment, quota, config) if spent else None
+
+
+def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
+    """The GPUs of a lease as ``request`` answers them. Sizes in bytes.
+
+    ``shared_with`` are the same environment's other tasks that share the memory there.
+    """
+    others = [
+        other
+        for other in state.leases.values()
+        if other.environment == lease.environment
+        and other.phase is LeasePhase.HELD
+        and other.id != lease.id
+    ]
+    return [
+        {
+            "uuid": part.gpu,
+            "index": state.gpus[part.gpu].gpu.index,
+            "name": state.gpus[part.gpu].gpu.name,
+            "memory": part.memory,
+            "capacity": state.gpus[part.gpu].gpu.memory,
+            "shared_with": [
+                other.task.name
+                for other in others
+                if any(own.gpu == part.gpu for own in other.allocations)
+            ],
+        }
+        for part in lease.allocations
+    ]
+
+
+def measured_by_lease(
+    state: State, readings: Mapping[str, GpuReading]
+) -> dict[tuple[LeaseId, GpuUuid], int | None]:
+    """Bytes each lease uses on each GPU; ``None`` where the driver does not tell."""
+    result: dict[tuple[LeaseId, GpuUuid], int | None] = {}
+    for reading in readings.values():
+        for process in reading.processes:
+            lease = next(
+                (
+                    name
+                    for ancestor in process.lineage
+                    for name in state.by_process.get(ancestor, ())
+                    if (name, reading.uuid) in state.claims
+                ),
+                None,
+            )
+            if lease is None:
+                continue
+            key = (lease, reading.uuid)
+            before = result.get(key, 0)
+            known = process.memory is not None and before is not None
+            result[key] = (before or 0) + (process.memory or 0) if known else None
+    return result
+
+
+def _gpu(state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading]) -> dict[str, Any]:
+    books = state.gpus[uuid]
+    reading = readings.get(uuid)
+    return {
+        "uuid": uuid,
+        "index": books.gpu.index,
+        "name": books.gpu.name,
+        "memory": books.gpu.memory,
+        "reserved": books.reserved,
+        "unleased": books.unleased,
+        "free": max(0, books.free) if books.problem is None and uuid not in state.out else 0,
+        "used": reading.used if reading else None,
+        "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
+        "utilisation": reading.utilisation if reading else None,
+        "tasks": books.tasks,
+        "health": "ok" if books.problem is None else "lost",
+        "problem": books.problem,
+    }
+
+
+def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> dict[str, Any] | None:
+    """Why a GPU is out of service, and how many leases are still there; ``None``: it serves."""
+    out = state.out.get(uuid)
+    if out is None:
+        return None
+    return {
+        "reason": out.reason,
+        "by": out.by if viewer.admin else None,
+        "leases": sum(gpu == uuid for _lease, gpu in state.claims),
+    }
+
+
+def _lease(
+    state: State,
+    lease: Lease,
+    offset: float,
+    boot: float,
+    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
+) -> dict[str, Any]:
+    recall = state.memory_recall(lease.id)
+    return {
+        "id": lease.id,
+        "environment": lease.environment,
+        "state": display_state(state, lease).value,
+        "phase": lease.phase.value,
+        "activity": lease.activity.value,
+        "name": lease.task.name,
+        "kind": lease.task.kind.value,
+        "kernel_id": lease.task.kernel_id,
+        "path": lease.task.path,
+        "pid": lease.task.process.pid,
+        "gpus": [
+            {
+                "uuid": part.gpu,
+                "index": state.gpus[part.gpu].gpu.index,
+                "memory": part.memory,
+                "limit": lifts.limit(state, lease, part),
+                "measured": measured.get((lease.id, part.gpu)),
+                **sharing.of_claim(state, lease, part.gpu),
+            }
+            for part in sorted(
+                (one for one in lease.allocations if one.gpu in state.gpus),
+                key=lambda one: state.gpus[one.gpu].gpu.index,
+            )
+        ],
+        "priority_class": lease.request.priority_class.value,
+        "requested": lease.requested_at + offset,
+        "granted": None if lease.granted_at is None else lease.granted_at + offset,
+        "since": lease.changed_at + offset,
+        "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
+        "reason": lease.end_reason.value if lease.end_reason else None,
+        "kept": recall and recall.said,
+        "live_limits": lease.live_limits,
+    }
+
+
+def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfig) -> float | None:
+    """From when an idle lease's GPUs may be asked back (Unix seconds); ``None``: they may not."""
+    if lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
+        return None
+    at = idle_until(state, lease, config)
+    return None if at is None else at + offset
+
+
+def _parking(
+    lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
+) -> dict[str, Any]:
+    """What a lease's people are told of giving its GPUs back, and of what it gave back."""
+    parked, warning = lease.parked, None
+    if recall is not None and recall.warned_at is not None:
+        at = recall.warned_at + config.notify_before + offset
+        # Older panels know no other word; `gpus` say that one is out of service.
+        out = recall.why is Why.OUT_OF_SERVICE
+        warning = {"reason": (Why.IDLE if out else recall.why).value, "at": at}
+    ability = None
+    if lease.ability is not None:
+        ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}
+    return {
+        "rung": None if parked is None else parked.rung.value,
+        "parked_memory": None if parked is None else parked.memory,
+        "warning": warning,
+        "pinned_until": None if lease.pinned_until is None else lease.pinned_until + offset,
+        "ability": ability,
+    }

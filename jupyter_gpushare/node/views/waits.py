@@ -1,0 +1,100 @@
+"""How long requests that were granted lately had waited: a small read-model for people.
+
+Nothing is decided by it. It is filled by the manager's events and, when the
+node manager starts, by what the ledger has of the last hour.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from ...policy.books.state import State
+from ...policy.words.events import LeaseGranted
+from ...policy.words.model import PriorityClass
+from ..ledger.ledger import Record
+from ..manager import Outcome
+
+#: What counts as lately, seconds.
+WINDOW: Final = 3600.0
+#: Grants remembered for each class; the newest, where there were more in the window.
+MOST: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    granted: float  # Unix seconds
+    waited: float  # seconds
+
+
+class Waits:
+    """The waits of the last hour by priority class."""
+
+    def __init__(self) -> None:
+        self._waits: dict[PriorityClass, deque[_Wait]] = {
+            kind: deque(maxlen=MOST) for kind in PriorityClass
+        }
+
+    def add(self, kind: PriorityClass, granted: float, waited: float) -> None:
+        """Note a grant at ``granted`` (Unix seconds) after ``waited`` seconds."""
+        self._waits[kind].append(_Wait(granted, max(0.0, waited)))
+
+    def refill(self, records: Iterable[Record]) -> None:
+        """Read grants from the ledger's records, oldest first."""
+        asked: dict[str, tuple[PriorityClass, float]] = {}
+        for record in records:
+            if record.lease is None:
+                continue
+            if record.kind == "LeaseQueued":
+                kind = _kind(record)
+                if kind is not None:
+                    asked[record.lease] = (kind, record.at)
+            elif record.kind == "ResumeQueued":
+                asked[record.lease] = (PriorityClass.INTERACTIVE, record.at)
+            elif record.kind == "LeaseGranted" and record.lease in asked:
+                wanted, at = asked.pop(record.lease)
+                self.add(wanted, record.wall, record.at - at)
+
+    def heard(self, outcome: Outcome, state: State, wall: float) -> None:
+        """Note the grants among the manager's events; ``wall`` is Unix seconds."""
+        for event in outcome.events:
+            if isinstance(event, LeaseGranted):
+                lease = state.leases.get(event.lease)
+                if lease is not None:
+                    kind = lease.request.priority_class
+                    self.add(kind, wall, event.at - lease.requested_at)
+
+    def waited(self, wall: float) -> dict[PriorityClass, tuple[float, ...]]:
+        """Seconds, of those granted in the last hour that had to wait."""
+        return {
+            kind: tuple(one.waited for one in waits if one.granted >= wall - WINDOW and one.waited)
+            for kind, waits in self._waits.items()
+        }
+
+    def document(self, wall: float) -> dict[str, Any]:
+        """What the status says of it; times in seconds, ``None`` where nobody waited."""
+        return {
+            "window": WINDOW,
+            **{kind.value: _summary(self._waits[kind], wall - WINDOW) for kind in PriorityClass},
+        }
+
+
+def _kind(record: Record) -> PriorityClass | None:
+    """A request's class; ``None`` where an older or newer release had other words for it."""
+    request = record.data.get("request")
+    word = request.get("priority_class") if isinstance(request, dict) else None
+    return next((kind for kind in PriorityClass if kind.value == word), None)
+
+
+def _summary(waits: Iterable[_Wait], since: float) -> dict[str, Any]:
+    lately = [wait.waited for wait in waits if wait.granted >= since]
+    waited = [seconds for seconds in lately if seconds > 0]
+    return {
+        "granted": len(lately),
+        "waited": len(waited),
+        "median": median(waited) if waited else None,
+        "longest": max(waited, default=None),
+    }

@@ -1,0 +1,444 @@
+"""Messages to commands and decisions to answers: the only place where the two meet."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from ...policy import core
+from ...policy.books import shares
+from ...policy.books.state import Lease, State
+from ...policy.decide import out_of_service
+from ...policy.decide.rebuild import voucher_of
+from ...policy.recall.outlook import Outlook
+from ...policy.say.effects import TellBudget, TellLimit, TellOverLimit, WarnOfRecall
+from ...policy.say.texts import (
+    ask_back_text,
+    budget_notice_text,
+    over_limit_text,
+    park_warning_text,
+)
+from ...policy.words import commands as cmd
+from ...policy.words.config import PolicyConfig
+from ...policy.words.model import (
+    Activity,
+    Allocation,
+    Bytes,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    Movable,
+    PriorityClass,
+    ProcessId,
+    Quota,
+    RefusalReason,
+    Request,
+    Rung,
+    Task,
+    TaskKind,
+)
+from ...policy.words.recalls import Give, Recall, RecallPhase, Why
+from ...policy.words.turns import Figures, TurnPhase
+from ...protocol import calls
+from ...protocol import messages as msg
+from ...protocol.errors import Reason
+from ..views.outlook import outlook_document
+from ..views.status import Place, Viewer, budget_of, granted_gpus
+from . import vouchers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as the kernel or the Hub says; nothing here comes from the client."""
+
+    environment: EnvironmentName
+    process: ProcessId
+    admin: bool = False
+    groups: tuple[str, ...] = ()
+    all_servers: bool = False
+
+    @property
+    def viewer(self) -> Viewer:
+        """What they may see, and whose is theirs."""
+        return Viewer(self.environment, self.admin, self.all_servers)
+
+
+def secret_of(key: bytes, lease: LeaseId) -> str:
+    """A lease's secret: derived, so that a retried request gets the same one and none is stored."""
+    return hmac.new(key, lease.encode(), hashlib.sha256).hexdigest()
+
+
+def knows_secret(key: bytes, lease: str, secret: str) -> bool:
+    """Whether ``secret`` belongs to ``lease``, in constant time."""
+    right = secret_of(key, LeaseId(lease))
+    return hmac.compare_digest(right.encode(), secret.encode("utf-8", "replace"))
+
+
+#: Bytes that a task's name and path may take as they are stored and sent, escapes included; why
+#: its memory stays takes as much as a path.
+_LONGEST_NAME: Final = 512
+_LONGEST_PATH: Final = 2048
+
+
+def _within(text: str, most: int) -> str:
+    """``text``, cut where its JSON would be longer than ``most`` bytes."""
+    if 6 * len(text) <= most or len(json.dumps(text, ensure_ascii=False).encode()) <= most:
+        return text
+    fits, over = 0, len(text)
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if len(json.dumps(text[:middle], ensure_ascii=False).encode()) <= most - 3:
+            fits = middle
+        else:
+            over = middle
+    return text[:fits] + "…"
+
+
+def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId) -> cmd.Command:
+    task = Task(
+        process=who.process,
+        name=_within(params.task.name, _LONGEST_NAME),
+        kind=TaskKind(params.task.kind),
+        kernel_id=params.task.kernel_id,
+        path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
+    )
+    memory = None if params.memory is None else Bytes(params.memory)
+    priority_class = PriorityClass(params.priority_class)
+    of_quota = params.gpus is None
+    request = Request(params.gpus or 0, memory, priority_class, params.request_id)
+    return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
+
+
+def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
+    activity = Activity.BUSY if params.busy else Activity.IDLE
+    return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
+
+
+def quota_set(
+    at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
+) -> cmd.Command:
+    """An edit of a quota; ``groups`` are those of an environment that was never here."""
+    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
+    parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+    quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
+    if params.whose.environment is None:
+        return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
+    environment = EnvironmentName(params.whose.environment)
+    return cmd.SetQuota(at, environment, quota, who.environment, named, groups)
+
+
+def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> cmd.Command:
+    if whose.environment is None:
+        return cmd.UnsetGroupQuota(at, whose.group, who.environment)
+    return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
+
+
+def _figures(part: calls.GpuMemory) -> Figures:
+    sizes = (part.persistent, part.temporary, part.cache)
+    return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
+
+
+_Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
+
+COMMANDS: Final[dict[msg.Method, _Maker]] = {
+    msg.Method.REQUEST: _request,
+    msg.Method.ATTACH: lambda at, who, p, _: cmd.Attach(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.HEARTBEAT: lambda at, who, p, _: cmd.Heartbeat(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.ACTIVITY: _activity,
+    msg.Method.PARKING: lambda at, who, p, _: cmd.PlanParking(
+        at, LeaseId(p.lease), who.environment, who.process, p.memory
+    ),
+    msg.Method.PARKED: lambda at, who, p, _: cmd.Park(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        Rung(p.rung),
+        p.memory,
+        Movable(p.movable),
+        p.seconds,
+    ),
+    msg.Method.RESTORED: lambda at, who, p, _: cmd.Restored(
+        at, LeaseId(p.lease), who.environment, who.process, p.seconds
+    ),
+    msg.Method.PIN: lambda at, who, p, _: cmd.Pin(
+        at, LeaseId(p.lease), who.environment, p.seconds, who.all_servers
+    ),
+    msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        Rung(p.rung),
+        _within(p.why, _LONGEST_PATH),
+    ),
+    msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        tuple(Allocation(GpuUuid(uuid), Bytes(memory)) for uuid, memory in p.gpus),
+        p.live,
+    ),
+    msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
+        at, LeaseId(p.lease), who.environment, who.process, _within(p.reason, _LONGEST_PATH)
+    ),
+    msg.Method.RESUME: lambda at, who, p, _: cmd.Resume(
+        at, LeaseId(p.lease), who.environment, who.process, p.wait
+    ),
+    msg.Method.MEMORY: lambda at, who, p, _: cmd.ReportMemory(
+        at,
+        LeaseId(p.lease),
+        who.environment,
+        who.process,
+        tuple(_figures(part) for part in p.gpus),
+        p.steps,
+        p.can_take_turns,
+    ),
+    msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.TURN_DONE: lambda at, who, p, _: cmd.EndTurn(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
+        at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers
+    ),
+    msg.Method.TASK_ENDED: lambda at, who, p, _: cmd.EndKernel(
+        at, who.environment, p.kernel_id, p.pid
+    ),
+    msg.Method.QUOTA_UNSET: _quota_unset,
+    msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
+        at, LeaseId(p.lease), p.reason, who.environment
+    ),
+    msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeGpuOut(
+        at, GpuUuid(p.gpu), p.reason, who.environment
+    ),
+    msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutGpuBack(
+        at, GpuUuid(p.gpu), who.environment
+    ),
+}
+
+# Only an administrator may call these.
+ADMIN_ONLY: Final = frozenset(
+    {
+        msg.Method.QUOTA_LIST,
+        msg.Method.QUOTA_SET,
+        msg.Method.QUOTA_UNSET,
+        msg.Method.LEASE_REVOKE,
+        msg.Method.GPU_DRAIN,
+        msg.Method.GPU_RESUME,
+        msg.Method.LEDGER_BACKUP,
+        msg.Method.LEDGER_CHECK,
+        msg.Method.LEDGER_VACUUM,
+    }
+)
+
+_REASONS: Final = {reason: Reason(reason.value) for reason in RefusalReason}
+
+
+def reason_of(refusal: RefusalReason) -> Reason:
+    """The wire's word for the policy's."""
+    return _REASONS[refusal]
+
+
+def voucher(state: State, lease: Lease, key: bytes) -> dict[str, str]:
+    """What a lease's holder keeps in case the ledger is lost, of a lease as it is now."""
+    current = voucher_of(state, lease)
+    signed = "" if current is None else vouchers.sign(key, current)
+    return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
+
+
+def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
+    """The answer to ``request`` and ``attach``."""
+    return {
+        "lease": lease.id,
+        "secret": secret_of(key, lease.id),
+        "gpus": granted_gpus(state, lease),
+        "state": lease.phase.value,
+        **voucher(state, lease, key),
+    }
+
+
+def queued_notice(
+    state: State,
+    lease: Lease,
+    key: bytes,
+    at: float,
+    place: Place,
+    outlook: Outlook | None,
+    config: PolicyConfig,
+) -> dict[str, Any]:
+    """Where a waiting request stands at boot time ``at``, why it waits, what it can expect."""
+    why = core.why_waiting(state, lease.id, place.position - 1, config, at)
+    return {
+        "lease": lease.id,
+        "secret": secret_of(key, lease.id),
+        "request_id": lease.request.request_id,
+        "position": place.position,
+        "ahead": {kind.value: count for kind, count in place.ahead.items()},
+        "waiting": max(0.0, at - lease.requested_at),
+        "reason": reason_of(why.reason).value,
+        "message": why.message,
+        "budget": budget_of(state, lease, config),
+        "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
+    }
+
+
+def park_notice(
+    recall: Recall,
+    state: State,
+    lease: Lease,
+    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
+) -> dict[str, Any]:
+    """What an idle task is told that shall give its GPUs back.
+
+    ``may_stay`` bytes of it nobody needs on that GPU now; ``used`` is what was ``measured`` of
+    it there, ``None`` where that is unknown, as on a simulated GPU.
+    """
+    stay = {part.gpu: part.memory for part in recall.keep}
+    return {
+        "lease": lease.id,
+        "reason": recall.why.value,
+        "message": ask_back_text(recall.why, _why_out(state, lease, recall.why)),
+        "gpus": [
+            {
+                "uuid": part.gpu,
+                "may_stay": stay.get(part.gpu, 0),
+                "used": None
+                if state.gpus[part.gpu].gpu.simulated
+                else measured.get((lease.id, part.gpu), 0),
+            }
+            for part in lease.allocations
+        ],
+    }
+
+
+def _why_out(state: State, lease: Lease, why: Why) -> str:
+    """The words of the admin who took a GPU of this lease out of service."""
+    if why is not Why.OUT_OF_SERVICE:
+        return ""
+    return out_of_service.text(state, lease)
+
+
+def limit_notice(effect: TellLimit) -> dict[str, Any]:
+    """How much a task may use on these of its GPUs from now on."""
+    return {
+        "lease": effect.lease,
+        "gpus": [{"uuid": part.gpu, "memory": part.memory} for part in effect.gpus],
+    }
+
+
+def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> dict[str, Any]:
+    """What a task is told that uses more of a GPU than it may."""
+    index = state.gpus[effect.gpu].gpu.index
+    return {
+        "lease": effect.lease,
+        "stage": effect.stage.value,
+        "gpu": effect.gpu,
+        "used": effect.used,
+        "limit": effect.limit,
+        "message": over_limit_text(index, effect.used, effect.limit, config),
+    }
+
+
+def park_warning(
+    effect: WarnOfRecall, recall: Recall, state: State, lease: Lease
+) -> dict[str, Any]:
+    """What the people of an idle task are told ``seconds`` before it is asked."""
+    return {
+        "lease": effect.lease,
+        "reason": recall.why.value,
+        "seconds": effect.seconds,
+        "message": park_warning_text(
+            recall.why, effect.seconds, _why_out(state, lease, recall.why)
+        ),
+    }
+
+
+def turn_notice(
+    state: State, lease: Lease, config: PolicyConfig
+) -> tuple[msg.Notice, dict[str, Any]] | None:
+    """How a task stands with its turn: it may compute, or must ask; ``None``: it has asked.
+
+    ``memory`` is what it may use on each GPU meanwhile; without a ``quantum`` (seconds) it
+    is alone and need not ask. One that shall empty its cache for somebody must ask, too.
+    """
+    turn, cache = state.turns.get(lease.id), state.recall(lease.id, Give.CACHE)
+    if turn is not None and turn.phase is TurnPhase.WAITS:
+        return None
+    if cache is not None and cache.phase is RecallPhase.ANSWERED:
+        return None  # its next step begins when this was measured
+    limits = shares.limits(state, lease.id)
+    gpus = [
+        {"uuid": gpu, "index": state.gpus[gpu].gpu.index, "memory": size}
+        for gpu, size in limits
+        if gpu in state.gpus
+    ]
+    shall_trim = cache is not None and cache.is_out
+    is_asked = state.recall(lease.id, Give.TURN) is not None
+    if not shall_trim and not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS):
+        quantum = None if turn is None else config.quantum
+        return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
+    return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}
+
+
+def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:
+    """What people of an environment are told whose budget is nearly, or all, spent."""
+    window = config.budget_window
+    return {
+        "level": effect.level.value,
+        "hours": effect.budget,
+        "spent": effect.spent,
+        "window": window,
+        "message": budget_notice_text(
+            effect.level, effect.spent, effect.budget, window, effect.per
+        ),
+    }
+
+
+_ENDED: Final[dict[EndReason, tuple[Reason, str]]] = {
+    EndReason.REFUSED: (Reason.OVER_QUOTA, "The quota was lowered while this request waited."),
+    EndReason.REVOKED: (Reason.NOT_ALLOWED, "An administrator took the lease back"),
+    EndReason.CANCELLED: (Reason.UNKNOWN_LEASE, "The request left the queue."),
+    EndReason.RELEASED: (Reason.UNKNOWN_LEASE, "The lease was released."),
+    EndReason.KERNEL_ENDED: (Reason.UNKNOWN_LEASE, "The kernel was shut down or restarted."),
+    EndReason.PROCESS_GONE: (Reason.UNKNOWN_LEASE, "The task's process is gone."),
+    EndReason.REBOOTED: (Reason.UNKNOWN_LEASE, "The host was restarted."),
+    EndReason.HEARTBEAT_LOST: (
+        Reason.UNKNOWN_LEASE,
+        "The task gave no sign of life for too long and held no GPU memory, so the lease ended.",
+    ),
+}
+
+
+def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
+    """What the holder of an ended lease is told."""
+    wire, sentence = _ENDED[reason]
+    if reason is EndReason.REVOKED:
+        said = (detail or "no reason was given").rstrip()
+        return wire, f"{sentence}: {said}" + ("" if said.endswith((".", "!", "?")) else ".")
+    if reason is EndReason.REFUSED and detail:
+        return wire, detail
+    return wire, sentence
+
+
+def done_result(decision: core.Done, method: msg.Method, state: State) -> dict[str, Any]:
+    """The answer to a command that was carried out."""
+    if method is msg.Method.TASK_ENDED:
+        return {"ended": decision.count}
+    if decision.lease is None:
+        return {}
+    lease = state.leases.get(decision.lease)
+    return {"state": lease.phase.value if lease is not None else "ended"}

@@ -1,0 +1,785 @@
+"""The node manager's Unix socket: connections, limits, and who is at the other end.
+
+One slow or hostile client never delays another: nothing here waits for a
+client to read. What a client does not read piles up only to a bound; status
+changes are dropped first (a newer one says all), then the client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import stat
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from ...policy.words.model import ProcessId
+from ...policy.words.settings import Unit, setting
+from ...protocol import messages
+from ...protocol.calls import Call
+from ...protocol.errors import (
+    DOMAIN_ERROR,
+    INTERNAL_ERROR,
+    LocalProtocolError,
+    Reason,
+    RemoteProtocolError,
+)
+from ...protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
+from ...protocol.messages import CallId, Method, Notice
+from ...protocol.nodeside import Phase, ServerConnection
+from ..host.logs import LogLines, RefusalLog, call_tag
+from ..host.processes import container_of
+from ..host.troubles import Trouble
+from ..people.fairness import Purses
+from ..people.identity import Identity, IdentityRefused, Peer, Principal
+from ..people.osusers import SubordinateIds
+from .admission import Admission, Places, Refusal
+from .turnstile import READ_COSTS, Newcomers, Turnstile
+from .unread import Unread
+
+#: Bytes that the kernel did not take at once; with more of them a client counts as one that does
+#: not read.
+SMALL_BUFFER: Final = 16 * 1024
+#: Bytes of what was sent that the kernel keeps of a connection, beside those that are counted; it
+#: takes twice as many. The usual ones (some 200 KiB) would come to more than what is counted.
+_KERNEL_BUFFER: Final = 32 * 1024
+#: Seconds from which on making an answer is charged.
+_DEAR: Final = 0.0001
+#: Bytes that are read of a connection at once.
+_READ: Final = 16 * 1024
+SO_PEERPIDFD: Final = 77
+_UCRED: Final = struct.Struct("3i")
+
+
+class SocketInUse(Exception):
+    """Another node manager answers on this socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may take. Sizes in bytes, times in seconds; the rest is internal.
+
+    Of what has not been read of all connections of one owner (an environment; before it is
+    known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
+    ``hard_buffer``, or its part of the ``total_buffer`` of all owners, those of its connections
+    that have most unread are closed. The kernel holds up to 64 KiB of each connection beside these.
+    """
+
+    line: int = MAX_LINE
+    connections: int = setting(
+        20_000,
+        Unit.COUNT,
+        "Connections in all. When there are so many, the environment that has most of them "
+        "loses one for each newcomer of another.",
+        name="most",
+        least=1,
+    )
+    connections_per_user: int = setting(
+        2_000,
+        Unit.COUNT,
+        "Connections of one environment.",
+        name="most_per_user",
+        least=1,
+    )
+    strangers: int = setting(
+        2_000,
+        Unit.COUNT,
+        "Connections that may be open without a hello; if there are more, the one that has "
+        "been silent for longest is closed.",
+        least=1,
+    )
+    calls_in_flight: int = setting(
+        256,
+        Unit.COUNT,
+        "Open calls of one connection.",
+        least=1,
+    )
+    calls_per_second: float = setting(
+        500.0,
+        Unit.NUMBER,
+        "Calls a second of one environment, over all its connections; a call that keeps the "
+        "node manager busy for 1 ms counts as two. Further calls wait; they are not refused.",
+        least=1.0,
+    )
+    burst: int = setting(
+        100,
+        Unit.COUNT,
+        "Calls of one environment at once.",
+        least=1,
+    )
+    recorded_per_second: float = setting(
+        8192.0,
+        Unit.NUMBER,
+        "Bytes a second that the calls of one environment may leave in the ledger, over time. "
+        "Its further calls wait.",
+        least=1.0,
+    )
+    recorded_at_once: int = setting(
+        4 * 1024 * 1024,
+        Unit.BYTES,
+        "The same, at once.",
+        least=65536,
+    )
+    hello_timeout: float = setting(
+        10.0,
+        Unit.SECONDS,
+        "Seconds for a new connection to say hello.",
+        least=0.1,
+    )
+    soft_buffer: int = 4 * 1024 * 1024
+    hard_buffer: int = 24 * 1024 * 1024
+    total_buffer: int = 256 * 1024 * 1024
+
+
+class Handler(Protocol):
+    """Who answers; all methods are called on the loop and must not wait."""
+
+    def on_open(self, conn: Connection) -> None: ...
+    def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None: ...
+    def on_call(self, conn: Connection, call: Call) -> None: ...
+    def on_close(self, conn: Connection) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """A hello of a known person, as it waits for its turn: it costs as much as a call."""
+
+    conn: Connection
+    principal: Principal
+    call: Call
+
+    @property
+    def owner(self) -> Hashable:
+        return self.principal.environment
+
+    def serve(self) -> bool:
+        try:
+            self.conn.greet(self.principal, self.call)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self.conn.failed()
+        return False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. It is read a line at a time, when it is its owner's turn."""
+
+    def __init__(self, transport: Transport, number: int) -> None:
+        self.id = number
+        self.peer: Peer | None = None
+        self.principal: Principal | None = None
+        #: Whose allowance it spends: an environment; while that is not known an OS user; before the
+        #: first line nobody's.
+        self.owner: Hashable = None
+        self.process: ProcessId | None = None
+        self._home = transport
+        self._limits = transport.limits
+        self._wire: asyncio.Transport | None = None
+        self._protocol = ServerConnection(transport.limits.line)
+        self._in_flight: set[CallId] = set()
+        self._waiting: bytes | None = None  # a line that nobody has handled yet
+        self._deadline: asyncio.TimerHandle | None = None
+        self._admitted = False
+        self._refusals_told = 0
+
+    # -- asyncio calls these ----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast(asyncio.Transport, transport)
+        # Above this, what is not read is counted against its owner.
+        self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
+        sock = self._wire.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
+        peer = peer_of(sock)
+        self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
+        refusal = self._home.admit(self)
+        if refusal is not None:
+            self.turn_away(*refusal)
+            return
+        self._admitted = True
+        try:
+            self.process = self._home.identify_process(self.peer)
+        except OSError as error:
+            # Out of descriptors, say: this one client is told, and may come again.
+            self._home.looks_trouble.came(f"A connection could not be looked at: {error}")
+            why = f"The node manager cannot look at the calling process now: {error.strerror}."
+            self.error(None, DOMAIN_ERROR, Reason.UNAVAILABLE, why)
+            self.close()
+        else:
+            self._home.looks_trouble.is_over()
+        if self.peer.pidfd is not None:
+            # It has shown that the pid is the peer's; ten thousand need not stay open.
+            os.close(self.peer.pidfd)
+            self.peer = replace(self.peer, pidfd=None)
+        self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
+        self._home.handler.on_open(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._home.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        home = self._home
+        begun, turnstile = home.now(), home.turnstile
+        if self.owner is None and self.peer is not None:
+            self.owner = Newcomers(home.owner_of(self.peer))
+        self._protocol.push(home.buffer[:nbytes])
+        waits = self._has_line()
+        if waits:
+            if turnstile.enter(self):
+                waits = self._serve(begun, 1 + READ_COSTS)
+                if waits:
+                    turnstile.again(self)
+            else:
+                turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+        else:
+            turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
+            if self._protocol.phase is not Phase.CLOSED:
+                # A first line in many pieces is no hello of ours: its user pays for the next piece.
+                self._is_of_its_user()
+                waits = not turnstile.reads_on(self)
+        if waits and self._wire is not None:
+            # It is not read while it waits for its turn.
+            self._wire.pause_reading()
+
+    def serve(self) -> bool:
+        """Handle the line that waits. Whether there is another; if not, more is read."""
+        return self._serve(self._home.now(), 1)
+
+    def _serve(self, begun: float, calls: float) -> bool:
+        line, self._waiting = self._waiting, None
+        if line is None:
+            # It waited to be read further. That costs as much as a line: not all read on at once.
+            self._home.turnstile.charge(self.owner, 0.0)
+            return self._has_line()
+        if self._protocol.phase is Phase.CLOSED:
+            return False
+        owner = self.owner
+        try:
+            self._line(line)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self.failed()
+        self._home.turnstile.charge(owner, self._home.now() - begun, calls)
+        self._is_of_its_user()
+        return self._has_line()
+
+    def failed(self) -> None:
+        """A bug of ours costs this one client its connection; it comes back and asks again."""
+        self._home.log.exception("Connection %d: a call could not be handled", self.id)
+        self.close()
+
+    def _is_of_its_user(self) -> None:
+        """From its first line on it spends its OS user's allowance, if it has none of its own."""
+        if isinstance(self.owner, Newcomers):
+            self._belongs_to(self.owner.of)
+
+    def _belongs_to(self, owner: Hashable) -> None:
+        """Spend another's allowance from now on."""
+        self._home.unread.reads(self)
+        self.owner = owner
+        if self.buffered > SMALL_BUFFER:
+            self.pause_writing()
+
+    def _has_line(self) -> bool:
+        """Whether a whole line waits to be handled; the connection is read only when none does."""
+        if self._protocol.phase is Phase.CLOSED or self._wire is None:
+            return False
+        if self._protocol.phase is Phase.GREETING:
+            # What came behind hello is not looked at before it is known who says it.
+            if self._protocol.holds:
+                self._wire.pause_reading()
+            return False
+        try:
+            self._waiting = self._protocol.next_line()
+        except RemoteProtocolError as error:
+            # Where the next message begins is unknown, so nothing more can be read.
+            self.error(None, error.code, Reason.BAD_REQUEST, str(error))
+            self.close()
+            return False
+        if self._waiting is not None:
+            return True
+        self._wire.resume_reading()
+        return False
+
+    def pause_writing(self) -> None:
+        self._home.unread.stops(self)
+
+    def resume_writing(self) -> None:
+        self._home.unread.reads(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._protocol.phase is not Phase.CLOSED:
+            self._protocol.move(Phase.CLOSED)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._home.unread.reads(self)
+        if self._admitted:
+            self._home.forget(self)
+            self._home.handler.on_close(self)
+        if self.peer is not None and self.peer.pidfd is not None:
+            os.close(self.peer.pidfd)
+
+    # -- the service calls these --------------------------------------------------
+
+    def reply(self, call_id: CallId, result: Any) -> None:
+        """Answer a call."""
+        begun = self._home.now()
+        self._in_flight.discard(call_id)
+        self._send(messages.answer(call_id, result))
+        # A long answer takes long to encode; the time counts for the environment that asked.
+        took = self._home.now() - begun
+        if took > _DEAR:
+            self._home.turnstile.took(self.owner, took)
+
+    def error(
+        self,
+        call_id: CallId | None,
+        code: int,
+        reason: Reason,
+        message: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """Answer a call with an error; ``message`` is for a person."""
+        if call_id is not None:
+            self._in_flight.discard(call_id)
+        self._count(call_id, reason)
+        self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
+
+    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool:
+        """Tell something unasked.
+
+        A ``changed`` is dropped while the client does not read: then the
+        answer is False, and the caller tells it again later.
+        """
+        notice = Notice(method)
+        most = min(self._limits.soft_buffer, self._home.unread.budget())
+        if notice is Notice.CHANGED and self._is_slow(most):
+            return False
+        self._send(messages.notification(notice, params))
+        return True
+
+    def turn_away(self, reason: Reason, why: str) -> None:
+        """Say why it may not stay, and close."""
+        self.error(None, DOMAIN_ERROR, reason, why)
+        self.close()
+
+    def close(self) -> None:
+        """Close when what was said is sent; at once if the client does not read."""
+        if self._protocol.phase is not Phase.CLOSED:
+            self._protocol.move(Phase.CLOSED)
+        if self._wire is not None and not self._wire.is_closing():
+            if self._is_slow(self._limits.soft_buffer):
+                self._wire.abort()
+            else:
+                self._wire.close()
+                # A client that never reads would keep a closing connection for ever.
+                self._home.later(self._limits.hello_timeout, self._wire.abort)
+
+    # -- inside -----------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were sent and not read."""
+        return self._wire.get_write_buffer_size() if self._wire is not None else 0
+
+    def _is_slow(self, most: int) -> bool:
+        """Whether it does not read, and its owner has more than ``most`` bytes unread."""
+        if self.buffered <= SMALL_BUFFER:
+            return self.buffered > most
+        return self._home.unread.of(self.owner) > most
+
+    def give_up(self) -> None:
+        """Close it at once, with what was not read."""
+        if self._home.lines.tells(self._environment or ("uid", self._uid)):
+            self._home.log.warning("Connection %d does not read and is closed", self.id)
+        self._home.unread.reads(self)
+        if self._wire is not None:
+            self._wire.abort()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._wire is None or self._wire.is_closing():
+            return
+        try:
+            line = encode(message, MAX_LINE_FROM_NODE)
+        except LocalProtocolError as error:
+            self._home.log.error("A message could not be sent: %s", error)
+            if "id" not in message:
+                return  # a notification: an error without an id would end the connection
+            line = encode(
+                messages.error_answer(
+                    message["id"],
+                    Reason.UNAVAILABLE,
+                    "The node manager made an answer it cannot send; tell the developers.",
+                    code=INTERNAL_ERROR,
+                )
+            )
+        # What was not read before counts: one long message is not the client's fault.
+        while (slow := self._home.unread.beyond(self.owner)) is not None:
+            slow.give_up()
+        if not self._wire.is_closing():
+            self._home.unread.adds(self, len(line))
+            self._wire.write(line)
+
+    def _line(self, line: bytes) -> None:
+        try:
+            call = self._protocol.receive(line)
+        except RemoteProtocolError as error:
+            self._refuse(error.call_id, error.reason, str(error), error.code)
+            return
+        if call.id in self._in_flight:
+            self._refuse(call.id, Reason.BAD_REQUEST, f"A call with id {call.id!r} is still open.")
+        elif len(self._in_flight) >= self._limits.calls_in_flight:
+            self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
+        elif call.method is Method.HELLO:
+            self._in_flight.add(call.id)
+            self._home.spawn(self._hello(call))
+        else:
+            self._in_flight.add(call.id)
+            self._home.handler.on_call(self, call)
+
+    def _refuse(
+        self, call_id: CallId | None, reason: Reason, message: str, code: int = DOMAIN_ERROR
+    ) -> None:
+        """Answer a call that was never let in: an open call of the same id stays open."""
+        self._count(call_id, reason)
+        self._send(messages.error_answer(call_id, reason, message, code=code))
+
+    def _count(self, call_id: CallId | None, reason: Reason) -> None:
+        self._home.refusals[reason] += 1
+        tag, told = call_tag(self.id, call_id), self._refusals_told
+        self._refusals_told += self._home.refusal_log.refused(
+            tag, reason, self._environment, self._uid, told
+        )
+
+    @property
+    def _environment(self) -> str | None:
+        return None if self.principal is None else self.principal.environment
+
+    @property
+    def _uid(self) -> int:
+        return -1 if self.peer is None else self.peer.uid
+
+    async def _hello(self, call: Call) -> None:
+        assert self.peer is not None
+        self._home.admission.speaks(self, self.peer.charged)
+        try:
+            principal = await self._home.identity.identify(self.peer, call.params.token)
+        except IdentityRefused as error:
+            self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
+            self.close()
+            return
+        except Exception:
+            # The border to whatever tells users apart: its bug must not leave a client hanging.
+            self._home.log.exception("Connection %d could not be identified", self.id)
+            why = "The node manager could not find out who you are; its log says why."
+            self.error(call.id, INTERNAL_ERROR, Reason.UNAVAILABLE, why)
+            self.close()
+            return
+        greeting = _Greeting(self, principal, call)
+        if self._home.turnstile.enter(greeting):
+            greeting.serve()
+
+    def greet(self, principal: Principal, call: Call) -> None:
+        """Let ``principal`` in, whose turn it is."""
+        if self._protocol.phase is not Phase.GREETING:
+            return
+        begun = self._home.now()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        refusal = self._home.greet(self, principal)
+        if refusal is not None:
+            self._refuse(call.id, Reason.RATE_LIMITED, refusal)
+            self.close()
+            return
+        self.principal = principal
+        self._belongs_to(principal.environment)
+        self._protocol.move(Phase.READY)
+        self._home.handler.on_hello(self, principal, call)
+        self._check_later(call.params.token)
+        turnstile, now = self._home.turnstile, self._home.now()
+        turnstile.charge(principal.environment, now - begun)
+        # A call that came behind hello is decided together with it.
+        if self._has_line() and turnstile.enter(self) and self._serve(now, 1):
+            turnstile.again(self)
+
+    def _check_later(self, token: str | None) -> None:
+        seconds = self._home.identity.recheck
+        if seconds is not None and token is not None:
+            self._deadline = self._home.later(
+                seconds, lambda: self._home.spawn(self._check_again(token))
+            )
+
+    async def _check_again(self, token: str) -> None:
+        """A token may be revoked, or its owner's groups change, while a connection lives."""
+        assert self.peer is not None
+        try:
+            principal = await self._home.identity.identify(self.peer, token)
+        except IdentityRefused as error:
+            self.error(None, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
+            self.close()
+            return
+        except Exception:
+            # As at hello: a peer that cannot be checked again must not stay for ever.
+            self._home.log.exception("Connection %d could not be identified again", self.id)
+            self.close()
+            return
+        if self._protocol.phase is not Phase.READY:
+            return
+        if principal != self.principal:
+            # It comes back by itself, and then is who it is now.
+            self.close()
+            return
+        self._check_later(token)
+
+    def _no_hello(self) -> None:
+        if self.principal is None:
+            self.error(None, DOMAIN_ERROR, Reason.TIMED_OUT, "No hello came in time.")
+            self.close()
+
+
+_SLOW_DOWN: Final = "Too many open calls; wait for answers before you send more."
+
+
+# What the kernel answers for SO_PEERPIDFD when the peer has ended and was waited for; which of
+# them depends on its version. (From Linux 6.16 on it gives a pidfd all the same.)
+_ENDED: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Who connected, from the kernel. The pid is the one at the time of ``connect``.
+
+    It is 0 for a process that has ended since: who waited long to be accepted
+    may be gone, and its pid another's.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    pidfd: int | None = None
+    try:
+        pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        fcntl.fcntl(pidfd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    except OSError as error:
+        if error.errno in _ENDED:
+            pid = 0
+        # Otherwise it is a Linux before 6.5.
+        pidfd = None
+    return Peer(pid, uid, gid, pidfd)
+
+
+class Transport:
+    """Listens on ``path`` and serves :class:`Connection` objects to ``handler``.
+
+    ``shared`` makes a socket that every user of the host may connect to;
+    otherwise it is for the owner only. ``identify_process`` names the
+    peer's process, ``None`` when it is gone. ``inherited`` listens at
+    ``path`` already and belongs to somebody else, who made it with the mode
+    it has: it is neither changed nor removed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        limits: Limits,
+        identity: Identity,
+        handler: Handler,
+        identify_process: Callable[[Peer], ProcessId | None],
+        shared: bool = False,
+        inherited: socket.socket | None = None,
+        subordinates: SubordinateIds | None = None,
+        log: logging.Logger | None = None,
+        lines: LogLines | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.subordinates = subordinates or SubordinateIds()
+        self.limits = limits
+        self.identity = identity
+        self.handler = handler
+        self.identify_process = identify_process
+        self.log = log or logging.getLogger(__name__)
+        self.looks_trouble = Trouble(self.log, self.now, "Connections are looked at again")
+        #: Calls and connections that were answered with an error.
+        self.refusals = Counter({reason: 0 for reason in Reason})
+        self.lines = lines or LogLines(self.now)
+        self.refusal_log = RefusalLog(self.log, self.lines)
+        self._shared = shared
+        self._inherited = inherited
+        self._server: asyncio.Server | None = None
+        self._next = 0
+        self.admission: Admission[Connection] = Admission(
+            Places(limits.strangers, limits.connections, limits.connections_per_user)
+        )
+        self._connections: set[Connection] = set()
+        #: One for all: what is read into it is copied before anything else is read.
+        self.buffer = memoryview(bytearray(_READ))
+        self.unread: Unread[Connection] = Unread(
+            limits.hard_buffer, limits.total_buffer, lambda call: self.loop.call_soon(call)
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turnstile: Turnstile | None = None
+        self._is_closing = False
+
+    @property
+    def open_connections(self) -> int:
+        """Clients that are connected."""
+        return len(self._connections)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this transport was started on."""
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def turnstile(self) -> Turnstile:
+        """Where lines wait for their turn."""
+        assert self._turnstile is not None
+        return self._turnstile
+
+    def owner_of(self, peer: Peer) -> Hashable:
+        """Whose allowance a stranger spends: its OS user's, in the container that it is of."""
+        return peer.charged, container_of(peer.pid)
+
+    async def start(self) -> None:
+        """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
+        self._loop = asyncio.get_running_loop()
+        limits = self.limits
+        self._turnstile = Turnstile(
+            self._loop,
+            # One slow call stops nobody's heart-beats: a second's calls are owed at most.
+            Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
+            Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
+        )
+        sock = self._bind() if self._inherited is None else self._inherited
+        # From Python 3.13 on asyncio would remove the file, an inherited socket's too.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        # asyncio accepts as many at once as may wait: few, so that a flood of connections does
+        # not hold up those that are there; many may wait.
+        self._server = await self._loop.create_unix_server(
+            self._connect, sock=sock, backlog=8, **keep
+        )
+        sock.listen(4096)
+
+    async def close(self) -> None:
+        """Close all connections and remove the socket, unless it was inherited.
+
+        Who connects to an inherited one from now on waits for the next node manager.
+        """
+        self._is_closing = True
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.identity.close()
+        if self._inherited is not None:
+            self._inherited.close()
+        elif self._server is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        # Let connection_lost run for those that could be closed at once.
+        await asyncio.sleep(0)
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        assert self._loop is not None
+        return self._loop.time()
+
+    def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call something after ``seconds``."""
+        return self.loop.call_later(seconds, call)
+
+    def spawn(self, work: Any) -> None:
+        """Run a coroutine and keep it alive."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def admit(self, connection: Connection) -> tuple[Reason, str] | None:
+        """Count a new connection; the reason and a sentence when it may not come in."""
+        assert connection.peer is not None
+        uid = connection.peer.uid
+        if self._inherited is not None and not self._shared and uid not in (0, os.getuid()):
+            # Its mode is not ours: what our own socket's would keep out is kept out here.
+            return Reason.NOT_ALLOWED, (
+                "This node manager serves only the user who runs it. For everybody the "
+                "administrator starts it with --shared."
+            )
+        if self._is_closing:
+            # It was accepted just before the listening ended.
+            return Reason.RATE_LIMITED, "The node manager is ending; try again later."
+        self._connections.add(connection)
+        goes = self.admission.arrive(connection, connection.peer.charged)
+        if goes is not None:
+            goes.turn_away(Reason.RATE_LIMITED, Refusal.SILENT.value)
+        return None
+
+    def greet(self, connection: Connection, principal: Principal) -> str | None:
+        """Count a connection whose principal is known now; a sentence when it may not stay."""
+        refusal, goes = self.admission.greet(connection, principal.environment)
+        if goes is not None:
+            goes.turn_away(Reason.RATE_LIMITED, Refusal.GIVEN_UP.value)
+        return None if refusal is None else refusal.value
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        assert connection.peer is not None
+        self._connections.discard(connection)
+        principal = connection.principal
+        whose = None if principal is None else principal.environment
+        self.admission.leave(connection, connection.peer.charged, whose)
+
+    def _connect(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next)
+
+    def _bind(self) -> socket.socket:
+        # Of a shared one only the last folder: nobody is to plant the others above it.
+        mode = 0o755 if self._shared else 0o700
+        self.path.parent.mkdir(mode=mode, parents=not self._shared, exist_ok=True)
+        self._remove_stale()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # The mask closes the instant between bind and chmod.
+        mask = os.umask(0o111 if self._shared else 0o177)
+        try:
+            sock.bind(str(self.path))
+        except OSError:
+            sock.close()
+            raise
+        finally:
+            os.umask(mask)
+        sock.setblocking(False)
+        return sock
+
+    def _remove_stale(self) -> None:
+        try:
+            there = self.path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(there.st_mode):
+            raise SocketInUse(f"{self.path} exists and is no socket; move it away.")
+        probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(self.path))
+        except ConnectionRefusedError:
+            self.path.unlink()
+        except OSError as error:
+            raise SocketInUse(f"{self.path} cannot be checked: {error}") from error
+        else:
+            raise SocketInUse(f"Another node manager answers on {self.path}.")
+        finally:
+            probe.close()

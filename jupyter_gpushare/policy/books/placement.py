@@ -1,0 +1,214 @@
+"""Which GPUs a request gets: the allocation rule of the source document S1, Fig. 3 and Fig. 4.
+
+The rule as built (see "The allocation policy, exactly" in the docs): an
+environment that may still open GPUs takes the emptiest ones it does not hold
+and that have fewer than ``max_tasks_per_gpu`` tasks; what is missing it takes
+from the GPUs it already holds, the least loaded first. Tasks of one
+environment on one GPU share that environment's reservation; what those of them named that
+named their memory adds up, and the reservation covers the sum.
+
+One call costs O(g log g) in the node's g GPUs and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..words.model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRoom:
+    """One GPU as one environment sees it.
+
+    ``free`` is capacity minus all reservations minus memory measured as used
+    by anyone without a lease, in bytes (negative when a squatter took more
+    than was left). ``reservation`` is this environment's own there, ``None``
+    when it does not hold the GPU, of which its tasks ``named`` bytes in their requests.
+    ``tasks`` counts everybody's tasks.
+    """
+
+    uuid: GpuUuid
+    index: int
+    memory: Bytes
+    free: int
+    tasks: int
+    reservation: Bytes | None = None
+    usable: bool = True
+    named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The GPUs, and the bytes that the environment's reservation comes to on each."""
+
+    allocations: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """It fits the quota and the node, but not now. ``new``/``reusable`` are GPU counts."""
+
+    new: int
+    reusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It can never be; ``numbers`` are what was asked and what is allowed."""
+
+    reason: RefusalReason
+    numbers: dict[str, int | None] = field(default_factory=dict)
+
+
+Placement = Granted | NoRoom | Refused
+
+
+def refusal(
+    rooms: Sequence[GpuRoom], quota: Quota, gpus: int, memory: Bytes | None
+) -> Refused | None:
+    """What can never be, refused at once; ``None`` when the request may be granted or may wait."""
+    numbers: dict[str, int | None] = {
+        "asked_gpus": gpus,
+        "asked_memory": memory,
+        "quota_gpus": quota.gpus,
+        "quota_memory": quota.memory,
+        "node_gpus": len(rooms),
+        "node_memory": max((room.memory for room in rooms), default=Bytes(0)),
+    }
+    if quota.gpus == 0:
+        return Refused(RefusalReason.ZERO_QUOTA, numbers)
+    if gpus > quota.gpus or (
+        memory is not None and quota.memory is not None and memory > quota.memory
+    ):
+        return Refused(RefusalReason.OVER_QUOTA, numbers)
+    if gpus > len(rooms) or (memory is not None and memory > (numbers["node_memory"] or 0)):
+        return Refused(RefusalReason.TOO_LARGE, numbers)
+    if gpus < 1 or (memory is not None and memory < 1):
+        return Refused(RefusalReason.BAD_REQUEST, numbers)
+    return None
+
+
+def place(
+    rooms: Sequence[GpuRoom],
+    quota: Quota,
+    gpus: int,
+    memory: Bytes | None,
+    max_tasks_per_gpu: int,
+) -> Placement:
+    """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`."""
+    refused = refusal(rooms, quota, gpus, memory)
+    if refused is not None:
+        return refused
+
+    def want(room: GpuRoom) -> int:
+        return wanted(quota, memory, room.memory)
+
+    def need(room: GpuRoom) -> int:
+        """What the reservation must come to: what tasks named must not exceed it together."""
+        return want(room) if memory is None else room.named + memory
+
+    own = [room for room in rooms if room.reservation is not None]
+    new = max(0, quota.gpus - len(own))
+    candidates = sorted(
+        (
+            room
+            for room in rooms
+            if room.reservation is None
+            and room.usable
+            and room.tasks < max_tasks_per_gpu
+            and room.free >= want(room)
+        ),
+        key=lambda room: (-room.free, room.index),
+    )[:new]
+    chosen = [(room, want(room)) for room in candidates[:gpus]]
+    reuse = gpus - len(chosen)
+    if reuse:
+        reusable = sorted(
+            (
+                room
+                for room in own
+                if room.usable
+                and need(room) - held(room) <= growth(room)
+                and not _exceeds(quota, room, memory)
+            ),
+            key=lambda room: (room.tasks, -room.free, room.index),
+        )
+        if reuse > len(reusable):
+            return NoRoom(len(candidates), len(reusable))
+        chosen += [(room, max(need(room), held(room))) for room in reusable[:reuse]]
+    return Granted(tuple(Allocation(room.uuid, Bytes(size)) for room, size in chosen))
+
+
+def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
+    """Bytes that a request for ``memory`` takes on a GPU with ``capacity``.
+
+    What it does not name is what the quota allows, but never more than the GPU has: a quota
+    is the most that somebody may hold, so a larger one never makes a GPU too small.
+    """
+    if memory is not None:
+        return memory
+    return capacity if quota.memory is None else min(quota.memory, capacity)
+
+
+def asked_each(largest: int, quota: Quota, memory: Bytes | None) -> Bytes | None:
+    """Bytes that a request takes on each GPU, for people; ``None`` is a whole one.
+
+    ``largest`` is the largest GPU's memory; 0: there is none.
+    """
+    each = quota.memory if memory is None else memory
+    return None if each is not None and largest and each >= largest else each
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why too few GPUs take a request. Bytes; GPUs by their index.
+
+    ``each`` is what it takes on each (``None``: a whole GPU, as large as ``largest``);
+    ``partly`` are GPUs new to the environment with something free, but too little;
+    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough. ``beyond_quota``: with
+    what the environment's tasks named there it would exceed the quota on each GPU it holds.
+    """
+
+    each: Bytes | None
+    largest: Bytes
+    partly: tuple[tuple[int, int], ...] = ()
+    full: tuple[int, ...] = ()
+    beyond_quota: bool = False
+
+
+def shortage(
+    rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
+) -> Shortage:
+    """What a person is told of a request that :func:`place` found no room for."""
+    largest = max((room.memory for room in rooms), default=Bytes(0))
+    own = [room for room in rooms if room.reservation is not None]
+    others = [room for room in rooms if room.usable and room.reservation is None]
+    if len(own) >= quota.gpus:
+        others = []  # what others leave is of no use to it
+    enough = [room for room in others if room.free >= wanted(quota, memory, room.memory)]
+    partly = [room for room in others if room.free > 0 and room not in enough]
+    return Shortage(
+        asked_each(largest, quota, memory),
+        largest,
+        tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
+        tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
+        all(_exceeds(quota, room, memory) for room in own),
+    )
+
+
+def _exceeds(quota: Quota, room: GpuRoom, memory: Bytes | None) -> bool:
+    """Whether tasks would have named more than the quota with another that names ``memory``."""
+    most = quota.memory
+    return memory is not None and most is not None and room.named + memory > most
+
+
+def held(room: GpuRoom) -> int:
+    """Bytes the environment has reserved on this GPU already."""
+    return room.reservation or 0
+
+
+def growth(room: GpuRoom) -> int:
+    """Bytes by which the environment's reservation here may grow."""
+    return max(0, room.free)

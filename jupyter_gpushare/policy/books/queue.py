@@ -1,0 +1,241 @@
+"""Who is served next.
+
+Order: requests that have been passed over often enough (see ``urgent_at``),
+then ``interactive`` before ``batch``; inside a class the environment with the
+least weighted recent GPU-seconds; inside an environment first come, first
+served. A request that fits may overtake one that does not.
+
+The bound on waiting: when a request arrives, ``ahead`` others wait. After
+``ahead + overtakes`` grants to anybody it becomes *urgent*: served in front of
+everything that is not, and as long as it does not fit, nothing else is granted.
+So it is passed over by at most ``ahead + overtakes`` grants; and while urgent
+it waits only for leases that already run.
+
+A request that nothing given back could help (its environment's GPU-hours are
+spent) is *held up*: it keeps its place among its environment's own, but stands
+in no line, is never urgent and bars nobody, and the grants that pass it
+meanwhile do not count towards its bound. What is left of the bound goes on
+counting when it is let in again.
+
+Recent use is a forward-decayed sum (G. Cormode et al., "Forward Decay", ICDE
+2009), kept as a logarithm so that it never overflows: with it the *order* of
+two environments changes only when one of them uses a GPU, so the heap stays
+valid while time passes. A step costs O(log n) in waiting requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..words.model import EnvironmentName, LeaseId, PriorityClass
+from .heap import Heap
+from .table import Map
+
+CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An environment's recent use. ``charge`` is log2 of forward-decayed GPU-seconds.
+
+    ``gpus`` are GPUs held since boot time ``since`` and not charged yet.
+    """
+
+    charge: float = -math.inf
+    gpus: int = 0
+    since: float = 0.0
+
+    def settled(self, at: float, half_life: float) -> Account:
+        """The same account with use up to ``at`` charged."""
+        if self.gpus <= 0 or at <= self.since:
+            return replace(self, since=max(at, self.since))
+        # log2 of the integral of gpus * 2**(t / half_life) over [since, at]
+        span = (self.since - at) / half_life
+        added = (
+            math.log2(self.gpus * half_life / math.log(2))
+            + at / half_life
+            + math.log2(-math.expm1(span * math.log(2)))
+        )
+        return Account(_log_add(self.charge, added), self.gpus, at)
+
+    def recent(self, at: float, half_life: float) -> float:
+        """GPU-seconds used lately, each halved for every half-life it lies back."""
+        now = self.settled(at, half_life)
+        return 0.0 if now.charge == -math.inf else float(2.0 ** (now.charge - at / half_life))
+
+
+def _log_add(a: float, b: float) -> float:
+    high, low = (a, b) if a >= b else (b, a)
+    return high if low == -math.inf else high + math.log2(1.0 + 2.0 ** (low - high))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued request. ``order`` counts arrivals; ``urgent_at`` counts grants.
+
+    While it is held up ``left`` is how many more grants may pass it afterwards.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    priority_class: PriorityClass
+    order: int
+    urgent_at: int
+    left: int | None = None
+
+
+_Lane = tuple[PriorityClass, EnvironmentName]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """All waiting requests. Every method returns a new queue.
+
+    ``held_up`` are those that are in ``waiting`` and in no lane.
+    """
+
+    waiting: Map[LeaseId, Waiting] = Map()
+    held_up: Map[LeaseId, None] = Map()
+    lanes: Map[_Lane, tuple[LeaseId, ...]] = Map()
+    keys: Map[EnvironmentName, float] = Map()
+    fair: Map[PriorityClass, Heap[tuple[float, int, str]]] = Map()
+    urgent: Heap[tuple[int, int, str]] = Heap()
+
+    def add(self, item: Waiting) -> Queue:
+        lane = (item.priority_class, item.environment)
+        waiting = self.waiting.set(item.lease, item)
+        lanes = (*self.lanes.get(lane, ()), item.lease)
+        if len(lanes) > 1 and waiting[lanes[-2]].order > item.order:  # it was held up
+            lanes = tuple(sorted(lanes, key=lambda lease: waiting[lease].order))
+        queue = replace(
+            self,
+            waiting=waiting,
+            lanes=self.lanes.set(lane, lanes),
+            urgent=self.urgent.push((item.urgent_at, item.order, item.lease)),
+        )
+        return queue._list(lane)
+
+    def remove(self, lease: LeaseId) -> Queue:
+        item = self.waiting.get(lease)
+        if item is None:
+            return self
+        if lease in self.held_up:
+            return replace(
+                self, waiting=self.waiting.delete(lease), held_up=self.held_up.delete(lease)
+            )
+        lane = (item.priority_class, item.environment)
+        rest = tuple(other for other in self.lanes[lane] if other != lease)
+        queue = replace(
+            self,
+            waiting=self.waiting.delete(lease),
+            lanes=self.lanes.set(lane, rest) if rest else self.lanes.delete(lane),
+        )
+        return queue._list(lane)._compact()
+
+    def hold_up(self, lease: LeaseId, grants: int) -> Queue:
+        """Take a waiting request out of the line, after ``grants`` grants."""
+        item = self.waiting[lease]
+        if lease in self.held_up:
+            return self
+        queue = self.remove(lease)
+        item = replace(item, left=item.urgent_at - grants)
+        return replace(
+            queue,
+            waiting=queue.waiting.set(lease, item),
+            held_up=queue.held_up.set(lease, None),
+        )
+
+    def let_in(self, lease: LeaseId, grants: int) -> Queue:
+        """Put a request that was held up back into the line, at its place."""
+        item = self.waiting[lease]
+        if lease not in self.held_up:
+            return self
+        urgent_at = grants + (item.left or 0)
+        return self.remove(lease).add(replace(item, urgent_at=urgent_at, left=None))
+
+    def charge(self, environment: EnvironmentName, key: float) -> Queue:
+        """Note an environment's weighted recent use (log2), the smaller the earlier."""
+        if self.keys.get(environment, -math.inf) == key:
+            return self
+        queue = replace(self, keys=self.keys.set(environment, key))
+        for priority_class in CLASSES:
+            queue = queue._list((priority_class, environment))
+        return queue
+
+    def in_environment(self, environment: EnvironmentName) -> int:
+        in_line = sum(len(self.lanes.get((c, environment), ())) for c in CLASSES)
+        return in_line + sum(self.waiting[n].environment == environment for n in self.held_up)
+
+    def first_urgent(self, grants: int) -> Waiting | None:
+        """The request that nothing may pass any more, if there is one."""
+        heap = self.urgent
+        while (top := heap.pop()) is not None:
+            (urgent_at, order, lease), heap = top
+            if urgent_at > grants:
+                return None
+            item = self.waiting.get(LeaseId(lease))
+            current = item is not None and (item.urgent_at, item.order) == (urgent_at, order)
+            if item is not None and current and item.left is None:
+                return item
+        return None
+
+    def fair_order(self) -> Iterator[Waiting]:
+        """Everybody in line, class by class, the least served environment first; lazily."""
+        for priority_class in CLASSES:
+            heap = self.fair.get(priority_class, Heap())
+            last: tuple[float, int, str] | None = None
+            while (top := heap.pop()) is not None:
+                entry, heap = top
+                if entry == last:  # listed again while it already stood here
+                    continue
+                last = entry
+                environment = EnvironmentName(entry[2])
+                lane = (priority_class, environment)
+                if self._entry(lane) == entry:
+                    for lease in self.lanes[lane]:
+                        yield self.waiting[lease]
+
+    def service_order(self, grants: int) -> tuple[Waiting, ...]:
+        """All requests in the order of service, held-up ones last; for display, O(n log n)."""
+        urgent = sorted(
+            (
+                item
+                for item in self.waiting.values()
+                if item.left is None and item.urgent_at <= grants
+            ),
+            key=lambda item: (item.urgent_at, item.order),
+        )
+        first = {item.lease for item in urgent}
+        last = sorted((self.waiting[n] for n in self.held_up), key=lambda item: item.order)
+        return (*urgent, *(x for x in self.fair_order() if x.lease not in first), *last)
+
+    def _entry(self, lane: _Lane) -> tuple[float, int, str] | None:
+        leases = self.lanes.get(lane)
+        if not leases:
+            return None
+        head = self.waiting[leases[0]]
+        return (self.keys.get(lane[1], -math.inf), head.order, lane[1])
+
+    def _list(self, lane: _Lane) -> Queue:
+        entry = self._entry(lane)
+        if entry is None:
+            return self
+        heap = self.fair.get(lane[0], Heap())
+        return replace(self, fair=self.fair.set(lane[0], heap.push(entry)))._compact()
+
+    def _compact(self) -> Queue:
+        """Rebuild a heap whose out-of-date entries outnumber the live: O(1) amortised per step."""
+        queue = self
+        limit = 2 * len(self.waiting) + 8
+        if self.urgent.size > limit:
+            items = [item for item in self.waiting.values() if item.left is None]
+            urgent = Heap.of((i.urgent_at, i.order, str(i.lease)) for i in items)
+            queue = replace(queue, urgent=urgent)
+        for priority_class, heap in self.fair.items():
+            if heap.size > limit:
+                entries = (self._entry(lane) for lane in self.lanes if lane[0] is priority_class)
+                fresh: Heap[tuple[float, int, str]] = Heap.of(e for e in entries if e is not None)
+                queue = replace(queue, fair=queue.fair.set(priority_class, fresh))
+        return queue

@@ -1,0 +1,122 @@
+"""Which quota holds: default < best of the groups < user < admin's override for the user.
+
+What an admin set for a group, or as the default, replaces what is configured there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ..words.model import EnvironmentName, Period, Quota
+from .table import Map
+
+
+class QuotaSource(Enum):
+    """Where a quota came from."""
+
+    DEFAULT = "default"
+    GROUP = "group"
+    USER = "user"
+    OVERRIDE = "override"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaBook:
+    """All quotas of a node. ``groups_of`` is what identity said of each environment.
+
+    In ``group_overrides`` the default quota is that of the group ``None``.
+    """
+
+    default: Quota = Quota(gpus=0)
+    groups: Map[str, Quota] = Map()
+    users: Map[EnvironmentName, Quota] = Map()
+    overrides: Map[EnvironmentName, Quota] = Map()
+    groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
+    group_overrides: Map[str | None, Quota] = Map()
+    # Before the configuration was read nobody can be granted or refused anything.
+    is_configured: bool = False
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether any quota limits GPU-hours."""
+        return any(quota.gpu_hours is not None for quota in self._every())
+
+    @property
+    def has_bursts(self) -> bool:
+        """Whether any quota lets limits be lifted (:mod:`..recall.lifts`)."""
+        return any(quota.burst_memory for quota in self._every())
+
+    def _every(self) -> tuple[Quota, ...]:
+        own = (*self.users.values(), *self.overrides.values())
+        return (self.of_default, *self.of_groups.values(), *own)
+
+    @property
+    def periods(self) -> set[Period | None]:
+        """The periods that budgets are for; ``None`` is the rolling window."""
+        return {quota.per for quota in self._every() if quota.gpu_hours is not None}
+
+    @property
+    def of_default(self) -> Quota:
+        """The quota of environments that have no other."""
+        return self.group_overrides.get(None, self.default)
+
+    @property
+    def of_groups(self) -> dict[str, Quota]:
+        """The quotas of all groups that have one."""
+        set_now = {g: quota for g, quota in self.group_overrides.items() if g is not None}
+        return {**self.groups, **set_now}
+
+    def of_group(self, group: str | None) -> Quota | None:
+        """A group's quota, if it has one; the default quota is that of the group ``None``."""
+        configured = self.default if group is None else self.groups.get(group)
+        return self.group_overrides.get(group, configured)
+
+    def giving(self, environment: EnvironmentName) -> tuple[str, ...]:
+        """Those of its groups that have a quota."""
+        return tuple(g for g in self.groups_of.get(environment, ()) if self.of_group(g))
+
+    def resolve(
+        self, environment: EnvironmentName, told: tuple[str, ...] = ()
+    ) -> tuple[Quota, QuotaSource]:
+        """The quota in force and where it came from; ``told`` are the groups of a stranger."""
+        if environment in self.overrides:
+            return self.overrides[environment], QuotaSource.OVERRIDE
+        if environment in self.users:
+            return self.users[environment], QuotaSource.USER
+        groups = self.groups_of.get(environment, told)
+        quotas = [quota for group in groups if (quota := self.of_group(group))]
+        if quotas:
+            return best(quotas), QuotaSource.GROUP
+        return self.of_default, QuotaSource.DEFAULT
+
+
+def edited(now: Quota, edit: Quota, named: Iterable[str]) -> Quota:
+    """A quota with the parts ``named`` of an edit; without a budget it has no period for one."""
+    quota = replace(now, **{part: getattr(edit, part) for part in named})
+    return quota if quota.gpu_hours is not None else replace(quota, per=None)
+
+
+def best(quotas: Iterable[Quota]) -> Quota:
+    """The most generous of several: each part on its own; ``None`` memory is a whole GPU."""
+    several = tuple(quotas)
+    if not several:
+        raise ValueError("best() needs at least one quota")
+    sizes = [quota.memory for quota in several]
+    budgets = [(q.gpu_hours, q.per or "", q.per) for q in several if q.gpu_hours is not None]
+    # One without a budget is not limited. Else the most hours, and the period they are for.
+    hours, _, per = max(budgets) if len(budgets) == len(several) else (None, "", None)
+    idle = [quota.idle_timeout for quota in several]
+    bursts = [quota.burst_memory for quota in several if quota.burst_memory is not None]
+    return Quota(
+        gpus=max(quota.gpus for quota in several),
+        memory=None if None in sizes else max(size for size in sizes if size is not None),
+        weight=max(quota.weight for quota in several),
+        gpu_hours=hours,
+        # 0 is never, the most generous.
+        idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
+        # A group that says nothing of it neither allows nor forbids; a size goes before a share.
+        burst_memory=max(bursts, default=None),
+        per=per,
+    )

@@ -1,0 +1,159 @@
+"""One view of the room on each GPU: what a request would find there, and where it would go.
+
+As things are, without some leases, or without what is lifted. Whether turns make more room is
+:mod:`.shares`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import replace
+
+from ..words.config import PolicyConfig
+from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase
+from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
+from .state import Lease, State
+
+
+def unlifted(
+    state: State, without: Iterable[LeaseId], rooms: tuple[GpuRoom, ...]
+) -> tuple[GpuRoom, ...]:
+    """Those rooms as if nobody's limit were lifted (:mod:`..recall.lifts`).
+
+    In ``rooms`` the leases ``without`` hold nothing already.
+    """
+    if not state.bursts:
+        return rooms
+    gone: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
+    for name in without:
+        for part in state.leases[name].allocations:
+            gone[(state.leases[name].environment, part.gpu)] += (name, part.gpu) in state.claims
+    back: Counter[GpuUuid] = Counter()
+    for key, burst in state.bursts.items():
+        if state.reservations[key].claims > gone[key]:
+            back[key[1]] += burst
+    return tuple(replace(room, free=room.free + back[room.uuid]) for room in rooms)
+
+
+def try_place(
+    state: State,
+    lease: Lease,
+    config: PolicyConfig,
+    without: Iterable[LeaseId] = (),
+    see: Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]] = lambda rooms: rooms,
+) -> Placement:
+    """Where this lease's request would go now, if the leases ``without`` held nothing.
+
+    A parked task goes back to the GPUs it had, where it can, and else only to those to
+    which what it has in host memory can be moved, and only where all of that fits: it may be
+    more than was promised. ``see`` may change what room there is.
+    """
+    rooms = see(tuple(rooms_without(state, lease.environment, without)))
+    quota, _source = state.quotas.resolve(lease.environment)
+    rooms = tuple(
+        _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
+        for room in rooms
+    )
+    result: Placement = NoRoom(0, 0)
+    for some in suited(state, lease, rooms):
+        request = lease.request
+        result = place(some, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[tuple[GpuRoom, ...]]:
+    """Those rooms in which to look, one set after the other."""
+    parked = lease.parked if lease.phase is LeasePhase.PARKED else None
+    if parked is None or not parked.gpus:
+        yield rooms
+        return
+    had, places = frozenset(parked.gpus), state.places_of(lease)
+    yield _only(rooms, had)
+    if places != had:
+        yield rooms if places is None else _only(rooms, places)
+
+
+def comes_back(lease: Lease) -> int:
+    """Bytes that a parked or returning task will have on each of its GPUs; 0: not known.
+
+    What several GPUs had is known as a sum only, and taken for equal.
+    """
+    parked = lease.parked
+    if parked is None or not parked.gpus or not parked.memory:
+        return 0
+    return -(-parked.memory // len(parked.gpus))
+
+
+def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig) -> GpuRoom:
+    """The room, of no use if what comes back is more than ``asked`` and does not fit.
+
+    A process that its driver cannot restore for want of memory is lost.
+    """
+    need = comes_back(lease) if lease.phase is LeasePhase.PARKED else 0
+    if need <= asked:
+        return room
+    need += config.residue_margin
+    if lease.has_residue:
+        need += held(room)
+    if min(need, room.memory) <= room.free + held(room):
+        return room
+    return replace(room, usable=False)
+
+
+def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:
+    # What the environment holds elsewhere is no place for it, and counts against the quota still.
+    return tuple(room if room.uuid in gpus else replace(room, usable=False) for room in rooms)
+
+
+def waits_for_own(state: State, lease: Lease, config: PolicyConfig) -> bool:
+    """Whether a request that does not fit would, if its environment held nothing else."""
+    return isinstance(try_place(state, lease, config, see=_emptied), Granted)
+
+
+def _emptied(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
+    return tuple(
+        room
+        if room.reservation is None
+        else replace(room, free=room.free + room.reservation, reservation=None, named=0)
+        for room in rooms
+    )
+
+
+def rooms_without(
+    state: State, environment: EnvironmentName, without: Iterable[LeaseId]
+) -> Iterator[GpuRoom]:
+    """The node's GPUs as one environment would see them without those leases."""
+    tasks: Counter[GpuUuid] = Counter()
+    claims: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
+    named: Counter[GpuUuid] = Counter()
+    for name in without:
+        lease = state.leases[name]
+        for part in lease.allocations:
+            if (name, part.gpu) in state.claims:
+                tasks[part.gpu] += not lease.has_residue
+                claims[(lease.environment, part.gpu)] += 1
+                if lease.environment == environment and not lease.has_residue:
+                    named[part.gpu] += lease.request.named
+    freed: Counter[GpuUuid] = Counter()
+    for key, count in claims.items():
+        held = state.reservations[key]
+        if held.claims == count:
+            freed[key[1]] += held.memory
+    for uuid, books in state.gpus.items():
+        key = (environment, uuid)
+        own = state.reservations.get(key)
+        if own is not None and own.claims == claims[key]:
+            own = None
+        yield GpuRoom(
+            uuid=uuid,
+            index=books.gpu.index,
+            memory=books.gpu.memory,
+            free=books.free + freed[uuid],
+            tasks=books.tasks - tasks[uuid],
+            reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
+            usable=books.problem is None and uuid not in state.out,
+            named=own.named - named[uuid] if own else 0,
+        )

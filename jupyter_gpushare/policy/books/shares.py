@@ -1,0 +1,392 @@
+"""Persistent and temporary memory: what a GPU has promised when its tasks take turns.
+
+The rule is the source document S2's: on a GPU whose tasks take turns the sum of
+what each keeps across its steps, plus the most that any one of them needs for a
+step, plus an offset, is at most the capacity. Otherwise it is the plain sum of
+the reservations. Which of the two holds is decided for each environment on each
+GPU, and only where it makes room for somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
+from ..words.moves import InvariantBroken
+from ..words.turns import Figures, Share, ShareMode
+from .copies import replace
+from .placement import GpuRoom
+from .state import Reservation, State
+from .table import Map
+
+#: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
+KNOWN_AFTER: Final = 2
+
+
+def promised(shares: Iterable[Share], offset: int) -> int:
+    """S2's left side: bytes that tasks need which compute one at a time."""
+    kept, largest, some = 0, 0, False
+    for share in shares:
+        kept += share.persistent
+        largest = max(largest, share.temporary)
+        some = True
+    return kept + largest + offset if some else 0
+
+
+def mode(config: PolicyConfig, gpu: Gpu) -> ShareMode:
+    """How the tasks of this GPU share it; its UUID goes before a part of its name."""
+    by_uuid = {part.lower(): how for part, how in config.share_modes}
+    found = by_uuid.get(gpu.uuid.lower())
+    if found is not None:
+        return found
+    name = gpu.name.lower()
+    for part, how in config.share_modes:
+        if part.lower() in name:
+            return how
+    return config.share_mode
+
+
+def in_time(state: State, config: PolicyConfig, gpu: GpuUuid) -> bool:
+    """Whether the tasks of this GPU take turns."""
+    books = state.gpus.get(gpu)
+    return books is not None and mode(config, books.gpu) is ShareMode.TIME
+
+
+def bounded(state: State, lease: LeaseId, figures: Iterable[Figures]) -> Iterator[Figures]:
+    """What a client says of its memory, as far as it can be: never beyond the GPU, nor elsewhere.
+
+    Larger figures only make the task itself harder to place; smaller ones are corrected
+    by what is measured.
+    """
+    seen: set[GpuUuid] = set()
+    for told in figures:
+        books = state.gpus.get(told.gpu)
+        if books is None or told.gpu in seen or (lease, told.gpu) not in state.claims:
+            continue
+        seen.add(told.gpu)
+        capacity = int(books.gpu.memory)
+        persistent = min(max(0, told.persistent), capacity)
+        temporary = min(max(0, told.temporary), capacity - persistent)
+        cache = min(max(0, told.cache), capacity - persistent)
+        yield Figures(told.gpu, Bytes(persistent), Bytes(temporary), Bytes(cache))
+
+
+def has_changed(known: Figures | None, told: Figures, grain: int) -> bool:
+    """Whether new figures are worth an event."""
+    if known is None:
+        return True
+    return any(
+        abs(old - new) >= grain
+        for old, new in (
+            (known.persistent, told.persistent),
+            (known.temporary, told.temporary),
+            (known.cache, told.cache),
+        )
+    )
+
+
+def counted(
+    state: State, config: PolicyConfig, lease: LeaseId, gpu: GpuUuid, full: int
+) -> Share | None:
+    """What this task is counted with if it takes turns; ``None``: it is not known well enough.
+
+    ``full`` is its environment's reservation, more than which it never gets.
+    """
+    key = (lease, gpu)
+    figures = state.figures.get(key)
+    # Its word alone is not enough: it may keep a cache of which it says nothing.
+    if figures is None or key not in state.measured or state.steps.get(lease, 0) < KNOWN_AFTER:
+        return None
+    temporary = min(int(figures.temporary), max(0, full - 1))
+    persistent = figures.persistent + config.turn_context
+    # What is measured now is there, whatever the task says.
+    measured = state.measured[key]
+    if measured is not None:
+        persistent = max(persistent, measured - temporary)
+    persistent = max(1, min(persistent, full))
+    return Share(lease, Bytes(persistent), Bytes(min(temporary, full - persistent)))
+
+
+def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
+    """Whether a task may newly be counted by its turns.
+
+    Not while it may still compute without one: the common region is for one at a time.
+    """
+    found = state.leases[lease]
+    return (
+        found.phase is LeasePhase.HELD
+        and not found.stalled
+        # Children that share the lease compute without being gated.
+        and len(found.members) == 1
+        and state.takers.get(lease) is False
+        and (lease, gpu) not in state.left
+    )
+
+
+def _claims_on(state: State, gpu: GpuUuid) -> dict[EnvironmentName, list[LeaseId]]:
+    result: dict[EnvironmentName, list[LeaseId]] = {}
+    for lease, uuid in state.claims:
+        if uuid == gpu:
+            result.setdefault(state.leases[lease].environment, []).append(lease)
+    return result
+
+
+def _shares_of(
+    state: State, config: PolicyConfig, gpu: GpuUuid, held: Reservation, leases: Iterable[LeaseId]
+) -> list[Share] | None:
+    """How an environment's tasks on a GPU would be counted by turns; ``None``: not all can be."""
+    full = int(held.memory if held.full is None else held.full)
+    result = []
+    for lease in leases:
+        now = state.shares.get((lease, gpu))
+        may = _may_share(state, lease, gpu)
+        share = counted(state, config, lease, gpu, full) if may else None
+        if share is None and now is None:
+            return None
+        result.append(share or now)
+    found = [share for share in result if share is not None]
+    return found if sum(share.persistent for share in found) <= full else None
+
+
+def squeezed(
+    state: State, config: PolicyConfig, gpu: GpuUuid, without: EnvironmentName | None = None
+) -> tuple[Share, ...]:
+    """All shares of a GPU if everybody there who can takes turns, but for one environment."""
+    result: list[Share] = []
+    for environment, leases in sorted(_claims_on(state, gpu).items()):
+        if environment == without or (environment, gpu) in state.bursts:
+            continue  # what is lifted comes back first
+        held = state.reservations[(environment, gpu)]
+        result += _shares_of(state, config, gpu, held, sorted(leases)) or ()
+    return tuple(result)
+
+
+def current(
+    state: State, gpu: GpuUuid, without: EnvironmentName | None = None
+) -> tuple[Share, ...]:
+    """The shares of a GPU as they are, but for those of one environment."""
+    return tuple(
+        share
+        for (lease, uuid), share in sorted(state.shares.items())
+        if uuid == gpu and state.leases[lease].environment != without
+    )
+
+
+def free_with(state: State, gpu: GpuUuid, shares: Iterable[Share], offset: int) -> int:
+    """Bytes that may still be promised on a GPU if ``shares`` were all that take turns there."""
+    shares = tuple(shares)
+    books = state.gpus[gpu]
+    taking = {state.leases[share.lease].environment for share in shares}
+    plain = 0
+    for environment in _claims_on(state, gpu):
+        held = state.reservations[(environment, gpu)]
+        if environment not in taking:
+            plain += held.memory if held.full is None else held.full
+    return int(books.gpu.memory) - books.unleased - plain - promised(shares, offset)
+
+
+def _choices(
+    state: State, config: PolicyConfig, gpu: GpuUuid, environment: EnvironmentName
+) -> Iterator[tuple[Share, ...]]:
+    """Arrangements to try for one more task of ``environment``: as it is, then by turns.
+
+    A newcomer is unknown, so its environment goes back to its plain reservation.
+    """
+    yield current(state, gpu, environment)
+    yield squeezed(state, config, gpu, environment)
+
+
+def rooms(
+    state: State,
+    config: PolicyConfig,
+    environment: EnvironmentName,
+    plain: Iterable[GpuRoom],
+    *,
+    squeeze: bool,
+) -> tuple[GpuRoom, ...]:
+    """The rooms ``plain`` where GPUs are used by turns; ``squeeze``: where they could be, too."""
+    return tuple(_room(state, config, environment, room, squeeze) for room in plain)
+
+
+def _room(
+    state: State, config: PolicyConfig, environment: EnvironmentName, room: GpuRoom, squeeze: bool
+) -> GpuRoom:
+    own = state.reservations.get((environment, room.uuid))
+    own_full = None if own is None else own.full
+    if own_full is None and not (squeeze and in_time(state, config, room.uuid)):
+        return room
+    now, by_turns = _choices(state, config, room.uuid, environment)
+    free = free_with(state, room.uuid, now, config.turn_offset)
+    if squeeze and in_time(state, config, room.uuid):
+        free = max(free, free_with(state, room.uuid, by_turns, config.turn_offset))
+    if own_full is None:
+        return replace(room, free=max(free, room.free))
+    # One more task of an environment that takes turns here needs its whole reservation again.
+    return replace(room, free=free, reservation=own_full, usable=room.usable and free >= 0)
+
+
+def make_room(
+    state: State,
+    config: PolicyConfig,
+    gpu: GpuUuid,
+    environment: EnvironmentName,
+    memory: int,
+) -> tuple[Share, ...] | None:
+    """The arrangement in which ``environment`` can have ``memory`` bytes; ``None``: as it is."""
+    own = state.reservations.get((environment, gpu))
+    held = 0 if own is None else int(own.memory if own.full is None else own.full)
+    grows = max(0, memory - held)
+    if own is not None and own.full is None and not grows:
+        return None
+    before = current(state, gpu)
+    for shares in _choices(state, config, gpu, environment):
+        if free_with(state, gpu, shares, config.turn_offset) >= grows:
+            return None if shares == before else shares
+        if not in_time(state, config, gpu):
+            break
+    return None
+
+
+def settle(state: State, config: PolicyConfig, at: float) -> Iterator[ev.GpuShared]:
+    """Go back to plain reservations where they fit, and follow tasks that need more than before."""
+    for gpu in sorted({uuid for _lease, uuid in state.shares}):
+        now = current(state, gpu)
+        if free_with(state, gpu, (), config.turn_offset) >= 0:
+            yield ev.GpuShared(at, gpu, config.turn_offset, ())
+            continue
+        wanted = tuple(_grown(state, config, gpu, share) for share in now)
+        if wanted != now and free_with(state, gpu, wanted, config.turn_offset) >= 0:
+            yield ev.GpuShared(at, gpu, config.turn_offset, wanted)
+
+
+def _grown(state: State, config: PolicyConfig, gpu: GpuUuid, share: Share) -> Share:
+    environment = state.leases[share.lease].environment
+    held = state.reservations[(environment, gpu)]
+    full = int(held.memory if held.full is None else held.full)
+    others = sum(
+        other.persistent
+        for other in current(state, gpu)
+        if other.lease != share.lease and state.leases[other.lease].environment == environment
+    )
+    wanted = counted(state, config, share.lease, gpu, full)
+    if wanted is None:
+        return share
+    persistent = max(share.persistent, min(wanted.persistent, full - others))
+    return Share(share.lease, Bytes(persistent), max(share.temporary, wanted.temporary))
+
+
+def entitled(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
+    """Bytes that an environment may use on a GPU at some instant: in its turn, where it has one."""
+    held = state.reservations.get((environment, gpu))
+    if held is None:
+        return 0
+    if held.full is None:
+        return int(held.memory)
+    largest = max(
+        share.temporary
+        for share in current(state, gpu)
+        if state.leases[share.lease].environment == environment
+    )
+    return int(held.memory) + largest
+
+
+def left_by_others(state: State, lease: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes of the common region that others may not have cleared after their turns."""
+    return sum(
+        share.temporary
+        for (name, uuid), share in state.shares.items()
+        if uuid == gpu and name != lease and (name, gpu) in state.left
+    )
+
+
+def limits(state: State, lease: LeaseId) -> Iterator[tuple[GpuUuid, int]]:
+    """Bytes that a task may use on each of its GPUs in its turn."""
+    found = state.leases[lease]
+    for part in found.allocations:
+        share = state.shares.get((lease, part.gpu))
+        held = state.reservations.get((found.environment, part.gpu))
+        if share is None or held is None or held.full is None:
+            yield part.gpu, int(part.memory)
+            continue
+        books = state.gpus[part.gpu]
+        there = int(books.gpu.memory) - books.reserved - books.offset
+        room = min(
+            books.shared - books.offset,
+            there - left_by_others(state, lease, part.gpu),
+            held.full - held.memory,
+        )
+        yield part.gpu, int(share.persistent) + max(0, room)
+
+
+def excess(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int]) -> int:
+    """Bytes in use beyond what is promised: of each plain environment, and of all in turns."""
+    beyond, in_turns, region = 0, 0, 0
+    for environment, size in used.items():
+        held = state.reservations.get((environment, gpu))
+        if held is not None and held.full is not None:
+            in_turns += max(0, size - held.memory)
+            region = state.gpus[gpu].shared
+        else:
+            beyond += max(0, size - (held.memory if held else 0))
+    return beyond + max(0, in_turns - region)
+
+
+# -- how events change the books -----------------------------------------------------
+
+
+def arrange(state: State, event: ev.GpuShared) -> State:
+    """The books after everybody on a GPU is counted as the event says."""
+    gpu = event.gpu
+    reservations = dict(state.reservations.items())
+    for key, held in state.reservations.items():
+        if key[1] == gpu and held.full is not None:
+            reservations[key] = replace(held, memory=held.full, full=None)
+    shares = {key: share for key, share in state.shares.items() if key[1] != gpu}
+    kept: dict[EnvironmentName, int] = {}
+    for share in event.shares:
+        lease = state.leases.get(share.lease)
+        if lease is None or (share.lease, gpu) not in state.claims:
+            raise InvariantBroken(f"{share.lease} shares {gpu} and has no claim there")
+        shares[(share.lease, gpu)] = share
+        kept[lease.environment] = kept.get(lease.environment, 0) + share.persistent
+    for environment, persistent in kept.items():
+        held = reservations[(environment, gpu)]
+        taken = replace(held, memory=Bytes(persistent), full=held.memory)
+        reservations[(environment, gpu)] = taken
+    state = replace(state, reservations=Map(reservations), shares=Map(shares))
+    return tally(state, gpu, event.offset)
+
+
+def tally(state: State, gpu: GpuUuid, offset: int) -> State:
+    """Add up what is promised on a GPU."""
+    books = state.gpus[gpu]
+    reserved = sum(held.memory for key, held in state.reservations.items() if key[1] == gpu)
+    region = max(
+        (share.temporary + offset for key, share in state.shares.items() if key[1] == gpu),
+        default=0,
+    )
+    books = replace(books, reserved=reserved, shared=region, offset=offset if region else 0)
+    return replace(state, gpus=state.gpus.set(gpu, books))
+
+
+def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
+    """Nothing of a task is on a GPU any more: its figures, and its share if it had one."""
+    key = (lease, gpu)
+    for name in ("figures", "measured", "left"):
+        index = getattr(state, name)
+        if key in index:
+            state = replace(state, **{name: index.delete(key)})
+    if key not in state.shares:
+        return state
+    share = state.shares[key]
+    state = replace(state, shares=state.shares.delete(key))
+    environment = state.leases[lease].environment
+    held = state.reservations.get((environment, gpu))
+    if held is not None:
+        left = replace(held, memory=Bytes(held.memory - share.persistent))
+        reservations = state.reservations.set((environment, gpu), left)
+        state = replace(state, reservations=reservations)
+    return tally(state, gpu, state.gpus[gpu].offset)

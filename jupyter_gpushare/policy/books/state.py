@@ -1,0 +1,373 @@
+"""The state: what is true of the node, as frozen data.
+
+A change gives another state, so a tentative one can be thrown away when the ledger refuses its
+events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..words.model import (
+    Activity,
+    Allocation,
+    BudgetLevel,
+    Bytes,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    FlagKind,
+    Gpu,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    Movable,
+    OutOfService,
+    OverLimitStage,
+    Parked,
+    Period,
+    ProcessId,
+    Request,
+    Rung,
+    Task,
+)
+from ..words.recalls import Give, Recall, RecallKey
+from ..words.turns import Figures, Share, Turn
+from .queue import Account, Queue
+from .quotas import QuotaBook
+from .table import Map
+
+ClaimKey = tuple[LeaseId, GpuUuid]
+ReservationKey = tuple[EnvironmentName, GpuUuid]
+FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
+
+    ``tasks`` counts the leases with a claim here, but for parked ones that only left
+    something behind. ``shared`` is the region that tasks use by turns, its head-room
+    ``offset`` included; 0 where nobody does.
+    """
+
+    gpu: Gpu
+    problem: str | None = None
+    reserved: int = 0
+    unleased: int = 0
+    tasks: int = 0
+    shared: int = 0
+    offset: int = 0
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still be promised; negative when squatters took more than was left."""
+        return self.gpu.memory - self.reserved - self.shared - self.unleased
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A task's entitlement, and what is known of the task.
+
+    ``allocations`` of a parked lease are those whose claims still drain, or on which
+    its process left something behind. ``requested_at`` is when it last began to wait.
+    ``pinned_until`` is until when its people keep the GPUs; ``worked_at`` when the GPUs
+    were last seen at work for it. ``parked`` stays until all is back in place.
+    ``ability`` is the highest rung it says it can take, and why no higher one.
+    ``live_limits`` says whether its frameworks' memory limits can change while it runs.
+    """
+
+    id: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    order: int
+    requested_at: float
+    phase: LeasePhase = LeasePhase.QUEUED
+    activity: Activity = Activity.BUSY
+    allocations: tuple[Allocation, ...] = ()
+    members: frozenset[ProcessId] = frozenset()
+    granted_at: float | None = None
+    changed_at: float = 0.0
+    stalled: bool = False
+    end_reason: EndReason | None = None
+    pinned_until: float | None = None
+    worked_at: float | None = None
+    parked: Parked | None = None
+    ability: tuple[Rung, str] | None = None
+    live_limits: bool | None = None
+
+    @property
+    def has_residue(self) -> bool:
+        """Whether it is parked and its process left something on its GPUs."""
+        parked = self.parked if self.phase is LeasePhase.PARKED else None
+        return parked is not None and (parked.rung.stays or parked.stayed)
+
+    @property
+    def can_give(self) -> bool:
+        """Whether it holds something and does nothing with it."""
+        idle = self.phase is LeasePhase.HELD and self.activity is Activity.IDLE
+        return idle or self.has_residue
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether it is heard and all there, and has no children that act without our knowing."""
+        return not self.stalled and not self.is_resuming and len(self.members) == 1
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether it has GPUs again, and its memory is on the way back."""
+        return self.phase is LeasePhase.HELD and self.parked is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One lease on one GPU, the physical fact. ``since`` is when this phase began."""
+
+    phase: ClaimPhase
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An environment's bytes on one GPU, shared by its ``claims`` there.
+
+    ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across
+    their steps, and ``full`` the plain reservation that it has otherwise. ``named`` bytes
+    are what these tasks asked for in their requests, without those that said nothing and parked
+    ones that only left something behind.
+    """
+
+    memory: Bytes
+    claims: int
+    full: Bytes | None = None
+    named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """The limit (bytes) that a task was told on one GPU above its allocation, and when.
+
+    While more is reserved than it may use now, a recall says since when, and what it answered.
+    """
+
+    memory: Bytes
+    told_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What was seen of a stalled task. ``since`` (boot time) nothing of it moved.
+
+    ``None``: something may have, or nobody waits for its memory. ``cpu`` seconds of processor
+    time (``None``: unknown) its processes had at the last look, ``looked_at``. ``acted`` is how
+    many steps were taken since (:mod:`..measure.stalled`).
+    """
+
+    since: float | None = None
+    cpu: float | None = None
+    looked_at: float = 0.0
+    acted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Since when the audit holds something against a process, and whether it acted.
+
+    Of a process over its limit ``stage`` is how far that went, under which ``lease``.
+    """
+
+    since: float
+    memory: Bytes | None
+    acted: bool = False
+    stage: OverLimitStage | None = None
+    lease: LeaseId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """GPU-hours that an environment held in its period, as measured last, and its level.
+
+    ``free_at`` is the boot time at which some are left again, if nothing more is held;
+    ``None``: unknown.
+    """
+
+    spent: float = 0.0
+    level: BudgetLevel = BudgetLevel.OK
+    free_at: float | None = None
+    per: Period | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Until when leases that the ledger does not know may be presented, and which were."""
+
+    until: float
+    done: frozenset[LeaseId] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything. Leases that ended are kept only while a claim of theirs drains.
+
+    While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks
+    say of their memory. ``takers`` are those that can take turns, and whether each has
+    overrun one; ``left`` says since when one may keep temporary memory beyond its turn.
+    """
+
+    boot_id: str = ""
+    gpus: Map[GpuUuid, GpuState] = Map()
+    leases: Map[LeaseId, Lease] = Map()
+    claims: Map[ClaimKey, Claim] = Map()
+    reservations: Map[ReservationKey, Reservation] = Map()
+    by_process: Map[ProcessId, tuple[LeaseId, ...]] = Map()
+    #: How many leases each environment has, those that end included.
+    lease_counts: Map[EnvironmentName, int] = Map()
+    by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
+    by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
+    last_seen: Map[LeaseId, float] = Map()
+    resident: Map[ClaimKey, None] = Map()
+    draining: Map[ClaimKey, None] = Map()
+    stalled: Map[LeaseId, Stall] = Map()
+    idle: Map[LeaseId, None] = Map()
+    #: Bytes of each reservation above what its environment is entitled to, while leases are
+    #: lifted; and when that was last taken back on a GPU (:mod:`..recall.lifts`).
+    bursts: Map[ReservationKey, int] = Map()
+    lifts: Map[ClaimKey, Lift] = Map()
+    lowered_at: Map[GpuUuid, float] = Map()
+    flags: Map[FlagKey, Flag] = Map()
+    #: GPUs out of service, also such as are not in the node meanwhile.
+    out: Map[GpuUuid, OutOfService] = Map()
+    queue: Queue = Queue()
+    quotas: QuotaBook = QuotaBook()
+    accounts: Map[EnvironmentName, Account] = Map()
+    budgets: Map[EnvironmentName, Budget] = Map()
+    usage_half_life: float = 3600.0
+    problem: str | None = None
+    #: Not ``None`` while leases are presented again: then nothing is granted.
+    rebuild: Rebuild | None = None
+    #: Processes that held these leases, which could not be given back: they did nothing wrong.
+    spared: Map[ProcessId, LeaseId] = Map()
+    settled_at: float = 0.0
+    #: When it was last worked out who could help those who wait.
+    line_looked_at: float = 0.0
+    #: When the node manager started: what the GPUs did before it did not see.
+    started_at: float = 0.0
+    grants: int = 0
+    arrivals: int = 0
+    figures: Map[ClaimKey, Figures] = Map()
+    steps: Map[LeaseId, int] = Map()
+    #: ``None``: looked at, and not known. Who joined the turns since is not in it.
+    measured: Map[ClaimKey, Bytes | None] = Map()
+    shares: Map[ClaimKey, Share] = Map()
+    takers: Map[LeaseId, bool] = Map()
+    turns: Map[LeaseId, Turn] = Map()
+    left: Map[ClaimKey, float] = Map()
+    #: What tasks are asked to give (:mod:`..recall`).
+    recalls: Map[RecallKey, Recall] = Map()
+    asks: int = 0
+
+    def parked_memory(self, environment: EnvironmentName | None = None) -> int:
+        """Bytes of host memory that parked tasks have, or are promised; of one environment, or all.
+
+        O(leases).
+        """
+        return sum(
+            lease.parked.memory
+            for lease in self.leases.values()
+            if lease.parked and environment in (None, lease.environment)
+        ) + sum(
+            recall.moving
+            for key, recall in self.recalls.items()
+            if recall.moving and environment in (None, self.leases[key.lease].environment)
+        )
+
+    def recall(self, lease: LeaseId, give: Give, gpu: GpuUuid | None = None) -> Recall | None:
+        """How it stands with something that a lease was asked to give."""
+        return self.recalls.get(RecallKey(lease, give, gpu))
+
+    def memory_key(self, lease: LeaseId) -> RecallKey:
+        """Under which a lease is, or would be, asked for its own memory."""
+        deep = RecallKey(lease, Give.PROCESS)
+        return deep if deep in self.recalls else RecallKey(lease, Give.TENSORS)
+
+    def memory_recall(self, lease: LeaseId) -> Recall | None:
+        """How it stands with a lease's own memory."""
+        return self.recalls.get(self.memory_key(lease)) if self.recalls else None
+
+    @property
+    def has_line(self) -> bool:
+        """Whether somebody waits whom something that is given back could help."""
+        return len(self.queue.waiting) > len(self.queue.held_up)
+
+    def budget(self, environment: EnvironmentName) -> Budget:
+        """How ``environment`` stands with its GPU-hours."""
+        return self.budgets.get(environment, Budget())
+
+    def leaves(self, lease: Lease) -> bool:
+        """Whether a GPU of this lease is out of service."""
+        return bool(self.out) and any(part.gpu in self.out for part in lease.allocations)
+
+    @property
+    def missing_gpus(self) -> set[GpuUuid]:
+        """Those of the node's GPUs that are out of service, or do not work."""
+        return {u for u, books in self.gpus.items() if u in self.out or books.problem is not None}
+
+    def lacks_gpus(self, lease: Lease) -> bool:
+        """Whether a request can only be granted when missing GPUs are back. O(GPUs)."""
+        missing = self.missing_gpus
+        if not missing or not self.quotas.is_configured:
+            return False
+        quota = self.quotas.resolve(lease.environment)[0]
+        asked, memory = lease.request.gpus, lease.request.memory
+        if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
+            return False  # it is refused when it is looked at
+        if self._could_have(lease, quota.gpus, missing) >= asked:
+            return False
+        return self._could_have(lease, quota.gpus, set()) >= asked
+
+    def _could_have(self, lease: Lease, most: int, missing: set[GpuUuid]) -> int:
+        """GPUs that a request could have at most, if nobody else held any."""
+        places = self.places_of(lease)
+        own = [uuid for uuid in self.gpus if (lease.environment, uuid) in self.reservations]
+        serve = {
+            uuid
+            for uuid, books in self.gpus.items()
+            if uuid not in missing
+            and (places is None or uuid in places)
+            and books.gpu.memory >= (lease.request.memory or 0)
+        }
+        again = len(serve.intersection(own))
+        return again + min(len(serve) - again, max(0, most - len(own)))
+
+    def places_of(self, lease: Lease) -> frozenset[GpuUuid] | None:
+        """The GPUs on which a parked task may go on; ``None``: on any, or it is not parked."""
+        parked = lease.parked if lease.phase is LeasePhase.PARKED else None
+        if parked is None or not parked.gpus:
+            return None
+        if lease.has_residue or parked.movable is Movable.SAME:
+            return frozenset(parked.gpus)
+        if parked.movable is Movable.ANY:
+            return None
+        kinds = {
+            (books.gpu.name, books.gpu.memory) for books in map(self.gpus.get, parked.gpus) if books
+        }
+        return frozenset(
+            uuid
+            for uuid, books in self.gpus.items()
+            if uuid in parked.gpus or (books.gpu.name, books.gpu.memory) in kinds
+        )
+
+    def is_held_up(self, lease: Lease) -> bool:
+        """Whether nothing that others give back could help this waiting request.
+
+        A parked task waits until the memory that it gave back is really free. A request that needs
+        GPUs that are out of service, or do not work, waits for those.
+        """
+        if lease.phase is LeasePhase.PARKED and any(
+            (lease.id, part.gpu) in self.draining for part in lease.allocations
+        ):
+            return True
+        if self.budget(lease.environment).level is BudgetLevel.SPENT:
+            return True
+        return self.lacks_gpus(lease)

@@ -1,0 +1,21 @@
+"""How many leases one process, and one environment, may have. No quota bounds that: they share."""
+
+from __future__ import annotations
+
+from ..books.state import State
+from ..say import texts
+from ..words.config import PolicyConfig
+from ..words.model import EnvironmentName, ProcessId
+
+
+def too_many_leases(
+    state: State, config: PolicyConfig, process: ProcessId, environment: EnvironmentName
+) -> str | None:
+    """Why they may have no lease more; ``None``: they may."""
+    limit = config.max_leases_per_process
+    if len(state.by_process.get(process, ())) >= limit:
+        return texts.lease_limit_text("process", limit)
+    limit = config.max_leases_per_environment
+    if state.lease_counts.get(environment, 0) >= limit:
+        return texts.lease_limit_text("environment", limit)
+    return None

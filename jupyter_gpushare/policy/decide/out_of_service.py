@@ -1,0 +1,72 @@
+"""GPUs that an admin took out of service: they take nothing new, and empty.
+
+Nobody is granted anything there, no reservation grows and no limit is lifted. A task that
+computes goes on until it ends. An idle task is asked to leave nothing behind (:mod:`..recall`),
+and gets another GPU if its memory can be moved. The GPU comes back, so a request that needs it
+waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..books.state import Lease, State
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import GpuUuid, RefusalReason
+from .draft import Decision, Done, Draft, Refuse
+from .serving import serve
+
+
+def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
+    """Take a GPU out of service, or say another reason for it."""
+    if command.gpu not in draft.state.gpus:
+        return Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
+    known = draft.state.out.get(command.gpu)
+    if known is not None and known.reason == command.reason:
+        return Done()
+    draft.emit(ev.GpuTakenOut(draft.at, command.gpu, command.reason, command.by))
+    return Done(count=1)
+
+
+def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
+    """Put a GPU back into service, and serve requests that waited for it."""
+    if command.gpu not in draft.state.out:
+        known = command.gpu in draft.state.gpus
+        return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
+    draft.emit(ev.GpuPutBack(draft.at, command.gpu, command.by))
+    serve(draft)
+    return Done(count=1)
+
+
+def text(state: State, lease: Lease | None = None) -> str:
+    """Which GPUs of ``lease``, or of the node, are out of service, and why; empty: none."""
+    gpus = state.gpus if lease is None else (part.gpu for part in lease.allocations)
+    return _told(state, (uuid for uuid in gpus if uuid in state.out))
+
+
+def why_lacking(state: State, lease: Lease) -> str:
+    """Why a request waits for GPUs that are missing."""
+    missing = state.missing_gpus
+    places = state.places_of(lease)
+    if places is not None:
+        return f"{_told(state, places.intersection(missing))} {texts.BOUND_THERE}"
+    own = [uuid for uuid in missing if (lease.environment, uuid) in state.reservations]
+    if own:
+        return f"{_told(state, own)} {texts.OWN_THERE}"
+    return f"{_told(state, missing)} {texts.NEEDS_THEM_BACK}"
+
+
+def _told(state: State, gpus: Iterable[GpuUuid]) -> str:
+    told = []
+    known = (state.gpus[uuid] for uuid in gpus if uuid in state.gpus)
+    for books in sorted(known, key=lambda books: books.gpu.index):
+        out = state.out.get(books.gpu.uuid)
+        what = "cannot be used" if out is None else "is out of service"
+        why = books.problem or "" if out is None else out.reason
+        told.append(texts.missing_text(books.gpu.index, what, why))
+    more = len(told) - texts.MOST_NAMED
+    if more > 0:
+        told[texts.MOST_NAMED :] = [f"So {'is' if more == 1 else 'are'} {more} more."]
+    return " ".join(told)

@@ -1,0 +1,113 @@
+"""What follows from commands about quotas and GPU-hour budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..books.quotas import edited
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import BudgetLevel, EnvironmentName, Quota
+from .draft import Decision, Done, Draft
+from .serving import serve
+
+
+def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
+    """What ``spent`` GPU-hours mean for an environment with this quota."""
+    if quota.gpu_hours is None:
+        return BudgetLevel.OK
+    if spent >= quota.gpu_hours:
+        return BudgetLevel.SPENT
+    warned = spent >= quota.gpu_hours * config.budget_warning
+    return BudgetLevel.WARNED if warned else BudgetLevel.OK
+
+
+def weigh(draft: Draft, environments: Iterable[EnvironmentName]) -> None:
+    """Note whose budget stands otherwise than before: use was measured, or the quota changed."""
+    if not draft.state.quotas.is_configured:
+        return
+    for environment in sorted(set(environments)):
+        quota, _source = draft.state.quotas.resolve(environment)
+        known = draft.state.budget(environment)
+        measured = environment in draft.state.budgets
+        if measured and known.per != quota.per and quota.gpu_hours is not None:
+            continue  # that was of another period: it is measured anew at once
+        level = level_of(known.spent, quota, draft.config)
+        if level is not known.level:
+            draft.emit(ev.BudgetChanged(draft.at, environment, level, known.spent, quota.gpu_hours))
+
+
+def weigh_all(draft: Draft) -> None:
+    """Record it for every environment that waits or is known."""
+    waiting = {item.environment for item in draft.state.queue.waiting.values()}
+    weigh(draft, {*waiting, *draft.state.budgets})
+
+
+def measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
+    """Take in what environments held, as the shell read it in the ledger."""
+    draft.emit(ev.BudgetsMeasured(draft.at, command.spent, command.free_at))
+    before = len(draft.events)
+    weigh_all(draft)
+    if len(draft.events) > before:
+        serve(draft)
+    return Done(count=len(command.spent))
+
+
+def configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
+    """Take in the configured quotas."""
+    draft.emit(ev.QuotasConfigured(draft.at, command.default, command.groups, command.users))
+    weigh_all(draft)
+    serve(draft)
+    return Done()
+
+
+def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
+    """Take in the groups that identity told of an environment."""
+    known = draft.state.quotas.groups_of.get(command.environment, ())
+    if known != command.groups:
+        draft.emit(ev.GroupsChanged(draft.at, command.environment, command.groups))
+        weigh(draft, (command.environment,))
+        serve(draft)
+    return Done()
+
+
+def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
+    """Override an environment's quota."""
+    now, _source = draft.state.quotas.resolve(command.environment, command.groups)
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.QuotaOverridden(draft.at, command.environment, quota, command.by))
+    weigh(draft, (command.environment,))
+    serve(draft)
+    return Done()
+
+
+def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
+    """Override a group's quota, or the default one."""
+    book = draft.state.quotas
+    now = book.of_group(command.group) or book.of_default
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.GroupQuotaOverridden(draft.at, command.group, quota, command.by))
+    weigh_all(draft)
+    serve(draft)
+    return Done()
+
+
+def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
+    """Take such an override back."""
+    if command.group not in draft.state.quotas.group_overrides:
+        return Done()
+    draft.emit(ev.GroupQuotaOverrideRemoved(draft.at, command.group, command.by))
+    weigh_all(draft)
+    serve(draft)
+    return Done(count=1)
+
+
+def unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
+    """Take an override back."""
+    if command.environment not in draft.state.quotas.overrides:
+        return Done()
+    draft.emit(ev.QuotaOverrideRemoved(draft.at, command.environment, command.by))
+    weigh(draft, (command.environment,))
+    serve(draft)
+    return Done(count=1)

@@ -1,0 +1,295 @@
+"""Leases that a lost ledger does not know, as those who hold them present them again.
+
+Without its ledger the node manager does not know who holds what. So for a while it grants nothing
+and takes no action against anybody; whoever holds a lease presents its voucher, which the node
+manager signed, and has the lease again, if the same process asks and nobody else has the room.
+What ended before the ledger was lost cannot be known: see :class:`~..words.model.Voucher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ..books import shares as memory
+from ..books.state import Lease, State
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import (
+    Activity,
+    Allocation,
+    Bytes,
+    ClaimPhase,
+    GpuUuid,
+    LeasePhase,
+    Parked,
+    RefusalReason,
+    Rung,
+    Voucher,
+)
+from ..words.turns import Figures
+from . import bounds
+from .draft import Decision, Draft, Grant, Refuse
+
+Beyond = Mapping[GpuUuid, int]
+
+#: So many processes of a lease may present it, and its task itself; others join it then.
+MOST_MEMBERS: Final = 64
+
+
+def voucher_of(state: State, lease: Lease) -> Voucher | None:
+    """What to sign for a lease that is held or parked; ``None``: others are asked for again."""
+    if lease.phase not in (LeasePhase.HELD, LeasePhase.PARKED):
+        return None
+    parked = lease.parked
+    if lease.phase is LeasePhase.PARKED:
+        parked = parked or Parked(Rung.RELEASE)
+    return Voucher(
+        lease=lease.id,
+        environment=lease.environment,
+        task=lease.task,
+        request=lease.request,
+        members=tuple(sorted(lease.members))[:MOST_MEMBERS],
+        phase=lease.phase,
+        allocations=lease.allocations,
+        parked=parked,
+        quota=state.quotas.resolve(lease.environment)[0].gpus,
+        turns=tuple(_figures(state, lease)),
+    )
+
+
+def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
+    gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
+    for part in lease.allocations if gated else ():
+        told = state.figures.get((lease.id, part.gpu))
+        if told is not None and state.steps.get(lease.id, 0) >= memory.KNOWN_AFTER:
+            yield part.gpu, told.persistent, told.temporary
+
+
+def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
+    """Let leases be presented, after a start or a pause; of an earlier boot nobody is left."""
+    if draft.state.rebuild is not None and rebooted:
+        draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))
+    elif forgot or draft.state.rebuild is not None:
+        # After a restart meanwhile, or a sleep of the host, the time begins anew.
+        grace = max(draft.config.restart_grace, draft.config.heartbeat_timeout)
+        draft.emit(ev.RebuildBegun(draft.at, draft.at + grace))
+
+
+def end_when_due(draft: Draft) -> bool:
+    """Whether the time for presenting leases has just ended."""
+    if draft.state.rebuild is None or draft.at < draft.state.rebuild.until:
+        return False
+    draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))
+    return True
+
+
+def present(draft: Draft, command: cmd.Present) -> Decision | None:
+    """Give a presented lease back, or say why not; ``None``: it is known as it is.
+
+    A ledger that was restored may know it as it was before; then the voucher says what is so.
+    """
+    state, name, at = draft.state, command.voucher.lease, draft.at
+    known = state.leases.get(name)
+    if known is not None and (known.phase is LeasePhase.ENDED or not _counts(state, command)):
+        return None
+    if known is not None and _shape(voucher_of(state, known)) == _shape(command.voucher):
+        # What it becomes from now on is known, too.
+        draft.emit(ev.LeaseRebuilt(at, name, known.environment))
+        return None
+    trial = Draft(state, draft.config, at)
+    if known is not None:
+        _take_back(trial, known)
+    why = _why_not(trial.state, command, draft.config) or _has_again(trial, command, state)
+    if why is not None:
+        voucher = command.voucher
+        is_told = state.spared.get(voucher.task.process) == name
+        if why != texts.UNKNOWN_LEASE and not is_told:  # it did nothing wrong
+            whose = tuple(sorted({voucher.task.process, *voucher.members}))
+            draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
+        return Refuse(RefusalReason.UNKNOWN_LEASE, why)
+    for event in trial.events:
+        draft.emit(event)
+    return Grant(name)
+
+
+def _shape(voucher: Voucher | None) -> object:
+    """What must be the same in a voucher and in the ledger."""
+    if voucher is None:
+        return None
+    parked = voucher.parked
+    if voucher.phase is LeasePhase.HELD or parked is None:
+        return voucher.phase, voucher.allocations, parked is None
+    return voucher.phase, parked.rung, parked.memory, parked.gpus
+
+
+def _take_back(draft: Draft, lease: Lease) -> None:
+    """Free what the ledger says that a lease has; it has it no more, or is given it again."""
+    at, name, who = draft.at, lease.id, lease.environment
+    gpus = tuple(part.gpu for part in lease.allocations)
+    if lease.phase is LeasePhase.HELD or lease.has_residue:
+        draft.emit(ev.LeaseParked(at, name, who, gpus=gpus))
+    for gpu in gpus:
+        draft.emit(ev.ClaimMoved(at, name, gpu, ClaimPhase.GONE))
+
+
+def _counts(state: State, command: cmd.Present) -> bool:
+    """Whether vouchers are taken, and this one from who presents it, for the first time."""
+    voucher, task = command.voucher, command.voucher.task
+    return (
+        state.rebuild is not None
+        and voucher.lease not in state.rebuild.done
+        and voucher.environment == command.environment
+        and command.process in (task.process, *voucher.members)
+        and task.process.boot_id == state.boot_id
+    )
+
+
+def _beyond(state: State, command: cmd.Present) -> Iterator[tuple[GpuUuid, int]]:
+    """What it was measured with, as far as that counts as unleased until now."""
+    for part in command.measured:
+        claim = (command.voucher.lease, part.gpu) in state.claims
+        own = state.reservations[(command.environment, part.gpu)].memory if claim else 0
+        if part.gpu in state.gpus and part.memory > own:
+            yield part.gpu, part.memory - own
+
+
+def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | None:
+    voucher, task = command.voucher, command.voucher.task
+    if not _counts(state, command):
+        return texts.UNKNOWN_LEASE
+    asked = state.by_request.get((task.process, voucher.request.request_id or ""))
+    if asked not in (None, voucher.lease):
+        return texts.UNKNOWN_LEASE  # it has asked anew meanwhile
+    if voucher.lease not in state.leases:
+        why = bounds.too_many_leases(state, config, task.process, voucher.environment)
+        if why is not None:
+            return why
+    parts = _needed(command, config)
+    if any(part.gpu not in state.gpus for part in parts):
+        return texts.PRESENTED_GPU_GONE
+    held = {gpu for environment, gpu in state.reservations if environment == voucher.environment}
+    most = max(voucher.quota, state.quotas.resolve(voucher.environment)[0].gpus)
+    if len(held.union(part.gpu for part in parts)) > max(most, len(held)):
+        return texts.PRESENTED_TOO_MANY
+    return None
+
+
+def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
+    """Give the lease back in a ``trial``; why that cannot be, if the memory is another's."""
+    parts, config = _needed(command, trial.config), trial.config
+    for part in parts:
+        held = trial.state.reservations.get((command.environment, part.gpu))
+        if held is not None and held.full is not None:  # as for any newcomer
+            trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, ()))
+    ledger = trial.state
+    for event in _again(ledger, command, config, dict(_beyond(before, command))):
+        trial.emit(event)
+    for part in parts:
+        if _fits(trial.state, ledger, command.voucher, part.gpu):
+            continue
+        shares = memory.squeezed(trial.state, config, part.gpu)
+        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, shares))
+        if not _fits(trial.state, ledger, command.voucher, part.gpu):
+            return texts.PRESENTED_TAKEN
+    return None
+
+
+def _fits(state: State, before: State, voucher: Voucher, gpu: GpuUuid) -> bool:
+    """Whether nothing on a GPU is promised twice; what others use in their turns may be there."""
+    books = state.gpus[gpu]
+    if books.reserved + books.shared > books.gpu.memory:
+        return False
+    others = max((part[2] for part in voucher.turns if part[0] == gpu), default=0)
+    return books.reserved <= before.gpus[gpu].reserved or books.free + others >= 0
+
+
+def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...]:
+    """What is reserved; of a parked task's what it was measured with, where that is less."""
+    voucher = command.voucher
+    if voucher.phase is LeasePhase.HELD:
+        return voucher.allocations
+    measured = {part.gpu: part.memory for part in command.measured}
+    grain = config.measure_granularity
+    stays = _stays(voucher)
+
+    def left(gpu: GpuUuid, most: int) -> Bytes:
+        used = measured.get(gpu, 0) + config.residue_margin
+        return Bytes(min(most, -(-used // grain) * grain))
+
+    return tuple(
+        Allocation(part.gpu, left(part.gpu, part.memory))
+        for part in voucher.allocations
+        if stays or measured.get(part.gpu)
+    )
+
+
+def _stays(voucher: Voucher) -> bool:
+    """Whether a parked task said that it leaves something on its GPUs, or was seen to."""
+    parked = voucher.parked
+    return parked is not None and (parked.rung.stays or parked.stayed)
+
+
+def _again(
+    state: State, command: cmd.Present, config: PolicyConfig, beyond: Beyond
+) -> Iterator[ev.Event]:
+    """The shortest history that leads to the lease as it was, from now on."""
+    at, voucher = command.at, command.voucher
+    name, who, parked = voucher.lease, voucher.environment, voucher.parked
+    is_parked, task = voucher.phase is LeasePhase.PARKED, voucher.task
+    known = state.leases.get(name)
+    yield ev.LeaseRebuilt(at, name, who)
+    if known is None:
+        yield ev.LeaseQueued(at, name, who, task, voucher.request, state.arrivals, state.grants)
+    elif name not in state.queue.waiting:
+        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants)
+    members = {task.process} if known is None else known.members
+    for process in voucher.members:
+        if process not in members:
+            yield ev.MemberJoined(at, name, process)
+    parts = _needed(command, config)
+    for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
+        rest = max(0, state.gpus[gpu].unleased - beyond[gpu])
+        yield ev.UnleasedChanged(at, gpu, Bytes(rest))
+    reserved = () if is_parked else tuple(_shared(state, voucher))
+    yield ev.LeaseGranted(
+        at, name, who, parts, Activity.BUSY, None if is_parked else parked, reserved
+    )
+    yield ev.HeartbeatSeen(at, name)
+    yield from _turns_again(state, command, config, parts)
+    if is_parked and parked is not None:
+        yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
+        # What it said to have given back, and still has, is no stranger's.
+        if parked.stayed or (parts and not _stays(voucher)):
+            yield ev.ResidueFound(at, name, who, texts.STILL_THERE)
+
+
+def _shared(state: State, voucher: Voucher) -> Iterator[Allocation]:
+    """What is reserved where another task of the environment named its memory, too."""
+    for part in voucher.allocations:
+        own = state.reservations.get((voucher.environment, part.gpu))
+        if own is not None and own.named and voucher.request.named:
+            yield Allocation(part.gpu, Bytes(max(part.memory, own.named + voucher.request.named)))
+
+
+def _turns_again(
+    state: State, command: cmd.Present, config: PolicyConfig, parts: tuple[Allocation, ...]
+) -> Iterator[ev.Event]:
+    """What the voucher says of its memory counts as known, with what is measured now."""
+    at, name = command.at, command.voucher.lease
+    here = {part.gpu for part in parts if memory.in_time(state, config, part.gpu)}
+    told = [
+        Figures(gpu, kept, needed, Bytes(0))
+        for gpu, kept, needed in command.voucher.turns
+        if gpu in here
+    ]
+    if not told:
+        return
+    if name not in state.takers:
+        yield ev.TurnsJoined(at, name)
+    yield ev.MemoryReported(at, name, tuple(told), memory.KNOWN_AFTER)
+    used = {part.gpu: part.memory for part in command.measured}
+    for one in told:
+        yield ev.ClaimMeasured(at, name, one.gpu, used.get(one.gpu))

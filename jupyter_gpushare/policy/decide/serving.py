@@ -1,0 +1,141 @@
+"""Serves waiting requests: those that fit now, in order, as plain reservations or by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from ..books import room
+from ..books import shares as memory
+from ..books.placement import GpuRoom, Granted, NoRoom, Refused, place
+from ..books.queue import Waiting
+from ..books.state import Lease, State
+from ..measure import observe
+from ..say import texts
+from ..turns import order
+from ..words import events as ev
+from ..words.model import Activity, EndReason, EnvironmentName, Request, Rung
+from .draft import Draft
+
+
+def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
+    """The node's GPUs as one environment sees them, in O(GPUs)."""
+    return tuple(room.rooms_without(state, environment, ()))
+
+
+def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
+    """Where a waiting lease's request would go now."""
+    result: Granted | NoRoom | Refused = NoRoom(0, 0)
+    for see in _views(draft, lease.environment):
+        result = room.try_place(draft.state, lease, draft.config, see=see)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def fit_newly(
+    draft: Draft, environment: EnvironmentName, request: Request
+) -> Granted | NoRoom | Refused:
+    """As :func:`fit`, of a request that is no lease yet."""
+    quota, _source = draft.state.quotas.resolve(environment)
+    result: Granted | NoRoom | Refused = NoRoom(0, 0)
+    for see in _views(draft, environment):
+        seen = see(rooms(draft.state, environment))
+        result = place(seen, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def _views(
+    draft: Draft, environment: EnvironmentName
+) -> Iterator[Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]]:
+    """The GPUs as they are; then as they could be if those who can took turns."""
+    state, config = draft.state, draft.config
+    for squeeze in (False, True) if state.takers or state.shares else (False,):
+        yield partial(memory.rooms, state, config, environment, squeeze=squeeze)
+
+
+def settle_sharing(draft: Draft) -> None:
+    """What follows for those who share a GPU by turns: their memory, and whose turn it is."""
+    if draft.state.shares:
+        for shared in tuple(memory.settle(draft.state, draft.config, draft.at)):
+            draft.emit(shared)
+    while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:
+        draft.emit(event)
+
+
+def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
+    """Give a waiting request what was found for it."""
+    for part in granted.allocations:
+        if not draft.state.takers and not draft.state.shares:
+            break
+        shares = memory.make_room(
+            draft.state, draft.config, part.gpu, item.environment, part.memory
+        )
+        if shares is not None:
+            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, shares))
+    parked = draft.state.leases[item.lease].parked
+    # Where CUDA had not started there is nothing to bring back.
+    if parked is not None and parked.rung is Rung.RELEASE:
+        parked = None
+    # In the order in which people count them: a framework's GPU 0 is the first one's.
+    in_order = tuple(
+        sorted(granted.allocations, key=lambda part: draft.state.gpus[part.gpu].gpu.index)
+    )
+    # A task may use what it named, however much is reserved for its environment.
+    most = draft.state.leases[item.lease].request.memory
+    limits = tuple(
+        part if most is None or part.memory <= most else replace(part, memory=most)
+        for part in in_order
+    )
+    reserved = () if limits == in_order else in_order
+    draft.emit(
+        ev.LeaseGranted(
+            draft.at, item.lease, item.environment, limits, Activity.BUSY, parked, reserved
+        )
+    )
+    for unleased in tuple(
+        observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)
+    ):
+        draft.emit(unleased)
+
+
+def serve(draft: Draft) -> None:
+    """Grant whatever now fits, in order, until nothing does.
+
+    Before the quotas are known nobody can be granted, or refused, anything.
+    """
+    if not draft.state.quotas.is_configured:
+        return
+    while _serve_one(draft):
+        pass
+
+
+def _serve_one(draft: Draft) -> bool:
+    state = draft.state
+    if state.problem is not None or state.rebuild is not None:
+        return False
+    urgent = state.queue.first_urgent(state.grants)
+    if urgent is not None:
+        return _settle(draft, urgent)
+    for looked_at, item in enumerate(state.queue.fair_order()):
+        if looked_at >= draft.config.backfill_depth:
+            return False
+        if _settle(draft, item):
+            return True
+    return False
+
+
+def _settle(draft: Draft, item: Waiting) -> bool:
+    """Grant or, after a quota was lowered, refuse; False when it must go on waiting."""
+    lease = draft.state.leases[item.lease]
+    result = fit(draft, lease)
+    if isinstance(result, Granted):
+        grant(draft, item, result)
+        return True
+    if isinstance(result, Refused):
+        draft.end(lease, EndReason.REFUSED, texts.refusal_text(result))
+        return True
+    return False

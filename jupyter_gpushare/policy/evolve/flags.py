@@ -1,0 +1,44 @@
+"""How events about what the audit holds against a process change the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..books.copies import replace
+from ..books.index import drop
+from ..books.state import Flag, State
+from ..words import events as ev
+from ..words.model import FlagKind, GpuUuid, ProcessId
+
+
+def _flag_key(
+    event: ev.ProcessFlagged | ev.FlagActed | ev.FlagCleared,
+) -> tuple[GpuUuid, ProcessId, Any]:
+    return (event.gpu, event.process, event.kind)
+
+
+def process_flagged(state: State, event: ev.ProcessFlagged) -> State:
+    old = state.flags.get(_flag_key(event))
+    flag = Flag(event.at, event.memory) if old is None else replace(old, memory=event.memory)
+    return replace(state, flags=state.flags.set(_flag_key(event), flag))
+
+
+def over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
+    key = (event.gpu, event.process, FlagKind.OVER_LIMIT)
+    flag = state.flags.get(key)
+    if flag is None:  # the ledger tells of a flag that is measured anew
+        return state
+    flag = replace(flag, stage=event.stage, memory=event.used, lease=event.lease)
+    return replace(state, flags=state.flags.set(key, flag))
+
+
+def flag_acted(state: State, event: ev.FlagActed) -> State:
+    flag = state.flags.get(_flag_key(event))
+    if flag is None:  # the ledger tells of a flag that is measured anew
+        return state
+    flag = replace(flag, acted=True)
+    return replace(state, flags=state.flags.set(_flag_key(event), flag))
+
+
+def flag_cleared(state: State, event: ev.FlagCleared) -> State:
+    return replace(state, flags=drop(state.flags, _flag_key(event)))

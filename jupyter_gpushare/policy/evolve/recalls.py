@@ -1,0 +1,76 @@
+"""How events change what is asked of tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ..books.copies import replace
+from ..books.state import State
+from ..words import events as ev
+from ..words.model import Allocation, LeaseId
+from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
+
+
+def put(state: State, key: RecallKey, recall: Recall) -> State:
+    return replace(state, recalls=state.recalls.set(key, recall))
+
+
+def move(
+    state: State, key: RecallKey, phase: RecallPhase, at: float, keep: tuple[Allocation, ...] = ()
+) -> State:
+    """The state after a move of a recall that facts in the ledger tell of."""
+    return put(state, key, moved(state.recalls.get(key), key, phase, at, keep=keep))
+
+
+def forget(state: State, lease: LeaseId, gives: Iterable[Give] = MEMORY) -> State:
+    """Nobody wants it any more, or it was given."""
+    recalls = state.recalls
+    for give in gives:
+        key = RecallKey(lease, give)
+        if key in recalls:
+            recalls = recalls.delete(key)
+    return state if recalls is state.recalls else replace(state, recalls=recalls)
+
+
+def recall_moved(state: State, event: ev.RecallMoved) -> State:
+    key = RecallKey(event.lease, event.give)
+    known = state.recalls.get(key)
+    if event.give in MEMORY:  # it is asked for once at a time: for the other the same clock runs on
+        known = state.memory_recall(event.lease)
+        state = forget(state, event.lease)
+    elif event.give is Give.CACHE and known is not None and event.phase is RecallPhase.TOLD:
+        newest = max((state.leases[n].requested_at for n in state.queue.waiting), default=-math.inf)
+        if newest > (known.asked_at or 0.0):
+            known = replace(known, tries=0)  # for somebody else
+    return put(state, key, moved(known, key, event.phase, event.at, event.why, event.keep))
+
+
+def parking_planned(state: State, event: ev.ParkingPlanned) -> State:
+    key = state.memory_key(event.lease)
+    recall = state.recalls.get(key) or Recall(RecallPhase.TOLD, Why.WISHED, event.at, event.at)
+    return put(state, key, replace(recall, moving=event.memory))
+
+
+def lease_kept(state: State, event: ev.LeaseKept) -> State:
+    key = state.memory_key(event.lease)
+    recall = moved(state.recalls.get(key), key, RecallPhase.KEPT, event.at)
+    return put(state, key, replace(recall, said=event.why))
+
+
+def residue_found(state: State, event: ev.ResidueFound) -> State:
+    """It says that it gave everything: it may be asked again at once."""
+    recall = Recall(RecallPhase.KEPT, Why.CONTENDED, event.at, event.at, said=event.why)
+    return put(state, RecallKey(event.lease, Give.PROCESS), recall)
+
+
+def not_warned(state: State, lease: LeaseId, *, keeps: bool = False) -> State:
+    """What its people were told comes to nothing; ``keeps``: they said no."""
+    key = state.memory_key(lease)
+    recall = state.recalls.get(key)
+    if recall is None:
+        return state
+    if recall.phase is RecallPhase.WARNED:
+        return forget(state, lease)
+    phase = RecallPhase.KEPT if keeps else recall.phase
+    return put(state, key, replace(recall, phase=phase, warned_at=None))

@@ -1,0 +1,380 @@
+"""What a measurement means: whose memory is whose, what is gone, who is out of bounds.
+
+Promise 1 rests here: a claim is *gone* only when a reading that began after
+the claim started to drain shows none of its task's processes on that GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from ..books import room, shares
+from ..books.state import FlagKey, GpuState, Lease, State
+from ..say import texts
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import (
+    Activity,
+    Bytes,
+    ClaimPhase,
+    EnvironmentName,
+    FlagKind,
+    GpuReading,
+    GpuUuid,
+    HolderAction,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+    ProcessReading,
+    Rung,
+    Vitals,
+)
+from . import stalled, watchdog
+
+#: Seconds after which what a parked task said to have given back is looked at again.
+SETTLES: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """One GPU's reading, told apart by owner. Sizes in bytes."""
+
+    present: set[LeaseId] = field(default_factory=set)
+    by_environment: dict[EnvironmentName, int] = field(default_factory=dict)
+    by_lease: dict[LeaseId, int | None] = field(default_factory=dict)
+    unknown: set[EnvironmentName] = field(default_factory=set)
+    largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
+    foreign: int = 0
+    strangers: list[ProcessReading] = field(default_factory=list)
+    owner: dict[ProcessId, LeaseId] = field(default_factory=dict)
+    worked: set[LeaseId] = field(default_factory=set)
+    #: Did something there, however little, or may have: it could not be measured.
+    moved: set[LeaseId] = field(default_factory=set)
+    opaque: bool = False
+
+
+def observe(
+    state: State,
+    readings: Iterable[GpuReading],
+    at: float,
+    config: PolicyConfig,
+    vitals: Mapping[LeaseId, Vitals | None] = MappingProxyType({}),
+) -> Iterator[ev.Event]:
+    """Events that follow from ``readings`` that were begun at boot time ``at``."""
+    current: dict[FlagKey, Bytes | None] = {}
+    seen: dict[GpuUuid, _Sorted] = {}
+    for reading in readings:
+        books = state.gpus.get(reading.uuid)
+        if books is None:
+            continue
+        if reading.problem is not None:
+            if books.problem != reading.problem:
+                yield ev.GpuLost(at, reading.uuid, reading.problem)
+            yield from _gone_with_their_process(state, reading.uuid, at)
+            continue
+        if books.problem is not None:
+            yield ev.GpuRestored(at, reading.uuid)
+        parts = _sort(state, reading, config)
+        seen[reading.uuid] = parts
+        yield from _unleased(state, reading, books, parts, at, config)
+        for key, size in _offenders(state, reading.uuid, parts, config):
+            current[key] = size
+    yield from _claims(state, seen, at)
+    yield from _still_there(state, seen, at)
+    yield from _left_behind(state, seen, at, config)
+    yield from _work(state, seen, at)
+    yield from _takers(state, seen, at, config)
+    yield from _flags(state, seen, current, at, config)
+    works = set[LeaseId]().union(*(parts.worked for parts in seen.values()))
+    over = {}
+    for key, size in current.items():
+        if key[2] is FlagKind.OVER_LIMIT and size is not None:
+            lease = seen[key[0]].owner[key[1]]
+            over[key] = watchdog.Over(lease, size, lease in works)
+    yield from watchdog.step(state, over, at, config)
+    quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
+    yield from stalled.look(state, vitals, quiet, at, config)
+
+
+def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
+    """The lease this process computes under: its own, or the nearest parent's."""
+    for ancestor in process.lineage:
+        for lease in state.by_process.get(ancestor, ()):
+            if (lease, gpu) in state.claims:
+                return lease
+    return None
+
+
+def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
+    parts = _Sorted()
+    for process in reading.processes:
+        # Start time 0: a process of another pid namespace, whose parents we cannot see.
+        parts.opaque |= bool(process.lineage) and process.lineage[0].start_time == 0
+        lease = _owner(state, process, reading.uuid)
+        if lease is None:
+            parts.foreign += process.memory or 0
+            parts.strangers.append(process)
+            continue
+        parts.present.add(lease)
+        if process.lineage:
+            parts.owner[process.lineage[0]] = lease
+        before = parts.by_lease.get(lease, 0)
+        known = before is not None and process.memory is not None
+        parts.by_lease[lease] = (before or 0) + (process.memory or 0) if known else None
+        if (process.utilisation or 0.0) >= config.busy_utilisation:
+            parts.worked.add(lease)
+        if process.utilisation is None or process.utilisation > 0.0:
+            parts.moved.add(lease)
+        environment = state.leases[lease].environment
+        if process.memory is None:
+            parts.unknown.add(environment)
+            continue
+        total = parts.by_environment.get(environment, 0) + process.memory
+        parts.by_environment[environment] = total
+        if process.lineage:
+            entry = (int(process.memory), process.lineage[0])
+            parts.largest[environment] = max(entry, parts.largest.get(environment, entry))
+    return parts
+
+
+def used_by_environment(
+    state: State, readings: Iterable[GpuReading], config: PolicyConfig
+) -> dict[GpuUuid, dict[EnvironmentName, int | None]]:
+    """Bytes that each environment with a reservation uses on each GPU that was measured.
+
+    ``None``: not all of it is known.
+    """
+    result: dict[GpuUuid, dict[EnvironmentName, int | None]] = {}
+    for reading in readings:
+        if reading.uuid not in state.gpus or reading.problem is not None:
+            continue
+        parts = _sort(state, reading, config)
+        result[reading.uuid] = {
+            environment: None
+            if parts.opaque or environment in parts.unknown
+            else parts.by_environment.get(environment, 0)
+            for environment, gpu in state.reservations
+            if gpu == reading.uuid
+        }
+    return result
+
+
+def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
+    return shares.entitled(state, environment, gpu)
+
+
+def _unleased(
+    state: State,
+    reading: GpuReading,
+    books: GpuState,
+    parts: _Sorted,
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.Event]:
+    """Bytes used without a lease, beyond a lease, or by nobody we can name."""
+    used = Counter(parts.by_environment)
+    for lease, gpu in state.claims:
+        if gpu == reading.uuid and state.leases[lease].is_resuming:
+            # What is on its way back is there for everybody else, whatever has arrived so far.
+            arrived = parts.by_lease.get(lease) or 0
+            missing = room.comes_back(state.leases[lease]) - arrived
+            used[state.leases[lease].environment] += max(0, missing)
+    excess = shares.excess(state, reading.uuid, used)
+    nameless = 0
+    if reading.used is not None:
+        accounted = parts.foreign + sum(parts.by_environment.values())
+        accounted += sum(_reserved(state, name, reading.uuid) for name in parts.unknown)
+        nameless = max(0, reading.used - accounted)
+        stranger_unknown = any(process.memory is None for process in parts.strangers)
+        # The driver itself keeps some memory; a process nobody can measure may not hide in it.
+        if nameless <= config.driver_tolerance and not stranger_unknown:
+            nameless = 0
+    unleased = _rounded(parts.foreign + excess + nameless, config)
+    if unleased != books.unleased:
+        yield ev.UnleasedChanged(at, reading.uuid, Bytes(unleased))
+
+
+def coming_back(
+    state: State, lease: Lease, at: float, config: PolicyConfig
+) -> Iterator[ev.UnleasedChanged]:
+    """What a task that was just granted its GPUs again had beyond its lease is counted as used.
+
+    Nobody else may get it before the task is whole again. From then on it is measured.
+    """
+    if not lease.is_resuming:
+        return
+    need = room.comes_back(lease)
+    for part in lease.allocations:
+        beyond = need - shares.entitled(state, lease.environment, part.gpu)
+        if beyond > 0:
+            unleased = state.gpus[part.gpu].unleased + _rounded(beyond, config)
+            yield ev.UnleasedChanged(at, part.gpu, Bytes(unleased))
+
+
+def _rounded(size: int, config: PolicyConfig) -> int:
+    return -(-size // config.measure_granularity) * config.measure_granularity
+
+
+def _offenders(
+    state: State, gpu: GpuUuid, parts: _Sorted, config: PolicyConfig
+) -> Iterator[tuple[FlagKey, Bytes | None]]:
+    for process in parts.strangers:
+        if process.lineage:
+            yield (gpu, process.lineage[0], FlagKind.SQUATTER), process.memory
+    for environment, used in parts.by_environment.items():
+        limit = _reserved(state, environment, gpu) + config.over_limit_tolerance
+        if used > limit and environment in parts.largest:
+            yield (gpu, parts.largest[environment][1], FlagKind.OVER_LIMIT), Bytes(used)
+
+
+def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    for gpu, parts in seen.items():
+        for lease in sorted(parts.present):
+            if state.claims[(lease, gpu)].phase is ClaimPhase.RESERVED:
+                yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESIDENT)
+    for lease, gpu in sorted(state.resident):
+        if gpu in seen and lease not in seen[gpu].present and not seen[gpu].opaque:
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESERVED)
+    for lease, gpu in sorted(state.draining):
+        if gpu not in seen or state.claims[(lease, gpu)].since > at:
+            continue
+        parts = seen[gpu]
+        # Processes we cannot trace might be this task's: then only its death is proof.
+        if lease not in parts.present and (not parts.opaque or not state.leases[lease].members):
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """Kernels that run while no cell does: a thread of the task computes."""
+    for name in sorted(set[LeaseId]().union(*(parts.worked for parts in seen.values()))):
+        lease = state.leases[name]
+        held = lease.phase is LeasePhase.HELD and lease.activity is Activity.IDLE
+        # Each time, not now and then: a time-out may be short.
+        if held and at > (lease.worked_at or -math.inf) and at >= lease.changed_at:
+            yield ev.WorkSeen(at, name)
+
+
+def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """Parked tasks that gave all back by their word, and have had time to do so."""
+    for name in sorted({lease for lease, _gpu in state.draining}):
+        lease = state.leases[name]
+        if lease.phase is LeasePhase.PARKED and any(
+            part.gpu in seen
+            and name in seen[part.gpu].present
+            and at - state.claims[(name, part.gpu)].since >= SETTLES
+            for part in lease.allocations
+        ):
+            yield ev.ResidueFound(at, name, lease.environment, texts.STILL_THERE)
+
+
+def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, _Sorted]) -> bool:
+    """Whether what a parked task may have left is measured to be nothing at all."""
+    return all(
+        part.gpu in seen and not seen[part.gpu].opaque and lease.id not in seen[part.gpu].present
+        for part in lease.allocations
+    )
+
+
+def _left_behind(
+    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """Parked tasks keep what they were seen to have left on a GPU, and give back the rest."""
+    grain = config.measure_granularity
+    for name in sorted(state.idle):
+        lease = state.leases[name]
+        if not lease.has_residue or lease.changed_at > at or name in state.queue.waiting:
+            continue
+        parked = lease.parked
+        if parked is not None and parked.rung is not Rung.STORAGE and _is_gone(state, lease, seen):
+            # Not even a context: it gave everything back, whatever it says.
+            rung = parked.rung if parked.rung is Rung.DRIVER else Rung.RELEASE
+            yield ev.LeaseParked(
+                at, name, lease.environment, rung, parked.memory, parked.movable, parked.gpus
+            )
+            continue
+        for part in lease.allocations:
+            parts = seen.get(part.gpu)
+            held = state.reservations[(lease.environment, part.gpu)]
+            if parts is None or parts.opaque or held.claims > 1 or held.full is not None:
+                continue  # others of its environment share the reservation, or it takes turns
+            left = parts.by_lease.get(name, 0)
+            if left is None:
+                continue
+            keeps = -(-(left + config.residue_margin) // grain) * grain
+            if 0 < keeps < held.memory:
+                yield ev.ReservationResized(at, lease.environment, part.gpu, Bytes(keeps))
+
+
+def _takers(
+    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """What tasks that take turns really use, and whether they cleared what they had to."""
+    for name in sorted(state.takers):
+        for part in state.leases[name].allocations:
+            if part.gpu not in seen or not shares.in_time(state, config, part.gpu):
+                continue
+            parts, key = seen[part.gpu], (name, part.gpu)
+            if state.claims[key].phase is ClaimPhase.DRAINING:
+                continue
+            used = parts.by_lease.get(name)
+            known = state.measured.get(key)
+            grain = config.measure_granularity
+            if used is not None and known is not None:
+                changed = abs(used - known) >= grain
+            else:
+                changed = key not in state.measured or used is not known
+            if changed:
+                yield ev.ClaimMeasured(at, name, part.gpu, None if used is None else Bytes(used))
+            share = state.shares.get(key)
+            is_there = name in parts.present or parts.opaque
+            cleared = share is not None and used is not None and used <= share.persistent
+            if state.left.get(key, at) < at and (cleared or not is_there):
+                yield ev.LeftGone(at, name, part.gpu)
+
+
+def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
+    """A lost GPU cannot be measured; a task of which no process lives holds nothing on it."""
+    for lease, gpu in sorted(state.draining):
+        if gpu == lost and not state.leases[lease].members:
+            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+def _is_spared(state: State, parts: _Sorted, process: ProcessId) -> bool:
+    """Whether it, or a parent of it, held a lease that could not be given back."""
+    return bool(state.spared) and any(
+        ancestor in state.spared
+        for stranger in parts.strangers
+        if stranger.lineage[:1] == (process,)
+        for ancestor in stranger.lineage
+    )
+
+
+def _flags(
+    state: State,
+    seen: dict[GpuUuid, _Sorted],
+    current: dict[FlagKey, Bytes | None],
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.Event]:
+    for key, size in sorted(current.items(), key=lambda entry: repr(entry[0])):
+        gpu, process, kind = key
+        flag = state.flags.get(key)
+        if flag is None:
+            yield ev.ProcessFlagged(at, gpu, process, kind, size)
+        elif (
+            not flag.acted
+            and state.rebuild is None  # it may hold a lease that is not known yet
+            and config.audit_action is not HolderAction.WAIT
+            and watchdog.may_act(flag, key, at, config)
+            and not _is_spared(state, seen[gpu], process)
+        ):
+            yield ev.FlagActed(at, gpu, process, kind)
+    for key in sorted(state.flags, key=repr):
+        gpu, process, kind = key
+        if gpu in seen and key not in current:
+            yield ev.FlagCleared(at, gpu, process, kind)

@@ -1,0 +1,81 @@
+"""A process over its limit, step by step: warn, trim, park when idle, the last resort.
+
+For frameworks whose limit cannot be enforced, and for processes that did not come back from
+a lifted one. Each stage has a time after the flag from which it is due; a task that computes is
+never parked. What the last resort is, `audit_action` says: nothing, by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..books.state import Flag, FlagKey, State
+from ..recall import plan
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import Bytes, FlagKind, LeaseId, LeasePhase, OverLimitStage
+
+#: The stages in order; each comes after all before it.
+ORDER: Final = tuple(OverLimitStage)
+
+
+def due(config: PolicyConfig, stage: OverLimitStage) -> float:
+    """Seconds after a process was flagged from which ``stage`` is due."""
+    return {
+        OverLimitStage.WARNED: 0.0,
+        OverLimitStage.TRIM: config.over_limit_trim,
+        OverLimitStage.PARK: config.over_limit_park,
+        OverLimitStage.LAST: max(config.over_limit_last, config.audit_grace),
+    }[stage]
+
+
+def following(stage: OverLimitStage | None) -> OverLimitStage | None:
+    """The stage after ``stage``."""
+    at = 0 if stage is None else ORDER.index(stage) + 1
+    return ORDER[at] if at < len(ORDER) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A process over its limit as measured now: its lease, and its environment's use (bytes).
+
+    ``works``: the GPUs were at work for the lease.
+    """
+
+    lease: LeaseId
+    used: Bytes
+    works: bool
+
+
+def step(
+    state: State, over: Mapping[FlagKey, Over], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """What is due at ``at`` for the flagged processes that are still ``over`` their limits."""
+    asked: set[LeaseId] = set()  # once, also where it is over its limit on several GPUs
+    for key, now in sorted(over.items(), key=lambda entry: repr(entry[0])):
+        gpu, process, _kind = key
+        flag, lease = state.flags.get(key), state.leases[now.lease]
+        if flag is None or lease.phase is LeasePhase.ENDED:
+            continue
+        stage = following(flag.stage)
+        if stage is not None and at - flag.since >= due(config, stage):
+            held = state.reservations[(lease.environment, gpu)].memory
+            yield ev.OverLimitStaged(
+                at, lease.id, lease.environment, gpu, process, stage, now.used, held
+            )
+        parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
+        if parks and not now.works and lease.id not in asked:
+            asked.add(lease.id)
+            yield from plan.over_limit(state, lease.id, config, at)
+
+
+def may_act(flag: Flag, key: FlagKey, at: float, config: PolicyConfig) -> bool:
+    """Whether it is time for the configured action against a flagged process."""
+    grace = config.audit_grace
+    if key[2] is FlagKind.OVER_LIMIT:
+        if flag.stage is not OverLimitStage.LAST:
+            return False
+        grace = due(config, OverLimitStage.LAST)
+    return at - flag.since >= grace

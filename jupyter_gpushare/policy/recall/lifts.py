@@ -1,0 +1,452 @@
+"""Elastic limits: more memory for the tasks of a nearly empty GPU, taken back as it fills.
+
+The idea is the source document S5's. A *lift* raises one lease's limit on one GPU above its
+allocation. The reservation grows first, so that promise 1 holds for every byte; then the
+task is told. To take it back the task is told first, and the reservation shrinks when a
+measurement that began after the task's answer shows that it is within the new limit. Who
+does not come back in time loses the reservation all the same: what is still in use then
+counts as used beyond a lease, and nobody else gets it before it is gone.
+
+Nobody is lifted while somebody waits. Each GPU keeps a head-room, and what is left above
+it is shared equally by the leases there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from ..books import shares as memory
+from ..books.copies import replace
+from ..books.index import drop
+from ..books.placement import GpuRoom, Granted
+from ..books.room import try_place, unlifted
+from ..books.state import ClaimKey, Lease, Lift, ReservationKey, State
+from ..evolve import recalls as recall_events
+from ..words import events as ev
+from ..words.config import MIB, PolicyConfig
+from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
+from ..words.recalls import Give, RecallKey, RecallPhase
+from . import patience, plan
+
+#: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
+REST: Final = 30.0
+#: Lifts are multiples of this, and smaller changes upwards are not worth telling.
+STEP: Final = 256 * MIB
+
+#: Bytes by GPU that was measured and environment; ``None``: not all is known.
+Used = Mapping[GpuUuid, Mapping[EnvironmentName, int | None]]
+NOTHING_MEASURED: Final[Used] = MappingProxyType({})
+
+
+def burst_memory(state: State, config: PolicyConfig, environment: EnvironmentName) -> float:
+    """Up to what an environment's limits may be lifted: up to 1 a share of a GPU, else bytes."""
+    own = state.quotas.resolve(environment)[0].burst_memory
+    return config.burst_memory if own is None else own
+
+
+def headroom(config: PolicyConfig, gpu: Gpu) -> int:
+    """Bytes that stay free on ``gpu`` when limits are lifted there."""
+    return math.ceil(_part_of(gpu, config.burst_headroom))
+
+
+def _part_of(gpu: Gpu, size: float) -> float:
+    """Bytes: up to 1 a share of the GPU, else a size."""
+    return size * gpu.memory if size <= 1.0 else min(size, gpu.memory)
+
+
+def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
+    """What a task was last told that it may use on one of its GPUs."""
+    lift = state.lifts.get((lease.id, part.gpu))
+    return part.memory if lift is None else lift.memory
+
+
+def entitled(state: State, key: ReservationKey) -> int:
+    """An environment's reservation on a GPU without what is lifted; 0 where it has none."""
+    held = state.reservations.get(key)
+    return held.memory - state.bursts.get(key, 0) if held else 0
+
+
+# -- what is decided -----------------------------------------------------------------
+
+
+def adjust(
+    state: State,
+    config: PolicyConfig,
+    at: float,
+    *,
+    may_lift: bool,
+    used: Used = NOTHING_MEASURED,
+) -> Iterator[ev.LimitTold]:
+    """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
+    if state.problem is not None or not (
+        config.burst_memory or state.lifts or state.quotas.has_bursts
+    ):
+        return
+    line = state.has_line
+    demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
+    told: dict[LeaseId, list[Allocation]] = {}
+    for uuid, books in sorted(state.gpus.items()):
+        if books.problem is not None or uuid in state.out:
+            continue
+        spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
+        kept_free = headroom(config, books.gpu)
+        room = spare - kept_free
+        if demand.get(uuid):
+            room = min(room, room + freed.get(uuid, 0) - demand[uuid])
+        late = uuid in demand and _is_late(state, config, uuid, at)
+        if late:
+            room -= max(0, _kept(state, uuid, used.get(uuid, {})) - kept_free)
+        # What others are to give back is not there yet.
+        now_free = max(0, books.free - kept_free)
+        wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
+        shares = _share(max(0, room), wishes)
+        lifted = [name for name, gpu in state.lifts if gpu == uuid]
+        if late and any(shares.get(name, 0) < _extra(state, name, uuid) for name in lifted):
+            shares = {}  # one step was not enough: the next is the last
+        rests = at - state.lowered_at.get(uuid, at - REST) < REST
+        for lease in sorted({*shares, *lifted}):
+            part = _part(state, lease, uuid)
+            if part is None:
+                continue
+            now = _extra(state, lease, uuid)
+            wanted = shares.get(lease, 0)
+            if wanted > now:
+                wanted = min(wanted, now + now_free)
+                if not may_lift or line or rests or wanted < now + STEP:
+                    continue
+                now_free -= wanted - now
+            if wanted != now:
+                limits = told.setdefault(lease, [])
+                limits.append(Allocation(uuid, Bytes(part.memory + wanted)))
+    for lease, parts in sorted(told.items()):
+        yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
+
+
+def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
+    """Whether somebody on a GPU takes long to come back.
+
+    If more is needed then, everybody there comes back all the way: who waits is not sent
+    from one to the next, each with ``burst_return`` seconds of its own.
+    """
+    return any(
+        at - recall.began >= patience.answer(Give.LIFT, config)
+        for key, recall in state.recalls.items()
+        if key.give is Give.LIFT and key.gpu == gpu
+    )
+
+
+def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]) -> int:
+    """Bytes on a GPU that are in use though they were asked back."""
+    result = 0
+    for key, burst in state.bursts.items():
+        environment, uuid = key
+        if uuid != gpu or environment not in used:
+            continue
+        held, size = state.reservations[key].memory, used[environment]
+        may = held - burst + _most_extra(state, _lifted_on(state, key), gpu)
+        result += max(0, min(held, held if size is None else size) - may)
+    return result
+
+
+def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
+    """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
+    lease = state.leases[name]
+    if lease.phase is not LeasePhase.HELD:
+        return None
+    return next((part for part in lease.allocations if part.gpu == gpu), None)
+
+
+def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
+    """Bytes by which each lease on a GPU could be lifted at most."""
+    if memory.in_time(state, config, gpu):
+        return  # what is free there is for others' turns
+    for name, uuid in state.claims:
+        if uuid != gpu:
+            continue
+        lease, part = state.leases[name], _part(state, name, gpu)
+        alone = state.reservations[(lease.environment, gpu)].claims == 1
+        # Children have limits of their own in mind, and who shares a reservation has its task.
+        if part is None or not alone or not lease.can_be_asked:
+            continue
+        burst = burst_memory(state, config, lease.environment)
+        ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
+        if lease.live_limits is False or part.memory >= ceiling:
+            continue
+        yield (name, gpu), ceiling - part.memory
+
+
+def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:
+    """``room`` bytes shared equally, nobody more than it can have, in whole steps."""
+    shares: dict[LeaseId, int] = {}
+    left = sorted(wishes.items(), key=lambda wish: (wish[1], wish[0]))
+    for place, (name, wish) in enumerate(left):
+        share = min(wish, room // (len(left) - place))
+        shares[name] = share // STEP * STEP if share < wish else share
+        room -= shares[name]
+    return shares
+
+
+def _demand(
+    state: State, config: PolicyConfig, at: float
+) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
+    """Bytes that the first in line would get on each GPU if nobody were lifted.
+
+    First as things are; for those who do not fit then, as they will be when what is asked
+    back has come. The second map is what that frees on each GPU.
+    """
+    taken: Counter[GpuUuid] = Counter()
+    tasks: Counter[GpuUuid] = Counter()
+    going = frozenset(plan.coming(state, config, at))
+    came: dict[GpuUuid, int] = {}
+    urgent = state.queue.first_urgent(state.grants)
+    for name in plan.line(state):
+        lease = state.leases[name]
+        for without in ((), going) if going else ((),):
+            see = partial(_after_those_ahead, state, without, taken, tasks)
+            placed = try_place(state, lease, config, without, see)
+            if isinstance(placed, Granted):
+                for part in placed.allocations:
+                    grows = part.memory - entitled(state, (lease.environment, part.gpu))
+                    taken[part.gpu] += max(0, grows)
+                    tasks[part.gpu] += 1
+                if without:
+                    came = _freed(state, going)
+                break
+        else:
+            if urgent is not None and urgent.lease == name:
+                break  # nobody passes it, so nobody behind it is helped
+    return dict(taken), came
+
+
+def _after_those_ahead(
+    state: State,
+    without: Iterable[LeaseId],
+    taken: Mapping[GpuUuid, int],
+    tasks: Mapping[GpuUuid, int],
+    rooms: tuple[GpuRoom, ...],
+) -> tuple[GpuRoom, ...]:
+    """The rooms if nobody were lifted and those ahead in line had what they wait for."""
+    return tuple(
+        replace(
+            room,
+            free=room.free - taken.get(room.uuid, 0),
+            tasks=room.tasks + tasks.get(room.uuid, 0),
+        )
+        for room in unlifted(state, without, rooms)
+    )
+
+
+def _freed(state: State, going: Set[LeaseId]) -> dict[GpuUuid, int]:
+    """Bytes that come back on each GPU with those leases, without what is lifted there."""
+    claims: Counter[ReservationKey] = Counter()
+    for name, gpu in state.claims:
+        if name in going:
+            claims[(state.leases[name].environment, gpu)] += 1
+    freed: Counter[GpuUuid] = Counter()
+    for key, count in claims.items():
+        if state.reservations[key].claims == count:
+            freed[key[1]] += entitled(state, key)
+    return dict(freed)
+
+
+def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
+    """Leases whose client did not say that it has its new, higher limit: it has fixed ones."""
+    for name in sorted({lease for lease, _gpu in state.lifts}):
+        lease = state.leases[name]
+        if lease.live_limits is not None or lease.phase is not LeasePhase.HELD:
+            continue
+        if any(
+            key[0] == name and at - lift.told_at >= patience.ANSWER
+            for key, lift in state.lifts.items()
+        ):
+            yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
+
+
+def settle(
+    state: State,
+    used: Used,
+    at: float,
+    config: PolicyConfig,
+) -> Iterator[ev.ReservationResized]:
+    """Reservations that shrink, by measurements begun ``at``."""
+    for key, burst in sorted(state.bursts.items()):
+        environment, gpu = key
+        if gpu not in used:
+            continue
+        lifted = _lifted_on(state, key)
+        extra = _most_extra(state, lifted, gpu)
+        if extra >= burst:
+            continue
+        base = entitled(state, key)
+        size = used[gpu].get(environment, 0)
+        # Where nobody is lifted any more nobody is going to answer either.
+        overdue = all(_is_overdue(state, lease, gpu, at, config) for lease in lifted)
+        known = all(_knows(state, lease, gpu, at) for lease in lifted)
+        if overdue or (
+            known and size is not None and size <= base + extra + config.over_limit_tolerance
+        ):
+            keeps = base + extra
+        elif known and size is not None:
+            # On its way back: what is free already may be used.
+            keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
+        else:
+            continue
+        if keeps < base + burst:
+            yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
+
+
+def _lifted_on(state: State, key: ReservationKey) -> list[Lease]:
+    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
+    return [lease for lease in leases if lease.environment == key[0]]
+
+
+def _most_extra(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
+    return max((_extra(state, lease.id, gpu) for lease in lifted), default=0)
+
+
+def _extra(state: State, name: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes that a task may use on a GPU above its allocation, as it was told last."""
+    lift, part = state.lifts.get((name, gpu)), _part(state, name, gpu)
+    return lift.memory - part.memory if lift and part else 0
+
+
+def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: PolicyConfig) -> bool:
+    """Whether its time to come back is over."""
+    if lease.phase is not LeasePhase.HELD:
+        return at - lease.changed_at >= config.burst_return
+    # A task that was just told a lower limit still has time to answer.
+    told_at, recall = state.lifts[(lease.id, gpu)].told_at, state.recall(lease.id, Give.LIFT, gpu)
+    could_answer = at - told_at >= patience.answer(Give.LIFT, config)
+    return could_answer and at - (recall.began if recall else told_at) >= config.burst_return
+
+
+def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
+    """Whether a measurement begun ``at`` tells of a task that knows its limit.
+
+    An ended lease's process was told no limit; it is waited for until its claim is gone.
+    A parked one that left something says with that what it keeps.
+    """
+    if lease.phase is not LeasePhase.HELD:
+        return lease.has_residue and lease.changed_at < at
+    if lease.live_limits is False:
+        # One with fixed limits was never above its allocation.
+        return state.lifts[(lease.id, gpu)].told_at < at
+    recall = state.recall(lease.id, Give.LIFT, gpu)
+    return bool(recall and recall.phase is RecallPhase.ANSWERED and recall.since < at)
+
+
+def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
+    """Whether what a task says of its limits was not known."""
+    is_answer = any(_is_answer(state, lease.id, part) for part in gpus)
+    return is_answer or lease.live_limits is not live
+
+
+def _is_answer(state: State, name: LeaseId, part: Allocation) -> bool:
+    """Whether a task that has this limit does what it was told last on its way back."""
+    recall = state.recall(name, Give.LIFT, part.gpu)
+    told = recall is not None and recall.phase is RecallPhase.TOLD
+    return told and state.lifts[(name, part.gpu)].memory == part.memory
+
+
+def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
+    """What has to be reserved before a task is told its new limits."""
+    lease = state.leases[event.lease]
+    for told in event.gpus:
+        key = (lease.environment, told.gpu)
+        own = next(part.memory for part in lease.allocations if part.gpu == told.gpu)
+        needs = entitled(state, key) + told.memory - own
+        if needs > state.reservations[key].memory:
+            yield ev.ReservationResized(event.at, lease.environment, told.gpu, Bytes(needs))
+
+
+# -- how events change the books -----------------------------------------------------
+
+
+def told(state: State, event: ev.LimitTold) -> State:
+    """The state after a task was told its limits on some GPUs."""
+    lease = state.leases[event.lease]
+    for part in event.gpus:
+        key = (event.lease, part.gpu)
+        before = state.lifts.get(key)
+        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
+        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), _extra(state, *key)
+        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
+        if extra < burst:
+            # Told again on its way back: the bound does not start anew.
+            state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
+        else:
+            state = replace(state, recalls=drop(state.recalls, recall))
+        if extra <= 0 and not burst:
+            state = forget(state, *key)
+        if before is not None and part.memory < before.memory:
+            state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
+    return state
+
+
+def confirmed(state: State, event: ev.LimitConfirmed) -> State:
+    """The state after a task said which limits it has now, and whether they can change at all."""
+    lease = state.leases[event.lease]
+    lease = replace(lease, live_limits=event.live)
+    state = replace(state, leases=state.leases.set(event.lease, lease))
+    for part in event.gpus:
+        if _is_answer(state, event.lease, part):
+            key = RecallKey(event.lease, Give.LIFT, part.gpu)
+            state = recall_events.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
+    return state
+
+
+def resized(state: State, key: ReservationKey, before: int) -> State:
+    """What of a reservation is lifted, after its size has changed from ``before`` bytes."""
+    entitlement = before - state.bursts.get(key, 0)
+    return _put(state, key, max(0, state.reservations[key].memory - entitlement))
+
+
+def granted(state: State, key: ReservationKey, before: int, memory: int) -> State:
+    """The same after another lease was granted ``memory`` bytes of it."""
+    if key not in state.bursts:
+        return state
+    entitlement = max(before - state.bursts[key], memory)
+    return _put(state, key, state.reservations[key].memory - entitlement)
+
+
+def _put(state: State, key: ReservationKey, burst: int) -> State:
+    if burst:
+        state = replace(state, bursts=state.bursts.set(key, burst))
+    else:
+        state = forget_reservation(state, key)
+    for lease in _lifted_on(state, key):
+        recall = RecallKey(lease.id, Give.LIFT, key[1])
+        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
+            state = forget(state, lease.id, key[1])
+        elif _extra(state, lease.id, key[1]) >= burst:  # this step is done
+            state = replace(state, recalls=drop(state.recalls, recall))
+    return state
+
+
+def parked(state: State, lease: Lease) -> State:
+    """The state after a lease was parked and left something on its GPUs.
+
+    What it was lifted to is on its way back, from now on.
+    """
+    for part in lease.allocations:
+        if (lease.environment, part.gpu) not in state.bursts:
+            state = forget(state, lease.id, part.gpu)
+    return state
+
+
+def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
+    """A task is on a GPU no more, or begins anew with its allocation there."""
+    if (lease, gpu) not in state.lifts:
+        return state
+    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
+    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
+
+
+def forget_reservation(state: State, key: ReservationKey) -> State:
+    """Nothing is reserved there any more."""
+    return replace(state, bursts=state.bursts.delete(key)) if key in state.bursts else state

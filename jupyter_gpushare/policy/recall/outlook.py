@@ -1,0 +1,158 @@
+"""What a waiting request can expect: about how long, and what will happen meanwhile.
+
+Two things are known of the future: when idle leases may be asked back, and how long
+requests waited that were granted lately. Neither is a promise: an idle kernel may be used
+again, and anybody may give GPUs back sooner. So an outlook is a range, it says what it is
+made of, and where nothing is known it says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from ..books.state import Lease, State
+from ..words.config import PolicyConfig
+from ..words.model import BudgetLevel, LeaseId, PriorityClass
+from . import offers, plan
+
+#: So many idle leases, those that are asked first, are looked at.
+MOST_IDLE: Final = 16
+#: Fewer waits than these tell nothing about the next one.
+FEWEST_WAITS: Final = 3
+
+
+class Basis(Enum):
+    """What an estimate is made of.
+
+    ``IDLE``: idle leases are asked back by then. ``WAITS``: others waited so long lately.
+    ``BUDGET``: some GPU-hours are left again by then, if nothing more is held.
+    """
+
+    IDLE = "idle"
+    WAITS = "waits"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """An idle lease: idle time, the idle time at which it is asked back, the rest (seconds)."""
+
+    lease: LeaseId
+    idle: float
+    after: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds from now, about."""
+
+    low: float
+    high: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """``idle`` is the last of the idle leases that make room; ``idle_after`` the usual time-out.
+
+    ``idle_after`` is 0 where idle kernels are not asked for their GPUs.
+    """
+
+    estimate: Estimate | None = None
+    idle: Idle | None = None
+    idle_after: float = 0.0
+
+
+Recent = Mapping[PriorityClass, Sequence[float]]
+
+
+def outlooks(
+    state: State, config: PolicyConfig, at: float, recent: Recent
+) -> dict[LeaseId, Outlook]:
+    """The outlook of each waiting request; ``recent`` are the waits of those granted lately.
+
+    The first :data:`~.plan.HELPED` in line are told whose GPUs they get, each of them others'.
+    At most ``HELPED * MOST_IDLE`` placements, and none while nobody is idle.
+    """
+    coming = _foreseen(state, config, at)
+    usual = _usual_timeout(config)
+    waited = {kind: sorted(recent.get(kind, ())) for kind in PriorityClass}
+    result = {}
+    for name in state.queue.waiting:
+        lease, idle = state.leases[name], coming.get(name)
+        if state.is_held_up(lease):
+            result[name] = Outlook(_budget(state, lease, at))
+            continue
+        estimate = None
+        if state.problem is None:
+            so_far = max(0.0, at - lease.requested_at)
+            estimate = by_waits(waited[lease.request.priority_class], so_far)
+            if idle is not None:
+                low = idle.left if estimate is None else min(estimate.low, idle.left)
+                estimate = Estimate(low, idle.left, Basis.IDLE)
+        result[name] = Outlook(estimate, idle, idle.after if idle else usual)
+    return result
+
+
+def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:
+    """How long those requests waited on that had waited ``so_far``: the middle half of it.
+
+    ``waited`` is in order, the shortest first.
+    """
+    first = bisect_right(waited, so_far)
+    if len(waited) - first < FEWEST_WAITS:
+        return None
+    quarter = (len(waited) - first) // 4
+    return Estimate(waited[first + quarter] - so_far, waited[-1 - quarter] - so_far, Basis.WAITS)
+
+
+def _budget(state: State, lease: Lease, at: float) -> Estimate | None:
+    budget = state.budget(lease.environment)
+    if budget.level is not BudgetLevel.SPENT or budget.free_at is None:
+        return None
+    wait = max(0.0, budget.free_at - at)
+    return Estimate(wait, wait, Basis.BUDGET)
+
+
+def _usual_timeout(config: PolicyConfig) -> float:
+    timeouts = (config.idle_timeout, *(seconds for _gpu, seconds in config.idle_timeouts))
+    usual = min((seconds for seconds in timeouts if seconds), default=0.0)
+    return max(usual, config.min_idle) if usual else 0.0
+
+
+def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Idle]:
+    """For each waiting request the idle lease whose GPUs it gets, if none is used again."""
+    if not state.idle or state.problem is not None:
+        return {}
+    idle = {one.lease: one for one in _idle(state, config, at)}
+    found: dict[LeaseId, Idle] = {}
+    for waiting in plan.line(state):
+        if not idle:
+            break
+        fits = partial(plan.fits_without, state, config, waiting)
+        needed = plan.fewest(idle, frozenset(), fits)
+        if needed:
+            found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
+    return found
+
+
+def _idle(state: State, config: PolicyConfig, at: float) -> list[Idle]:
+    """Idle leases that will be asked, the first first; not those that could give nothing."""
+    found = []
+    for name in state.idle:
+        lease = state.leases[name]
+        due, recall = offers.due(state, lease, config), state.memory_recall(name)
+        if due is None or lease.has_residue or (recall and recall.said is not None):
+            continue
+        if config.notify_before and (recall is None or recall.warned_at is None):
+            due += config.notify_before  # it is only warned then
+        since = offers.idle_since(state, lease)
+        after = offers.may_be_idle(state, lease, config)
+        found.append(Idle(name, max(0.0, at - since), after, max(0.0, due - at)))
+    return sorted(found, key=lambda one: (one.left, one.lease))[:MOST_IDLE]

@@ -1,0 +1,184 @@
+"""The invariants: what every reachable state promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..books.state import State
+from ..words.model import BudgetLevel, ClaimPhase, LeasePhase
+from ..words.moves import InvariantBroken
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
+from ..words.turns import TurnPhase
+
+
+def check(state: State) -> None:
+    """Raise :class:`InvariantBroken` with the story if ``state`` breaks a promise."""
+    _books(state)
+    _leases(state)
+    _recalls(state)
+    _lifts(state)
+    _queue(state)
+    _budgets(state)
+    _turns(state)
+
+
+def _require(holds: bool, story: str) -> None:
+    if not holds:
+        raise InvariantBroken(story)
+
+
+def _books(state: State) -> None:
+    claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
+    tasks: Counter[str] = Counter()
+    named: Counter[tuple[str, str]] = Counter()
+    for name, gpu in state.claims:
+        if not (lease := state.leases[name]).has_residue:
+            tasks[gpu] += 1
+            named[(lease.environment, gpu)] += lease.request.named
+    _require(set(claims) == set(state.reservations), "reservations and claims disagree")
+    reserved: Counter[str] = Counter()
+    for key, held in state.reservations.items():
+        _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
+        _require(held.memory > 0, f"reservation {key} is empty")
+        _require(held.named == named[key], f"reservation {key} counts wrong what tasks named")
+        reserved[key[1]] += held.memory
+    _shares(state)
+    for uuid, books in state.gpus.items():
+        _require(books.reserved == reserved[uuid], f"GPU {uuid}: reserved bytes do not add up")
+        promises = books.reserved + books.shared
+        _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
+        _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
+    held_gpus = Counter(environment for environment, _gpu in state.reservations)
+    for environment, account in state.accounts.items():
+        _require(account.gpus == held_gpus[environment], f"account of {environment} is wrong")
+
+
+def _shares(state: State) -> None:
+    """Who takes turns is promised what it keeps, and all together the largest step."""
+    kept: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    largest: dict[str, int] = {}
+    for (name, gpu), share in state.shares.items():
+        key = (state.leases[name].environment, gpu)
+        kept[key] += share.persistent
+        counts[key] += 1
+        largest[gpu] = max(largest.get(gpu, 0), share.temporary)
+    for key, held in state.reservations.items():
+        by_turns = held.full is not None
+        _require(counts[key] == (held.claims if by_turns else 0), f"shares of {key} are wrong")
+        _require(not by_turns or held.memory == kept[key], f"shares of {key} do not add up")
+        _require(held.full is None or held.memory <= held.full, f"{key} keeps more than is its")
+    for uuid, books in state.gpus.items():
+        region = largest[uuid] + books.offset if uuid in largest else 0
+        _require(books.shared == region, f"GPU {uuid}: the common region does not add up")
+
+
+def _turns(state: State) -> None:
+    computing: Counter[str] = Counter()
+    for name, turn in state.turns.items():
+        _require(name in state.takers, f"{name} has a turn and cannot be gated")
+        _require(state.leases[name].phase is LeasePhase.HELD, f"{name} has a turn and no GPU")
+        if turn.phase is TurnPhase.HOLDS:
+            computing.update(turn.gpus)
+    _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
+    held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
+    _require(set(state.takers) <= held, "a task takes turns that has ended")
+    keys = {*state.figures, *state.measured, *state.left, *state.shares}
+    _require(keys <= set(state.claims), "figures of a claim that is gone")
+
+
+def _leases(state: State) -> None:
+    for name, lease in state.leases.items():
+        claims = [part for part in lease.allocations if (name, part.gpu) in state.claims]
+        if lease.phase is LeasePhase.QUEUED:
+            _require(not lease.allocations, f"queued lease {name} has GPUs")
+            _require(name in state.queue.waiting, f"queued lease {name} is not in the queue")
+        elif lease.phase is LeasePhase.ENDED:
+            _require(bool(claims), f"ended lease {name} was not forgotten")
+        else:
+            _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
+        _require(
+            (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
+            f"lease {name}: heartbeat deadline",
+        )
+        for part in claims:
+            draining = state.claims[(name, part.gpu)].phase is ClaimPhase.DRAINING
+            gives_back = lease.phase in (LeasePhase.ENDED, LeasePhase.PARKED)
+            gives_back &= not lease.has_residue
+            _require(draining == gives_back, f"claim of {name} on {part.gpu}")
+        for process in lease.members:
+            _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
+    counts = Counter(lease.environment for lease in state.leases.values())
+    _require(dict(state.lease_counts) == counts, "an environment's leases are not counted")
+    for process, names in state.by_process.items():
+        _require(all(process in state.leases[n].members for n in names), "stale process index")
+
+
+def _recalls(state: State) -> None:
+    for key, recall in state.recalls.items():
+        _require(key.lease in state.leases, f"{key.lease} is asked for something and is gone")
+        lease = state.leases[key.lease]
+        if key.give is Give.CACHE:
+            gated = lease.phase is LeasePhase.HELD and key.lease in state.takers
+            _require(gated, f"{key.lease} is asked for its cache and holds no GPU by turns")
+        if key.give is Give.TURN:
+            turn = state.turns.get(key.lease)
+            held = turn is not None and turn.phase is TurnPhase.HOLDS
+            _require(held, f"{key.lease} is asked for a turn that it has not")
+        if key.give is Give.LIFT:
+            lifted = (key.lease, key.gpu) in state.lifts
+            _require(lifted, f"{key.lease} is asked for a lift that it has not")
+        if key.give in MEMORY:
+            idle = lease.can_give or recall.phase is RecallPhase.KEPT
+            _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
+            _require(not recall.moving or lease.can_give, f"{key.lease} moves nothing")
+            twice = all(RecallKey(key.lease, give) in state.recalls for give in MEMORY)
+            _require(not twice, f"{key.lease} is asked for its memory twice")
+
+
+def _lifts(state: State) -> None:
+    for key, burst in state.bursts.items():
+        _require(key in state.reservations, f"{key} is lifted and has no reservation")
+        _require(0 < burst < state.reservations[key].memory, f"{key} is lifted by {burst} bytes")
+    for (name, gpu), lift in state.lifts.items():
+        _require((name, gpu) in state.claims, f"{name} is lifted on {gpu} and has no claim there")
+        lease = state.leases[name]
+        if lease.phase is not LeasePhase.HELD:
+            continue  # it may use nothing any more
+        held = state.reservations[(lease.environment, gpu)]
+        _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
+
+
+def _queue(state: State) -> None:
+    idle = {name for name, lease in state.leases.items() if lease.can_give}
+    _require(set(state.idle) == idle, "the index of idle leases is wrong")
+    queued = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.QUEUED}
+    parked = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.PARKED}
+    waiting = set(state.queue.waiting)
+    _require(queued <= waiting <= queued | parked, "queue and leases disagree")
+    order = [item.lease for item in state.queue.service_order(state.grants)]
+    _require(sorted(order) == sorted(waiting), "the service order lost or repeats a request")
+    for name, item in state.queue.waiting.items():
+        held_up = state.is_held_up(state.leases[name])
+        _require((name in state.queue.held_up) == held_up, f"request {name} is in the wrong line")
+        _require((item.left is not None) == held_up, f"request {name} counts grants wrongly")
+    urgent = state.queue.first_urgent(state.grants)
+    _require(urgent is None or urgent.lease not in state.queue.held_up, "one held up bars others")
+
+
+def _budgets(state: State) -> None:
+    if not state.quotas.is_configured:
+        return  # what the ledger knew of levels is looked at again with the first quotas
+    names = {state.leases[name].environment for name in state.queue.waiting}
+    for environment in {*names, *state.budgets}:
+        budget = state.budget(environment)
+        quota, _source = state.quotas.resolve(environment)
+        hours = quota.gpu_hours
+        if environment in state.budgets and budget.per != quota.per:
+            continue  # it is measured anew for the other period
+        spent = hours is not None and budget.spent >= hours
+        _require(
+            (budget.level is BudgetLevel.SPENT) == spent,
+            f"{environment} spent {budget.spent} of {hours} GPU-hours and is {budget.level.value}",
+        )
+        _require(hours is not None or budget.level is BudgetLevel.OK, "a level without a budget")

@@ -1,0 +1,237 @@
+"""What must be done because of an event. The shell does it; each can be done twice without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ..books.state import State
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import (
+    Allocation,
+    BudgetLevel,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    HolderAction,
+    LeaseId,
+    OverLimitStage,
+    Period,
+    ProcessId,
+)
+from ..words.recalls import MEMORY, Give, RecallPhase
+from ..words.turns import TurnEnd
+
+#: What is done about a stalled task as soon as it is silent, whoever waits.
+_AT_ONCE: Final = (HolderAction.INTERRUPT, HolderAction.KILL)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProcess:
+    """Tell me when it dies."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Read the inventory now: somebody waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Interrupt or kill a process."""
+
+    process: ProcessId
+    action: HolderAction
+
+
+@dataclass(frozen=True, slots=True)
+class TellGranted:
+    """Tell those that wait for this lease that it is granted."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TellEnded:
+    """Tell those that hold or wait for this lease that it has ended."""
+
+    lease: LeaseId
+    reason: EndReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtBudgets:
+    """Read from the ledger what was spent: quotas have changed, and some limit GPU-hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellBudget:
+    """Whoever computes or watches for this environment: its budget is nearly or all spent."""
+
+    environment: EnvironmentName
+    level: BudgetLevel
+    spent: float
+    budget: float
+    per: Period | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TellRecall:
+    """Ask the task of this lease for its memory, as the state says."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOfRecall:
+    """Tell the people of this lease that its memory will be asked back in ``seconds``."""
+
+    lease: LeaseId
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TellLimit:
+    """Tell the task of this lease how much it may use on these GPUs from now on."""
+
+    lease: LeaseId
+    gpus: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TellOverLimit:
+    """Tell a task that it uses more of a GPU than it may, or to empty its caches."""
+
+    lease: LeaseId
+    gpu: GpuUuid
+    stage: OverLimitStage
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellStopped:
+    """Tell those that wait for this parked lease to resume that it stays parked."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TellTurn:
+    """Tell a task how it stands with its turn: it may compute, must ask, or is left alone.
+
+    One that shall empty its cache must ask, too.
+    """
+
+    lease: LeaseId
+
+
+Effect = (
+    WatchProcess
+    | Measure
+    | Signal
+    | TellGranted
+    | TellEnded
+    | LookAtBudgets
+    | TellBudget
+    | TellRecall
+    | WarnOfRecall
+    | TellLimit
+    | TellOverLimit
+    | TellStopped
+    | TellTurn
+)
+
+
+def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Effect]:
+    """Effects of one event, given the state after the whole step."""
+    match event:
+        case ev.LeaseQueued():
+            yield WatchProcess(event.task.process)
+        case ev.MemberJoined():
+            yield WatchProcess(event.process)
+        case ev.LeaseGranted():
+            yield TellGranted(event.lease)
+        case ev.LeaseEnded():
+            yield TellEnded(event.lease, event.reason, event.detail)
+            if event.lease in state.leases:
+                yield Measure()
+        case ev.RecallMoved(phase=RecallPhase.WARNED):
+            yield WarnOfRecall(event.lease, config.notify_before)
+        case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
+            yield Measure()
+        case ev.RecallMoved():
+            yield (TellRecall if event.give in MEMORY else TellTurn)(event.lease)
+        case ev.LimitTold():
+            yield TellLimit(event.lease, event.gpus)
+        case ev.OverLimitStaged():
+            if event.stage in (OverLimitStage.WARNED, OverLimitStage.TRIM):
+                yield TellOverLimit(event.lease, event.gpu, event.stage, event.used, event.limit)
+        case ev.LeaseKept():
+            lease = state.leases.get(event.lease)
+            if lease is not None and config.unparkable_action is not HolderAction.WAIT:
+                yield Signal(lease.task.process, config.unparkable_action)
+        case ev.LeaseParked():
+            yield Measure()
+        case ev.TurnGiven():
+            yield TellTurn(event.lease)
+        case ev.TurnOverran():
+            yield TellTurn(event.lease)
+            yield Measure()
+        case ev.GpuShared():
+            for name in sorted(state.takers):
+                if (name, event.gpu) in state.claims:
+                    yield TellTurn(name)
+        case ev.TurnMoved():
+            # Who asked, or said that it is done, knows.
+            if event.reason is not TurnEnd.DONE:
+                yield TellTurn(event.lease)
+            if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
+                yield Measure()
+        case ev.ResumeCancelled():
+            yield TellStopped(event.lease)
+        case ev.MemberLeft():
+            if event.lease in state.leases:
+                yield Measure()
+        case ev.HeartbeatLost():
+            yield Measure()
+            lease = state.leases.get(event.lease)
+            if lease is not None and config.stalled_action in _AT_ONCE:
+                yield Signal(lease.task.process, config.stalled_action)
+        case ev.StallActed():
+            lease = state.leases.get(event.lease)
+            if lease is not None:
+                yield Signal(lease.task.process, event.action)
+        case ev.BudgetChanged():
+            if event.level is not BudgetLevel.OK and event.budget is not None:
+                quota, _source = state.quotas.resolve(event.environment)
+                yield TellBudget(
+                    event.environment, event.level, event.spent, event.budget, quota.per
+                )
+        case (
+            ev.QuotasConfigured()
+            | ev.QuotaOverridden()
+            | ev.QuotaOverrideRemoved()
+            | ev.GroupQuotaOverridden()
+            | ev.GroupQuotaOverrideRemoved()
+            | ev.GroupsChanged()
+        ):
+            if state.quotas.has_budgets:
+                yield LookAtBudgets()
+        case ev.FlagActed():
+            yield Signal(event.process, config.audit_action)
+        case _:
+            pass
+
+
+def resume(state: State) -> Iterator[Effect]:
+    """Effects that a node manager owes after it started again, from the state alone."""
+    for process in sorted(state.by_process):
+        yield WatchProcess(process)
+    if state.draining or state.stalled:
+        yield Measure()

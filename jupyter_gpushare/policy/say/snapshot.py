@@ -1,0 +1,181 @@
+"""A state as the shortest history that leads to it, so that the ledger can forget the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..books.queue import Waiting
+from ..books.state import Lease, State
+from ..words import events as ev
+from ..words.model import (
+    Activity,
+    Allocation,
+    BudgetLevel,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    LeasePhase,
+    Parked,
+    Rung,
+)
+from ..words.recalls import Give, RecallPhase
+from ..words.turns import TurnPhase
+from . import texts
+
+
+def summarise(state: State) -> tuple[ev.Event, ...]:
+    """Events that recreate ``state``, except measurements, heartbeats and configuration."""
+    return tuple(_summary(state))
+
+
+def _summary(state: State) -> Iterator[ev.Event]:
+    at = state.settled_at
+    yield ev.BootSeen(at, state.boot_id, state.usage_half_life)
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+        yield ev.GpuFound(at, gpu.gpu)
+    for environment, quota in sorted(state.quotas.overrides.items()):
+        yield ev.QuotaOverridden(at, environment, quota, environment)
+    for group, quota in sorted(state.quotas.group_overrides.items(), key=lambda one: one[0] or ""):
+        yield ev.GroupQuotaOverridden(at, group, quota, EnvironmentName(group or "default"))
+    for environment, groups in sorted(state.quotas.groups_of.items()):
+        yield ev.GroupsChanged(at, environment, groups)
+    for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
+        yield from _lease(state, lease)
+    accounts = tuple(
+        (name, None if account.charge == -math.inf else account.charge, account.gpus, account.since)
+        for name, account in sorted(state.accounts.items())
+    )
+    reservations = tuple(
+        (environment, gpu, held.memory if held.full is None else held.full)
+        for (environment, gpu), held in sorted(state.reservations.items())
+    )
+    bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
+    yield ev.BooksRestored(
+        at, state.grants, state.arrivals, state.settled_at, accounts, reservations, bursts
+    )
+    yield from _lifts(state)
+    yield from _sharing(state)
+    # After the number of grants is known: what is held up counts from it.
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+        if gpu.problem is not None:
+            yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
+    for uuid, out in sorted(state.out.items()):
+        yield ev.GpuTakenOut(at, uuid, out.reason, out.by)
+    for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
+        lease = state.leases[item.lease]
+        if lease.phase is LeasePhase.PARKED:
+            yield ev.ResumeQueued(
+                lease.requested_at, lease.id, lease.environment, item.order, _urgent_at(state, item)
+            )
+    if state.rebuild is not None:
+        yield ev.RebuildBegun(at, state.rebuild.until)
+        for name in sorted(state.rebuild.done):
+            known = state.leases.get(name)
+            whose = EnvironmentName("") if known is None else known.environment
+            yield ev.LeaseRebuilt(at, name, whose)
+    for process, name in sorted(state.spared.items()):
+        if process.boot_id == state.boot_id:
+            yield ev.RebuildRefused(at, name, EnvironmentName(""), (process,), "")
+    for environment, budget in sorted(state.budgets.items()):
+        if budget.level is not BudgetLevel.OK:
+            hours = state.quotas.resolve(environment)[0].gpu_hours
+            yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
+
+
+def _lifts(state: State) -> Iterator[ev.Event]:
+    for (name, gpu), lift in sorted(state.lifts.items()):
+        told = (Allocation(gpu, lift.memory),)
+        # Twice where it was told again on its way back: the bound counts from the first time.
+        recall = state.recall(name, Give.LIFT, gpu)
+        for at in sorted({lift.told_at, recall.began if recall else lift.told_at}):
+            yield ev.LimitTold(at, name, state.leases[name].environment, told)
+    for name, lease in sorted(state.leases.items()):
+        if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
+            continue
+        answered = [
+            (recall.since, recall.keep)
+            for part in sorted(lease.allocations, key=lambda part: part.gpu)
+            if (recall := state.recall(name, Give.LIFT, part.gpu))
+            and recall.phase is RecallPhase.ANSWERED
+        ]
+        at = max((since for since, _keep in answered), default=lease.changed_at)
+        gpus = tuple(part for _since, keep in answered for part in keep)
+        yield ev.LimitConfirmed(at, name, lease.environment, gpus, lease.live_limits)
+
+
+def _sharing(state: State) -> Iterator[ev.Event]:
+    """Who shares a GPU by turns, and whose turn it is."""
+    at = state.settled_at
+    for uuid in sorted({gpu for _lease, gpu in state.shares}):
+        shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)
+        yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, shares)
+    for name, overran in sorted(state.takers.items()):
+        yield ev.TurnsJoined(at, name)
+        if overran:
+            yield ev.TurnOverran(at, name, state.leases[name].environment)
+    for name, turn in sorted(state.turns.items()):
+        if turn.phase is TurnPhase.HOLDS:
+            yield ev.TurnGiven(turn.since, name, turn.gpus)
+
+
+def _urgent_at(state: State, item: Waiting) -> int:
+    return item.urgent_at if item.left is None else state.grants + item.left
+
+
+def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
+    waiting = state.queue.waiting.get(lease.id)
+    parked = lease.phase is LeasePhase.PARKED
+    yield ev.LeaseQueued(
+        lease.requested_at,
+        lease.id,
+        lease.environment,
+        lease.task,
+        lease.request,
+        lease.order,
+        _urgent_at(state, waiting) if waiting and not parked else 0,
+    )
+    for process in sorted(lease.members - {lease.task.process}):
+        yield ev.MemberJoined(lease.changed_at, lease.id, process)
+    if lease.task.process not in lease.members:
+        yield ev.MemberLeft(lease.changed_at, lease.id, lease.task.process)
+    if lease.granted_at is None:
+        return
+    yield ev.LeaseGranted(
+        lease.granted_at,
+        lease.id,
+        lease.environment,
+        lease.allocations,
+        Activity.BUSY,
+        None if parked else lease.parked,
+    )
+    if parked:
+        was = lease.parked or Parked(Rung.RELEASE)
+        yield ev.LeaseParked(
+            lease.changed_at,
+            lease.id,
+            lease.environment,
+            was.rung,
+            was.memory,
+            was.movable,
+            was.gpus,
+        )
+        if was.stayed:
+            recall = state.memory_recall(lease.id)
+            why = (recall and recall.said) or texts.STILL_THERE
+            yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, why)
+    if lease.pinned_until is not None:
+        yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
+    if parked and not lease.has_residue:
+        return
+    if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD:
+        yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
+    if lease.phase is LeasePhase.ENDED:
+        reason = lease.end_reason or EndReason.RELEASED
+        yield ev.LeaseEnded(lease.changed_at, lease.id, lease.environment, reason, "")
+    for part in lease.allocations:
+        claim = state.claims.get((lease.id, part.gpu))
+        if claim is None:
+            yield ev.ClaimMoved(lease.changed_at, lease.id, part.gpu, ClaimPhase.GONE)
+        elif claim.phase is ClaimPhase.RESIDENT:
+            yield ev.ClaimMoved(claim.since, lease.id, part.gpu, ClaimPhase.RESIDENT)

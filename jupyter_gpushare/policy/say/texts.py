@@ -1,0 +1,448 @@
+"""Reasons and numbers as sentences for a person: what happened, why, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ..books.placement import NoRoom, Refused, Shortage
+from ..words.config import PolicyConfig
+from ..words.model import MONTH, WEEK, BudgetLevel, HolderAction, Period, Quota, RefusalReason
+from ..words.recalls import Why
+
+GIB = 1024**3
+
+
+def size(memory: int | None) -> str:
+    """Bytes as a person says them; ``None`` is a whole GPU."""
+    if memory is None:
+        return "a whole GPU"
+    for unit, scale in (("TiB", 1024**4), ("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
+        if abs(memory) >= scale:
+            return f"{memory / scale:.4g} {unit}"
+    return f"{memory} bytes"
+
+
+def gpus(count: int | None) -> str:
+    """A count with its noun."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def refusal_text(refused: Refused) -> str:
+    """Why a request can never be granted, with the figures, and what to ask instead."""
+    n = refused.numbers
+    asked, allowed = n.get("asked_gpus"), n.get("quota_gpus")
+    if refused.reason is RefusalReason.ZERO_QUOTA:
+        return (
+            "Your quota is 0 GPUs on this node, so no GPU can be given. "
+            "Ask the administrator for a quota, or run on the CPU."
+        )
+    if refused.reason is RefusalReason.OVER_QUOTA:
+        if asked is not None and allowed is not None and asked > allowed:
+            return (
+                f"You asked for {gpus(asked)}, but your quota is {gpus(allowed)}. "
+                f"Ask for at most {allowed}, or ask the administrator for more."
+            )
+        return (
+            f"You asked for {size(n.get('asked_memory'))} on each GPU, but your quota is "
+            f"{size(n.get('quota_memory'))}. Ask for less memory, or ask the administrator "
+            "for more."
+        )
+    if refused.reason is RefusalReason.TOO_LARGE:
+        memory = n.get("asked_memory")
+        each = "" if memory is None else f" with {size(memory)} on each"
+        return (
+            f"You asked for {gpus(asked)}{each}, but this node "
+            f"has {gpus(n.get('node_gpus'))}, the largest with {size(n.get('node_memory'))}. "
+            "Waiting does not help: ask for less."
+        )
+    return (
+        f"A request needs at least 1 GPU and a positive memory size; this one asked for "
+        f"{asked} GPUs and {n.get('asked_memory')} bytes."
+    )
+
+
+def doubt_texts(
+    whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
+) -> list[str]:
+    """What an administrator is told of a quota for ``whose``; it holds all the same."""
+    texts = []
+    if capacities and quota.gpus > len(capacities):
+        texts.append(
+            f"{whose} may have {gpus(quota.gpus)}, but this node has {gpus(len(capacities))}: no "
+            "request can get more than that."
+        )
+    if capacities and quota.memory is not None and quota.memory > max(capacities):
+        texts.append(
+            f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
+            f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
+        )
+    if not is_known:
+        texts.append(
+            f"The name {whose} is not known: no such user has connected yet, and none is "
+            "configured. Check the spelling. The quota applies as soon as this user connects."
+        )
+    return texts
+
+
+def asked_text(count: int, short: Shortage) -> str:
+    """``1 GPU with 8 GiB``, ``2 whole GPUs (24 GiB each)``."""
+    if short.each is not None:
+        return f"{gpus(count)} with {size(short.each)}{'' if count == 1 else ' on each'}"
+    whole = "a whole GPU" if count == 1 else f"{count} whole GPUs"
+    return whole + (
+        f" ({size(short.largest)}{'' if count == 1 else ' each'})" if short.largest else ""
+    )
+
+
+def _partly_text(short: Shortage) -> list[str]:
+    """``GPUs 0 and 1 have 16 GiB free.``: what is free, and is not enough."""
+    sizes = sorted({free for _index, free in short.partly}, reverse=True)
+    parts = []
+    for free in sizes:
+        numbers = [index for index, size_ in short.partly if size_ == free]
+        parts.append(f"{_named(numbers)} {'has' if len(numbers) == 1 else 'have'} {size(free)}")
+    said = [f"{', '.join(parts)} free."] if parts else []
+    if short.full:
+        verb = "has" if len(short.full) == 1 else "have"
+        said.append(
+            f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
+            "GPU may have."
+        )
+    return said
+
+
+def _named(indices: Sequence[int]) -> str:
+    if len(indices) == 1:
+        return f"GPU {indices[0]}"
+    *most, last = (str(index) for index in indices)
+    return f"GPUs {', '.join(most)} and {last}"
+
+
+def _ahead(ahead: int) -> list[str]:
+    return [f"{_requests_are(ahead)} ahead."] if ahead else []
+
+
+def _requests_are(number: int) -> str:
+    return "1 request is" if number == 1 else f"{number} requests are"
+
+
+def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> str:
+    """Why a request waits."""
+    have = room.new + room.reusable
+    said = [f"You asked for {asked_text(asked, short)}."]
+    if have:
+        said.append(f"{have} of them {'is' if have == 1 else 'are'} free for you now.")
+    said += _partly_text(short) or ([] if have else ["No GPU is free for you now."])
+    return " ".join([*said, *_ahead(ahead), "It is granted as soon as others give GPUs back."])
+
+
+def own_tasks_text(asked: int, used: int, quota: Quota, short: Shortage, ahead: int = 0) -> str:
+    """Why a request waits that would fit if the same environment's other tasks held nothing."""
+    full = "these GPUs have no room left."
+    if short.beyond_quota:
+        most = size(quota.memory or 0)
+        full = f"together they would exceed the {most} that it allows on each."
+    said = [
+        f"You asked for {asked_text(asked, short)}.",
+        f"Your own tasks hold {used} of the {gpus(quota.gpus)} that your quota allows, and {full}",
+        *_ahead(ahead),
+        "It is granted as soon as one of these tasks, or another task on these GPUs, ends or "
+        "gives its GPU back.",
+    ]
+    return " ".join(said)
+
+
+def residue_bars_text(gpu: int, reserved: int) -> str:
+    """Why a request waits that would fit without what a parked task has left."""
+    return (
+        f"A parked task still has memory on GPU {gpu} ({size(reserved)} with its reserve). The "
+        "task is asked for it again from time to time. It becomes free when the task can give it "
+        "back, resumes or ends."
+    )
+
+
+def cache_bars_text(gpu: int) -> str:
+    """Why a request waits that would fit without another task's cache."""
+    return (
+        f"There would be room on GPU {gpu} if a task there emptied its cache; it is asked to do "
+        "so at the end of a training step."
+    )
+
+
+def cache_asked_text(gpu: int, late: float | None) -> str:
+    """The same when it was asked; ``late`` seconds ago, if it should have answered by now."""
+    if late is None:
+        return (
+            f"A task on GPU {gpu} was asked to empty its cache at the end of its training step; "
+            "then there may be room."
+        )
+    return (
+        f"A task on GPU {gpu} was asked {_about(late)} ago to empty its cache, but has not "
+        "reached the end of a training step since. The node "
+        "manager cannot force it."
+    )
+
+
+def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
+    """The same when it did so in vain; it is asked again in ``again`` seconds."""
+    when = "" if again is None else f" It is asked again in about {_about(again)}."
+    return (
+        f"A task on GPU {gpu} was asked to empty its cache, but still uses {size(used)} there, "
+        f"more than it reports that it needs.{when}"
+    )
+
+
+def hours(count: float) -> str:
+    """GPU-hours as a person says them."""
+    return f"{count:.2f}".rstrip("0").rstrip(".")
+
+
+def span(seconds: float) -> str:
+    """A window of time as a person says it."""
+    for unit, scale in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= scale:
+            count = f"{seconds / scale:.1f}".removesuffix(".0")
+            return f"{count} {unit}s" if count != "1" else unit
+    return f"{seconds:g} seconds"
+
+
+def budget_when(window: float, per: Period | None) -> str:
+    """What a budget is for: ``in the last 7 days``, ``this month``, ``since 2026-10-01``."""
+    if per is None:
+        return f"in the last {span(window)}"
+    return f"this {per}" if per in (WEEK, MONTH) else f"since {per}"
+
+
+def _budget(spent: float, budget: float, window: float, per: Period | None) -> str:
+    return f"{hours(spent)} of {hours(budget)} GPU-hours {budget_when(window, per)}"
+
+
+def budget_spent_text(
+    spent: float,
+    budget: float,
+    window: float,
+    wait: float | None = None,
+    per: Period | None = None,
+) -> str:
+    """Why a request waits whose environment has spent its GPU-hours.
+
+    ``wait`` (seconds) is how long until some are left, if nothing more is held.
+    """
+    when = "" if wait is None else f"in about {_about(wait)}, "
+    if per is None:
+        what = "the older of them are out of that window, or the administrator raises the budget"
+    elif per in (WEEK, MONTH):
+        what = f"the next {per} begins, or the administrator raises the budget"
+    else:
+        what = "the administrator begins the next term or raises the budget"
+    used = _budget(spent, budget, window, per)
+    return f"Your GPU-hour budget is spent: {used}. A GPU is given again {when}when {what}."
+
+
+def _about(seconds: float) -> str:
+    for unit, scale in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 2 * scale:
+            return f"{round(seconds / scale)} {unit}s"
+    return f"{max(1, round(seconds))} seconds"
+
+
+def budget_notice_text(
+    level: BudgetLevel, spent: float, budget: float, window: float, per: Period | None = None
+) -> str:
+    """What people are told when their budget is nearly, or all, spent."""
+    if level is BudgetLevel.SPENT:
+        return (
+            f"{budget_spent_text(spent, budget, window, per=per)} Running code continues; an idle "
+            "GPU is taken back."
+        )
+    return (
+        f"You have used {_budget(spent, budget, window, per)}. When they are spent, new requests "
+        "wait. Release GPUs that you do not need."
+    )
+
+
+def behind_text(ahead: int) -> str:
+    """Why a request waits for which there would be room."""
+    return (
+        f"There is room, but {_requests_are(ahead)} ahead that may not be overtaken any more. It "
+        "is granted after them."
+    )
+
+
+def far_back_text(asked: int, ahead: int) -> str:
+    """Why a request waits that has very many before it."""
+    return (
+        f"You asked for {gpus(asked)}. {ahead} requests are ahead. "
+        "It is granted as soon as others give GPUs back."
+    )
+
+
+def stopped_text(problem: str) -> str:
+    """Why a request waits while nothing at all is granted."""
+    return f"The node manager grants no leases at present: {problem} This request keeps its place."
+
+
+def waiting_limit_text(limit: int) -> str:
+    """Too many waiting requests of one environment."""
+    return (
+        f"You already have {limit} requests waiting, the most one environment may have. "
+        "Cancel one, or wait until one is granted."
+    )
+
+
+def lease_limit_text(whose: str, limit: int) -> str:
+    """Too many leases of one ``process``, or of one ``environment``."""
+    return (
+        f"This {whose} has {limit} leases already, the most that one {whose} may have. Release "
+        "those that are not needed, or end the programs that hold them."
+    )
+
+
+def not_granting_text(problem: str) -> str:
+    """The node manager keeps what runs but can give nothing new."""
+    return (
+        f"The node manager grants no new leases at present: {problem} "
+        "Running tasks keep their GPUs. Tell the administrator, and try again later."
+    )
+
+
+_ASKED_BACK: Final = {
+    Why.CONTENDED: "This kernel was idle and others wait for its GPU",
+    Why.IDLE: "This kernel reached its idle time-out",
+    Why.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
+    Why.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
+    Why.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
+}
+_WILL_BE_ASKED: Final = {
+    Why.CONTENDED: "because others wait for it",
+    Why.IDLE: "when it reaches its idle time-out",
+    Why.BUDGET_SPENT: "because your GPU-hours are spent",
+    Why.OVER_LIMIT: "because it uses more of it than it may",
+    Why.OUT_OF_SERVICE: "because that GPU is taken out of service",
+}
+
+
+def ask_back_text(reason: Why, detail: str = "") -> str:
+    """Why an idle task was asked for its GPUs; ``detail`` is more precise, where there is one."""
+    if detail:
+        return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
+    return f"{_ASKED_BACK[reason]}, so its GPU was taken back."
+
+
+def park_warning_text(reason: Why, seconds: float, detail: str = "") -> str:
+    """What the people of an idle task are told before it is asked for its GPUs."""
+    why = f"because {detail.removesuffix('.')}" if detail else _WILL_BE_ASKED[reason]
+    keep = "" if reason is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
+    return (
+        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, {why}. "
+        f"Your variables are kept.{keep}"
+    )
+
+
+_LAST: Final = {
+    HolderAction.WAIT: "",
+    HolderAction.INTERRUPT: " After {last} it is interrupted.",
+    HolderAction.KILL: " After {last} it is killed.",
+}
+
+
+def over_limit_text(gpu: int, used: int, limit: int, config: PolicyConfig) -> str:
+    """What the people of a task are told, once, that uses more of a GPU than it may."""
+    last = max(config.over_limit_last, config.audit_grace)
+    return (
+        f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than its limit of "
+        f"{size(limit)}. Other tasks are granted the rest of the GPU and may run out of memory, "
+        "so please free some "
+        "(`del`, smaller batches). If it stays over its limit, its caches are emptied in "
+        f"{_about(config.over_limit_trim)}, and after {_about(config.over_limit_park)} its GPU is "
+        "taken back if it is idle."
+    ) + _LAST[config.audit_action].format(last=_about(last))
+
+
+def no_host_memory_text(asked: int, used: int, most: int, whose: str) -> str:
+    """Why a task's GPU memory cannot be moved to the host's."""
+    return (
+        f"Parking needs {size(asked)} of host memory; {whose} may use {size(most)} for it, and "
+        f"{size(used)} are in use."
+    )
+
+
+def pin_limit_text(limit: float) -> str:
+    """Why an idle task's GPUs cannot be kept any longer."""
+    return (
+        f"An idle kernel keeps its GPU for {span(limit)} at most here. "
+        "Its variables are kept when the GPU is taken back. Run a cell to use the GPU."
+    )
+
+
+def missing_text(index: int, what: str, reason: str) -> str:
+    """What everybody is told of a GPU that is out of service, or does not work."""
+    return f"GPU {index} {what}: {reason}" + ("" if reason.endswith((".", "!", "?")) else ".")
+
+
+#: Most GPUs out of service that one sentence names with their reasons.
+MOST_NAMED: Final = 3
+NEEDS_THEM_BACK: Final = (
+    "The other GPUs are not enough for this request. It is granted when these GPUs are back."
+)
+OWN_THERE: Final = (
+    "Your own tasks there continue and count towards your quota. This request is granted when "
+    "they end."
+)
+BOUND_THERE: Final = (
+    "The memory that this task left there cannot move to another GPU, so the task resumes when "
+    "that GPU is back. Restarting the kernel drops that memory and gets another GPU."
+)
+LEAVES: Final = "The GPU cannot be kept. The kernel's variables are kept."
+NO_SUCH_GPU: Final = (
+    "This node has no such GPU. `jupyter gpushare gpu list` shows those that it has."
+)
+NO_PINS = "The administrator does not let idle kernels keep their GPUs (pin_limit is 0)."
+NOTHING_TO_PIN = "This task holds no GPU at present: there is nothing to keep."
+DRAINING = (
+    "The memory that this task gave back is not measured as free yet. The task resumes as soon as "
+    "that memory is free and there is room."
+)
+NOT_IDLE: Final = (
+    "This task cannot give its GPUs back now: it computes, or other processes share the lease."
+)
+STILL_THERE = (
+    "The task reported that it gave its GPU back, but a measurement shows that its process still "
+    "has memory there. That memory stays reserved. The next cell can use it; restarting the "
+    "kernel frees it."
+)
+GAVE_NO_MORE = (
+    "The task was asked for the memory that it still has on the GPU, but could not give any more "
+    "of it back."
+)
+NOTHING_TO_PARK = "This request still waits, so it holds nothing to give back. Release it instead."
+KEPT_RESIDENT = "A measurement shows that the process has memory on the GPU."
+KEPT_SHARED = "Child processes share the lease."
+NOT_IN_NODE = "this GPU is no longer in the node"
+
+
+def rebuilding_text() -> str:
+    """Why nothing is granted while leases are presented again."""
+    return (
+        "The ledger is new, or was restored, so the node manager does not know who holds which "
+        "GPU. Tasks that held a lease present it again now. Nothing is granted until they have "
+        "had time for that; then granting resumes by itself."
+    )
+
+
+PRESENTED_GPU_GONE = "The ledger was lost, and a GPU of this lease is no longer in the node."
+PRESENTED_TAKEN = (
+    "The ledger was lost, and another task has the memory of this lease by now. Restart the "
+    "kernel or "
+    "the program, and ask for a GPU again."
+)
+PRESENTED_TOO_MANY = (
+    "The ledger was lost, and with this lease you would hold more GPUs than your quota has ever "
+    "allowed at once. The lease has probably ended: ask for a GPU again."
+)
+UNKNOWN_LEASE = (
+    "There is no such lease, or it is not yours. It may have ended: "
+    "`jupyter gpushare leases` lists the ones you hold."
+)
+NOT_NOW = "No GPU is free for you now, and the request said not to wait."

@@ -1,0 +1,424 @@
+"""What may be asked of the policy. Ids and times arrive in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from .model import (
+    Activity,
+    Allocation,
+    EnvironmentName,
+    Gpu,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    Movable,
+    ProcessId,
+    Quota,
+    Request,
+    Rung,
+    Task,
+    Vitals,
+    Voucher,
+)
+from .turns import Figures
+
+#: The parts of a quota that an edit may name.
+WHOLE_QUOTA: Final = frozenset(part.name for part in fields(Quota))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Base of all commands; ``at`` is boot time in seconds."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Command):
+    """The node manager starts, or starts again, with this inventory."""
+
+    boot_id: str
+    gpus: tuple[Gpu, ...]
+    #: The ledger is new, or was restored: leases may be held that it does not know.
+    forgot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Discover(Command):
+    """The inventory was listed again: GPUs may have come, gone or been partitioned."""
+
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureQuotas(Command):
+    """The quotas of the configuration files."""
+
+    default: Quota
+    groups: tuple[tuple[str, Quota], ...] = ()
+    users: tuple[tuple[EnvironmentName, Quota], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Command):
+    """Identity told who an environment is."""
+
+    environment: EnvironmentName
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLease(Command):
+    """A task asks for GPUs. ``lease`` is the id it gets; ``wait`` false: now or never.
+
+    ``of_quota``: for as many as its quota allows, whatever number the request has.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    wait: bool = True
+    of_quota: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Command):
+    """A process that showed the lease's secret: after a reconnect, or to join its parent's."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Present(Command):
+    """A process shows a voucher of ours for a lease that is not known.
+
+    ``measured`` is what its processes were measured with on each GPU.
+    """
+
+    voucher: Voucher
+    environment: EnvironmentName
+    process: ProcessId
+    measured: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Command):
+    """A process of the lease lives."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class SetActivity(Command):
+    """The task is busy or idle; also a sign of life."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParking(Command):
+    """An idle task is about to move ``memory`` bytes of its GPUs' memory to the host's."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Command):
+    """The task has given the lease's GPUs back, by ``rung``; or it waits no more for its resume.
+
+    ``memory`` bytes are in host memory now, which took it ``seconds``.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    rung: Rung = Rung.RELEASE
+    memory: int = 0
+    movable: Movable = Movable.ANY
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored(Command):
+    """A resumed task has all its memory on its GPUs again, after ``seconds``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Command):
+    """The environment keeps an idle lease's GPUs ``seconds`` more; ``None``: the usual time.
+
+    0: no more. ``servers``: it may act for its named servers.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    seconds: float | None = None
+    servers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAbility(Command):
+    """The highest rung that the task could take, and why no higher one, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    rung: Rung
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmLimit(Command):
+    """The task says which limits its frameworks have now; not ``live``: they cannot change."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    gpus: tuple[Allocation, ...]
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Command):
+    """The task was asked for its GPUs and cannot give them back: ``why``, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Command):
+    """A parked task asks for GPUs again, what it asked before; ``wait`` false: now or never."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMemory(Command):
+    """What a task says of its memory after ``steps`` steps; ``can_take_turns``: it is gated."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+    figures: tuple[Figures, ...]
+    steps: int
+    can_take_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskTurn(Command):
+    """At the end of a step, its temporary memory dropped, a task waits for its next turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn(Command):
+    """A task computes no more for now: its temporary memory is dropped and it asks for no turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Command):
+    """The environment gives a lease back, or leaves the queue. ``admin``: may act for any.
+
+    ``servers``: it may act for its named servers.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    admin: bool = False
+    servers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke(Command):
+    """An admin takes a lease back; its user sees ``reason``."""
+
+    lease: LeaseId
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGpuOut(Command):
+    """An admin takes a GPU out of service: it takes nothing new, and empties."""
+
+    gpu: GpuUuid
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class PutGpuBack(Command):
+    """An admin puts a GPU back into service."""
+
+    gpu: GpuUuid
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class EndKernel(Command):
+    """The Jupyter server says that a kernel ended. ``pid`` narrows it to one process."""
+
+    environment: EnvironmentName
+    kernel_id: str
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota(Command):
+    """An admin's override. What the parts ``named`` of the quota leave out stays as it is.
+
+    ``groups`` are those of an environment that was never here, as identity tells them.
+    """
+
+    environment: EnvironmentName
+    quota: Quota
+    by: EnvironmentName
+    named: frozenset[str] = WHOLE_QUOTA
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetQuota(Command):
+    """An admin's override, taken back."""
+
+    environment: EnvironmentName
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroupQuota(Command):
+    """An admin's override of a group's quota, or (``group`` is ``None``) of the default one.
+
+    What the parts ``named`` of the quota leave out stays as it is.
+    """
+
+    group: str | None
+    quota: Quota
+    by: EnvironmentName
+    named: frozenset[str] = WHOLE_QUOTA
+
+
+@dataclass(frozen=True, slots=True)
+class UnsetGroupQuota(Command):
+    """The same, taken back."""
+
+    group: str | None
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Command):
+    """What the inventory measured, begun ``at``; ``ended``: when it had its figures.
+
+    What was so is dated by the begin; what follows from it, a grant, by the end. ``vitals`` of
+    stalled tasks; ``None``: they could not be read.
+    """
+
+    readings: tuple[GpuReading, ...]
+    ended: float | None = None
+    vitals: tuple[tuple[LeaseId, Vitals | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBudgets(Command):
+    """What each environment held in its budget's period, in GPU-hours; one not named held none.
+
+    A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
+    ``free_at`` is the boot time at which there is budget again, where that was looked up.
+    """
+
+    spent: tuple[tuple[EnvironmentName, float], ...]
+    free_at: tuple[tuple[EnvironmentName, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetGranting(Command):
+    """Stop granting (``problem`` says why), or go on (``None``); leases are kept either way."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone(Command):
+    """A watched process died."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Command):
+    """Time passed. ``due`` is when this tick was meant to come: a late one means the host slept."""
+
+    due: float
+
+
+COMMANDS: Final[dict[str, type[Command]]] = {
+    cls.__name__: cls
+    for cls in (
+        Start,
+        Discover,
+        ConfigureQuotas,
+        Introduce,
+        RequestLease,
+        Attach,
+        Present,
+        Heartbeat,
+        SetActivity,
+        PlanParking,
+        Park,
+        Restored,
+        Pin,
+        ReportAbility,
+        ConfirmLimit,
+        Keep,
+        Resume,
+        ReportMemory,
+        AskTurn,
+        EndTurn,
+        Release,
+        Revoke,
+        TakeGpuOut,
+        PutGpuBack,
+        EndKernel,
+        SetQuota,
+        UnsetQuota,
+        SetGroupQuota,
+        UnsetGroupQuota,
+        Observe,
+        MeasureBudgets,
+        SetGranting,
+        ProcessGone,
+        Tick,
+    )
+}

@@ -1,0 +1,320 @@
+"""The one bundle of switches that the policy reads; passed in, never looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .model import HolderAction, ParkWhen, PriorityClass
+from .settings import Unit, setting
+from .turns import ShareMode
+
+MIB = 1024**2
+
+
+def _actions(nothing: str) -> dict[str, HolderAction]:
+    """What may be done to a task, by the words of people; ``nothing`` is done by that word."""
+    return {
+        nothing: HolderAction.WAIT,
+        "interrupt": HolderAction.INTERRUPT,
+        "kill": HolderAction.KILL,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """All times in seconds, all sizes in bytes; what is no ``setting`` is internal.
+
+    ``overtake_interactive`` and ``overtake_batch`` bound waiting: a request is
+    passed over by at most that many later requests (plus the number that was
+    ahead of it when it came) before it goes to the very front and nothing may
+    pass it any more. ``residue_margin`` is head-room over what was measured of a parked task.
+    ``parked_memory``: no bound where it is ``None``; the manager fills in its own.
+    """
+
+    max_tasks_per_gpu: int = setting(
+        4,
+        Unit.COUNT,
+        "A GPU with this many tasks takes no new environment.",
+        least=1,
+    )
+    heartbeat_timeout: float = setting(
+        15.0,
+        Unit.SECONDS,
+        "Seconds without a sign of life after which a task is stalled.",
+        least=0.1,
+    )
+    restart_grace: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "Seconds that clients have to come back after the node manager restarted, and to "
+        "present their leases if its ledger was lost. In the second case nothing is granted "
+        "meanwhile, and the audit acts against nobody.",
+    )
+    stalled_action: HolderAction = setting(
+        HolderAction.ESCALATE,
+        Unit.WORD,
+        "What the node manager does to a stalled task that still holds GPU memory. escalate: "
+        "while somebody waits for that memory and the task makes no progress, interrupt it "
+        "(SIGINT) after stalled_interrupt and kill it after stalled_end. wait: nothing. "
+        "interrupt, kill: that, as soon as it is stalled, whether somebody waits or not.",
+        words={HolderAction.ESCALATE.value: HolderAction.ESCALATE, **_actions("wait")},
+    )
+    stalled_interrupt: float = setting(
+        1800.0,
+        Unit.SECONDS,
+        "Seconds without progress after which a stalled kernel is interrupted. An interrupt ends "
+        "a script, so a script is interrupted after stalled_end and killed this much later.",
+        least=1.0,
+    )
+    stalled_end: float = setting(
+        86400.0,
+        Unit.SECONDS,
+        "Seconds without progress after which a stalled kernel is killed.",
+        least=1.0,
+    )
+    audit_action: HolderAction = setting(
+        HolderAction.WAIT,
+        Unit.WORD,
+        "What the node manager does about a process that uses a GPU without a lease, or much "
+        "more memory than its lease allows, for longer than audit_grace.",
+        words=_actions("report"),
+    )
+    audit_grace: float = setting(
+        10.0,
+        Unit.SECONDS,
+        "Seconds from finding such a process until audit_action is taken.",
+    )
+    over_limit_tolerance: int = setting(
+        512 * MIB,
+        Unit.BYTES,
+        "Bytes that a task may use beyond its reservation before it is flagged: the CUDA "
+        "context counts as its memory. What it uses is counted exactly all the same.",
+    )
+    driver_tolerance: int = setting(
+        1024 * MIB,
+        Unit.BYTES,
+        "Bytes on a GPU that no process accounts for and that are taken for the driver's.",
+    )
+    measure_granularity: int = 16 * MIB
+    overtake_interactive: int = setting(
+        32,
+        Unit.COUNT,
+        "How many later requests may be granted before an interactive request becomes urgent.",
+    )
+    overtake_batch: int = setting(
+        128,
+        Unit.COUNT,
+        "How many later requests may be granted before a batch request becomes urgent.",
+    )
+    backfill_depth: int = setting(
+        64,
+        Unit.COUNT,
+        "How many waiting requests are tried when something becomes free.",
+        least=1,
+    )
+    max_waiting_per_environment: int = setting(
+        64,
+        Unit.COUNT,
+        "Requests that one environment may have waiting.",
+        least=1,
+    )
+    max_leases_per_process: int = setting(
+        256,
+        Unit.COUNT,
+        "Leases that one process may have, held, parked and waiting.",
+        least=1,
+    )
+    max_leases_per_environment: int = setting(
+        512,
+        Unit.COUNT,
+        "Leases that one environment may have, held, parked and waiting.",
+        least=1,
+    )
+    usage_half_life: float = setting(
+        3600.0,
+        Unit.SECONDS,
+        "Seconds after which recent use counts half for fairness.",
+        least=1.0,
+    )
+    settle_interval: float = 60.0
+    budget_window: float = setting(
+        7 * 86400.0,
+        Unit.SECONDS,
+        "Length in seconds of the rolling window for a quota's gpu_hours; the default is one "
+        "week. GPU-hours that were held before the window do not count.",
+        least=1.0,
+    )
+    budget_warning: float = setting(
+        0.8,
+        Unit.NUMBER,
+        "Share of the budget at which people are warned.",
+        most=1.0,
+    )
+    idle_timeout: float = setting(
+        1800.0,
+        Unit.SECONDS,
+        "Seconds for which a kernel may be idle before its GPUs are asked back, as park_when "
+        "says: by default only if that helps somebody who waits. It keeps its variables. 0: "
+        "for ever. A quota's own idle_timeout goes before this.",
+    )
+    idle_timeouts: tuple[tuple[str, float], ...] = setting(
+        (),
+        Unit.SECONDS,
+        'The same by GPU: a part of its name, like {"H200": 600}; the shortest that matches '
+        "goes before idle_timeout.",
+        by_gpu=True,
+    )
+    spent_idle_timeout: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Idle time-out in seconds for kernels of an environment that has spent its GPU-hours, "
+        "if it is shorter than the one that holds otherwise.",
+        least=1.0,
+    )
+    park_when: ParkWhen = setting(
+        ParkWhen.CONTENDED,
+        Unit.WORD,
+        "When idle GPUs are asked back: only if that helps a waiting request, or always. GPUs "
+        "of an environment that has spent its GPU-hours are asked back in any case.",
+    )
+    min_idle: float = setting(
+        0.0,
+        Unit.SECONDS,
+        "The shortest idle time-out in seconds; a quota cannot set a shorter one.",
+    )
+    notify_before: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "How many seconds before a GPU is asked back its people are warned, with a countdown "
+        "and a Keep button in JupyterLab and a line in the terminal. 0: no warning.",
+    )
+    keep_for: float = setting(
+        900.0,
+        Unit.SECONDS,
+        "Seconds for which the Keep button keeps an idle kernel's GPU.",
+        least=1.0,
+    )
+    pin_limit: float = setting(
+        7200.0,
+        Unit.SECONDS,
+        "The longest idle time in seconds for which people may keep a GPU (the Keep button, "
+        "%gpushare pin). 0: they cannot keep it.",
+    )
+    busy_utilisation: float = setting(
+        0.1,
+        Unit.NUMBER,
+        "Share of the time in which a task's own kernels must run on a GPU for it to count as "
+        "busy while no cell runs. Keeping a GPU warm with less is idleness.",
+        most=1.0,
+    )
+    park_residue: int = setting(
+        1024 * MIB,
+        Unit.BYTES,
+        "Bytes that a parked task may leave on each GPU (its CUDA context, say) where nobody "
+        "needs them. They are taken back too when somebody does.",
+    )
+    residue_margin: int = 64 * MIB
+    parked_memory: int | None = setting(
+        None,
+        Unit.BYTES,
+        "Bytes of host memory that parked tasks of this node may use. Not set: half of what "
+        "is available when the node manager starts (what is parked by then counted as "
+        "available): of the host, or, of the one a Jupyter server hosts, in its container.",
+    )
+    parked_memory_per_environment: int | None = setting(
+        None,
+        Unit.BYTES,
+        "The same for each environment. Not set: the node's.",
+    )
+    unparkable_action: HolderAction = setting(
+        HolderAction.WAIT,
+        Unit.WORD,
+        "What happens to an idle kernel that was asked for its GPU and cannot give it back: "
+        "it keeps the GPU, or it is interrupted or killed and loses its variables.",
+        words=_actions("keep"),
+    )
+    over_limit_trim: float = setting(
+        10.0,
+        Unit.SECONDS,
+        "Seconds after a task was told that it is over its memory limit, at which it is asked "
+        "to empty its caches.",
+    )
+    over_limit_park: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "Seconds after which it is asked for its GPUs as soon as it is idle.",
+    )
+    over_limit_last: float = setting(
+        120.0,
+        Unit.SECONDS,
+        "Seconds after which audit_action is taken; never before audit_grace.",
+    )
+    burst_memory: float = setting(
+        0.0,
+        Unit.PART,
+        "How far a lease's memory limit is lifted on a nearly empty GPU while nobody waits: "
+        'to a share of the GPU like 0.9, or a size like "40GiB". 0: not at all. Only '
+        "frameworks whose limit can change while they run (PyTorch, CuPy). A quota's own "
+        "burst_memory goes before this.",
+    )
+    burst_headroom: float = setting(
+        0.1,
+        Unit.PART,
+        "What stays free on each GPU when limits are lifted: a share of it, or a size.",
+    )
+    burst_return: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "Seconds within which a task gives back what it was lifted to, when others want it. "
+        "After that it is over its limit.",
+        least=1.0,
+    )
+    share_mode: ShareMode = setting(
+        ShareMode.SPACE,
+        Unit.WORD,
+        "How the tasks of a GPU share it: each in its own part, or by turns. Then those that "
+        "can be gated between two steps share the memory that only a step needs.",
+    )
+    share_modes: tuple[tuple[str, ShareMode], ...] = setting(
+        (),
+        Unit.WORD,
+        'The same by GPU: its UUID, or a part of its name, like {"H200": "time"}.',
+        words={mode.value: mode for mode in ShareMode},
+        by_gpu=True,
+    )
+    quantum: float = setting(
+        10.0,
+        Unit.SECONDS,
+        "Seconds of one turn; it ends with the step that runs then.",
+        least=0.01,
+    )
+    turn_bound: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Seconds in which a task must end its step after its turn is over. One that does not "
+        "has overrun: it loses the turn and is not put into turns again.",
+        least=0.01,
+    )
+    turn_patience: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Seconds for which a task waits for memory that another did not clear after its turn; "
+        "then it computes with the memory that is left.",
+    )
+    turn_offset: int = setting(
+        100_000_000,
+        Unit.BYTES,
+        "Bytes of head-room on a GPU whose tasks take turns.",
+    )
+    turn_context: int = setting(
+        512 * MIB,
+        Unit.BYTES,
+        "Bytes that CUDA itself takes in each process and that no framework reports; added to "
+        "what a task keeps across its steps.",
+    )
+
+    def overtakes(self, priority_class: PriorityClass) -> int:
+        """How many later requests may be served before one of this class."""
+        if priority_class is PriorityClass.INTERACTIVE:
+            return self.overtake_interactive
+        return self.overtake_batch

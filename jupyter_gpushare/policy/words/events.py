@@ -1,0 +1,664 @@
+"""What has happened. Facts in the past tense, the only thing that changes the state.
+
+``DURABLE`` events are on disk before anybody is answered; the others are
+measurements that a restarted node manager makes again. What is added to the durable
+ones says with which version it came (:mod:`.versions`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from .model import (
+    Activity,
+    Allocation,
+    BudgetLevel,
+    Bytes,
+    ClaimPhase,
+    EndReason,
+    EnvironmentName,
+    FlagKind,
+    Gpu,
+    GpuUuid,
+    HolderAction,
+    LeaseId,
+    Movable,
+    OverLimitStage,
+    Parked,
+    ProcessId,
+    Quota,
+    RefusalReason,
+    Request,
+    Rung,
+    Task,
+)
+from .recalls import Give, RecallPhase, Why
+from .turns import Figures, Share, TurnEnd, TurnPhase
+from .versions import since
+
+#: All events by their names, which the ledger keeps.
+EVENTS: Final[dict[str, type[Event]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events, which register themselves; ``at`` is boot time in seconds."""
+
+    DURABLE: ClassVar[bool] = True
+    at: float
+
+    def __init_subclass__(cls) -> None:
+        # With slots a dataclass is made twice: the second one counts.
+        EVENTS[cls.__name__] = cls
+
+
+@dataclass(frozen=True, slots=True)
+class BootSeen(Event):
+    """The node manager runs in this boot. A new boot forgets recent use.
+
+    ``usage_half_life`` (seconds) travels along so that evolving needs no configuration.
+    """
+
+    boot_id: str
+    usage_half_life: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFound(Event):
+    """A GPU of the node, new or changed."""
+
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRemoved(Event):
+    """A GPU that is no longer in the node and that nobody holds."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost(Event):
+    """A GPU takes no new leases; ``problem`` says why."""
+
+    gpu: GpuUuid
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRestored(Event):
+    """A lost GPU works again."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTakenOut(Event):
+    """An admin took a GPU out of service, or said another reason for it."""
+
+    gpu: GpuUuid
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPutBack(Event):
+    """An admin put a GPU back into service."""
+
+    gpu: GpuUuid
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class UnleasedChanged(Event):
+    """Bytes on a GPU measured as used by anyone without a lease, or beyond one."""
+
+    DURABLE: ClassVar[bool] = False
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasConfigured(Event):
+    """The configuration was read; it is not history, so it is not stored."""
+
+    DURABLE: ClassVar[bool] = False
+    default: Quota
+    groups: tuple[tuple[str, Quota], ...]
+    users: tuple[tuple[EnvironmentName, Quota], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOverridden(Event):
+    """An admin set a quota."""
+
+    environment: EnvironmentName
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOverrideRemoved(Event):
+    """An admin took an override back."""
+
+    environment: EnvironmentName
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuotaOverridden(Event):
+    """An admin set the quota of a group, or (``group`` is ``None``) the default one."""
+
+    group: str | None
+    quota: Quota
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuotaOverrideRemoved(Event):
+    """An admin took the override of a group, or of the default, back."""
+
+    group: str | None
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsChanged(Event):
+    """Identity said which groups an environment is in."""
+
+    environment: EnvironmentName
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused(Event):
+    """A request that can never be granted, or may not wait."""
+
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    reason: RefusalReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseQueued(Event):
+    """A request entered the queue: ``order`` counts arrivals, ``urgent_at`` grants."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    order: int
+    urgent_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted(Event):
+    """A task is entitled to these GPUs, with the bytes that it may use on each.
+
+    ``reserved`` is what its environment's reservations come to, where that is more.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+    activity: Activity
+    parked: Parked | None = None
+    reserved: tuple[Allocation, ...] = since(2, ())
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(Event):
+    """A process joined a lease: a child of the task, or the task's own new process."""
+
+    lease: LeaseId
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft(Event):
+    """A process of a lease is gone."""
+
+    lease: LeaseId
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildBegun(Event):
+    """The ledger may lack leases that are held: they may be presented ``until`` then.
+
+    Meanwhile nothing is granted, and the audit acts against nobody.
+    """
+
+    SINCE: ClassVar[int] = 2
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRebuilt(Event):
+    """Who holds a lease that the ledger did not know presented it; its history begins anew."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildRefused(Event):
+    """A lease that was really its presenter's cannot be had back; it is told ``why``.
+
+    The audit never acts against these processes.
+    """
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+    processes: tuple[ProcessId, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildEnded(Event):
+    """The time for presenting leases has ended; ``leases`` were presented."""
+
+    SINCE: ClassVar[int] = 2
+    leases: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSeen(Event):
+    """A sign of life."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLost(Event):
+    """No sign of life for the time-out: the lease is stalled."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class StallLooked(Event):
+    """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
+
+    ``since`` is ``None`` where that is not known, or nobody waits for its memory.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    since: float | None
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StallActed(Event):
+    """A stalled task that did not move, and whose memory others wait for, got a signal."""
+
+    SINCE: ClassVar[int] = 2
+    lease: LeaseId
+    environment: EnvironmentName
+    action: HolderAction
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinesExtended(Event):
+    """All leases count as seen at ``until``: after a restart, or after the host slept."""
+
+    DURABLE: ClassVar[bool] = False
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSettled(Event):
+    """Recent use was charged up to ``at``."""
+
+    DURABLE: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityChanged(Event):
+    """The task turned busy or idle."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class RecallMoved(Event):
+    """It went on with what a task shall give: its people were warned, it was told, it answered ...
+
+    ``keep`` are the bytes that may stay on each GPU; 0 where a GPU is not named.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    give: Give
+    phase: RecallPhase
+    why: Why
+    keep: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPlanned(Event):
+    """Host memory is set aside for what a task is about to move there."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePinned(Event):
+    """Its people keep an idle lease's GPUs until boot time ``until``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSeen(Event):
+    """The GPUs were at work for a task, whether or not a cell runs."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class AbilityReported(Event):
+    """The highest rung that a task says it could take."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    rung: Rung
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineLooked(Event):
+    """Somebody waits, and it was worked out who could help."""
+
+    DURABLE: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKept(Event):
+    """An idle task keeps its GPUs though it was asked for them; ``why``, for people."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseParked(Event):
+    """A task gave its GPUs back and lives on; its claims drain, or shrink to what it left there.
+
+    ``memory`` bytes are in host memory now, which took ``seconds``.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    rung: Rung = Rung.RELEASE
+    memory: int = 0
+    movable: Movable = Movable.ANY
+    gpus: tuple[GpuUuid, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResidueFound(Event):
+    """A parked task said that nothing is left on its GPUs, and measurements show otherwise."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestored(Event):
+    """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    memory: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationResized(Event):
+    """An environment's reservation on a GPU grew for a lifted limit, or shrank to what is used.
+
+    It shrinks to what was measured there of a parked task, or of one that was lifted.
+    """
+
+    environment: EnvironmentName
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LimitTold(Event):
+    """A task may use so much on these GPUs from now on; the others stay as they are."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitConfirmed(Event):
+    """A task's frameworks have these limits; not ``live``: theirs cannot change."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpus: tuple[Allocation, ...]
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeQueued(Event):
+    """A parked task waits for GPUs again; ``order`` and ``urgent_at`` as of a new request."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    order: int
+    urgent_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeCancelled(Event):
+    """A parked task waits no more and stays parked."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded(Event):
+    """A task is entitled to nothing any more; its claims drain.
+
+    ``by`` is who ended it, where somebody else than its environment did.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    reason: EndReason
+    detail: str
+    by: EnvironmentName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMoved(Event):
+    """The physical fact about a lease on one GPU changed."""
+
+    lease: LeaseId
+    gpu: GpuUuid
+    phase: ClaimPhase
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReported(Event):
+    """A task said what it keeps across its steps and what a step needs, on each of its GPUs."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    figures: tuple[Figures, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMeasured(Event):
+    """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    gpu: GpuUuid
+    memory: Bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShared(Event):
+    """Who shares a GPU by turns, and with how much; nobody: all have plain reservations again.
+
+    ``offset`` is the head-room in bytes.
+    """
+
+    gpu: GpuUuid
+    offset: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsJoined(Event):
+    """A task on a GPU that is used by turns can be gated between two steps."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGiven(Event):
+    """A task may compute on its GPUs that are shared by turns, and nobody else there."""
+
+    lease: LeaseId
+    gpus: tuple[GpuUuid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMoved(Event):
+    """A task's turn is asked for, asked back or over; ``phase`` ``None``: it needs none."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    phase: TurnPhase | None
+    reason: TurnEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOverran(Event):
+    """A task was asked for its turn and went on for too long: it lost the turn."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class LeftGone(Event):
+    """What a task had not cleared after its turn is measured as gone."""
+
+    DURABLE: ClassVar[bool] = False
+    lease: LeaseId
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFlagged(Event):
+    """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+    memory: Bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimitStaged(Event):
+    """A process went on using more than its ``limit``: the next stage. Sizes in bytes."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    gpu: GpuUuid
+    process: ProcessId
+    stage: OverLimitStage
+    used: Bytes
+    limit: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FlagActed(Event):
+    """The configured action was taken against a flagged process."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+
+
+@dataclass(frozen=True, slots=True)
+class FlagCleared(Event):
+    """A flagged process is within bounds again, or gone."""
+
+    gpu: GpuUuid
+    process: ProcessId
+    kind: FlagKind
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsMeasured(Event):
+    """GPU-hours that each environment held in the window; a missing one held none."""
+
+    DURABLE: ClassVar[bool] = False
+    spent: tuple[tuple[EnvironmentName, float], ...]
+    free_at: tuple[tuple[EnvironmentName, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged(Event):
+    """An environment stands otherwise with its budget: ``spent`` of ``budget`` GPU-hours.
+
+    ``budget`` is ``None`` when it has none any more.
+    """
+
+    environment: EnvironmentName
+    level: BudgetLevel
+    spent: float
+    budget: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantingChanged(Event):
+    """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
+
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BooksRestored(Event):
+    """Closes a snapshot: the figures that no other event of it carries.
+
+    ``accounts`` are (environment, log2 charge, GPUs held, charged up to);
+    ``reservations`` are (environment, GPU, bytes), ``bursts`` what is lifted of them.
+    """
+
+    grants: int
+    arrivals: int
+    settled_at: float
+    accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
+    reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
+    bursts: tuple[tuple[EnvironmentName, GpuUuid, int], ...] = ()

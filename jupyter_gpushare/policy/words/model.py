@@ -1,0 +1,336 @@
+"""The words of the policy as frozen types.
+
+Nothing here reads a clock, an environment variable or a file. Times are
+*boot-time seconds* (``CLOCK_BOOTTIME``, a float): they never jump with the
+wall clock. Memory is in bytes, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NewType
+
+from .versions import since
+
+GpuUuid = NewType("GpuUuid", str)
+LeaseId = NewType("LeaseId", str)
+EnvironmentName = NewType("EnvironmentName", str)
+Bytes = NewType("Bytes", int)
+#: What a budget is for: a calendar ``week`` or ``month``, or a term's first day: ``2026-10-01``.
+Period = NewType("Period", str)
+WEEK: Final = Period("week")
+MONTH: Final = Period("month")
+
+
+def is_own(environment: str, who: str, *, servers: bool) -> bool:
+    """Whether an environment is ``who`` itself or, with ``servers``, a named server of it."""
+    return environment == who or (servers and environment.startswith(f"{who}/"))
+
+
+class LeasePhase(Enum):
+    """What a task is entitled to."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    PARKED = "parked"
+    ENDED = "ended"
+
+
+class ClaimPhase(Enum):
+    """The physical fact about one lease on one GPU."""
+
+    RESERVED = "reserved"
+    RESIDENT = "resident"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Activity(Enum):
+    """What the task is doing, as its client tells it."""
+
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+class PriorityClass(Enum):
+    """Who is served first: a person who waits, or a batch job."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class TaskKind(Enum):
+    """A Jupyter kernel, or any other process."""
+
+    KERNEL = "kernel"
+    PROCESS = "process"
+
+
+class EndReason(Enum):
+    """Why a lease ended."""
+
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    REVOKED = "revoked"
+    PROCESS_GONE = "lost"
+    HEARTBEAT_LOST = "heartbeat_lost"
+    KERNEL_ENDED = "kernel_ended"
+    REFUSED = "refused"
+    REBOOTED = "rebooted"
+
+
+class BudgetLevel(Enum):
+    """How an environment stands with its GPU-hours."""
+
+    OK = "ok"
+    WARNED = "warned"
+    SPENT = "spent"
+
+
+class ParkWhen(Enum):
+    """When an idle lease is asked back: only if that helps somebody who waits, or always."""
+
+    CONTENDED = "contended"
+    ALWAYS = "always"
+
+
+class Rung(Enum):
+    """How a task gave its GPUs back; the lower the rung, the less it costs.
+
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client does
+    that; an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
+    memory. ``DRIVER``: the driver moved everything of the process there, its context as well.
+    ``NONE``: it cannot.
+    """
+
+    RELEASE = "release"
+    TRIM = "trim"
+    TEMPORARY = "temporary"
+    STORAGE = "storage"
+    DRIVER = "driver"
+    NONE = "none"
+
+    @property
+    def stays(self) -> bool:
+        """Whether the process keeps a little memory, its CUDA context at least, on its GPUs."""
+        return self in (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
+
+
+class Movable(Enum):
+    """On which GPUs a parked task may go on."""
+
+    ANY = "any"
+    KIND = "kind"
+    SAME = "same"
+
+
+class RefusalReason(Enum):
+    """Why a command is refused or a request waits; the same words travel on the wire."""
+
+    OVER_QUOTA = "over_quota"
+    ZERO_QUOTA = "zero_quota"
+    NO_RESOURCES = "no_resources"
+    BUDGET_SPENT = "budget_spent"
+    TOO_LARGE = "too_large"
+    UNKNOWN_LEASE = "unknown_lease"
+    UNKNOWN_GPU = "unknown_gpu"
+    NOT_ALLOWED = "not_allowed"
+    BAD_REQUEST = "bad_request"
+    RATE_LIMITED = "rate_limited"
+    UNAVAILABLE = "unavailable"
+
+
+class FlagKind(Enum):
+    """What the audit holds against a process."""
+
+    SQUATTER = "squatter"
+    OVER_LIMIT = "over_limit"
+
+
+class OverLimitStage(Enum):
+    """What was done so far about a process over its limit, in this order.
+
+    ``WARNED``: its people were told. ``TRIM``: it was asked to empty its caches. ``PARK``: it is
+    asked for its GPUs when it is idle. ``LAST``: `audit_action` is due.
+    """
+
+    WARNED = "warned"
+    TRIM = "trim"
+    PARK = "park"
+    LAST = "last"
+
+
+class HolderAction(Enum):
+    """What is done about a stalled holder or a process out of bounds.
+
+    ``ESCALATE`` is for stalled holders only: first the one, then the other.
+    """
+
+    WAIT = "wait"
+    INTERRUPT = "interrupt"
+    KILL = "kill"
+    ESCALATE = "escalate"
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """Whether a task's processes go on. ``cpu`` seconds of processor time they had so far.
+
+    ``is_held``: one of them is stopped, or a debugger has it.
+    """
+
+    cpu: float
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One allocatable device. ``memory`` is its capacity in bytes; ``index`` is for display."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory: Bytes
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfService:
+    """An admin took a GPU out of service; everybody who waits reads the ``reason``."""
+
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process that can never be mistaken for a later one with the same pid.
+
+    ``start_time`` is in clock ticks since boot (field 22 of ``/proc/PID/stat``).
+    """
+
+    boot_id: str
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """A process seen on a GPU.
+
+    ``lineage`` is the process itself, then its parents, nearest first.
+    ``memory`` is in bytes; ``None`` means *unknown*, never zero. ``utilisation`` (0-1) is the
+    share of the time since the last reading in which its kernels ran; ``None``: unknown.
+    """
+
+    lineage: tuple[ProcessId, ...]
+    memory: Bytes | None
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One measurement of one GPU.
+
+    ``problem`` is a sentence when the GPU cannot be used (lost, reset
+    required), else ``None``. ``used`` is the device's own figure in bytes
+    without the driver's reserve; ``None`` is unknown. ``utilisation`` is 0-1.
+    """
+
+    uuid: GpuUuid
+    problem: str | None
+    used: Bytes | None
+    processes: tuple[ProcessReading, ...] = ()
+    utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most an environment may hold.
+
+    ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
+    GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held in the
+    period ``per`` (``None``: in the rolling window). ``idle_timeout`` (seconds; 0 = never)
+    goes before the node's own; ``None`` leaves it to that. So does ``burst_memory``, up to
+    which a limit is lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not.
+    """
+
+    gpus: int
+    memory: Bytes | None = None
+    weight: float = 1.0
+    gpu_hours: float | None = None
+    idle_timeout: float | None = None
+    burst_memory: float | None = None
+    per: Period | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process tree that computes. ``path`` is the notebook's or script's path."""
+
+    process: ProcessId
+    name: str
+    kind: TaskKind
+    kernel_id: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a task asks for. ``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+
+    gpus: int = 1
+    memory: Bytes | None = None
+    priority_class: PriorityClass = PriorityClass.INTERACTIVE
+    request_id: str | None = None
+
+    @property
+    def named(self) -> int:
+        """Bytes that it asks for by itself; 0: it leaves that to the quota."""
+        return self.memory or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What became of a task's GPU memory: ``memory`` bytes of it are in host memory.
+
+    ``gpus`` are those it had; ``movable`` says where it may go on. ``stayed``: it said that
+    nothing is left there, and measurements show otherwise.
+    """
+
+    rung: Rung
+    memory: int = 0
+    gpus: tuple[GpuUuid, ...] = ()
+    movable: Movable = Movable.ANY
+    stayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One granted GPU and the bytes the lease may use there."""
+
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """A lease as the node manager signs it for its holder, in case the ledger is lost.
+
+    It says all that a forger would want to change: whose, of which task (its process with boot and
+    start time) and its ``members``, which GPUs with how much, how many GPUs the environment's
+    ``quota`` was, and for a task that takes ``turns`` what it keeps across
+    them on a GPU and what it needs in one. It cannot say that the lease has not ended since.
+    """
+
+    lease: LeaseId
+    environment: EnvironmentName
+    task: Task
+    request: Request
+    members: tuple[ProcessId, ...]
+    phase: LeasePhase
+    allocations: tuple[Allocation, ...]
+    parked: Parked | None
+    quota: int
+    turns: tuple[tuple[GpuUuid, Bytes, Bytes], ...] = since(2, ())

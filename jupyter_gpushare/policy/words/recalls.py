@@ -1,0 +1,138 @@
+"""What may be asked back, and how far that went: the words, and the one table of moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple
+
+from .model import Allocation, GpuUuid, LeaseId
+from .moves import InvariantBroken, move
+
+
+class Give(Enum):
+    """What a task is asked to give, the cheapest first; the client's ladder is the same list.
+
+    ``CACHE``: what a framework keeps unused. ``LIFT``: what it may use above its allocation.
+    ``TURN``: the right to compute now. ``TENSORS``: its memory, of which the CUDA context may
+    stay. ``PROCESS``: everything.
+    """
+
+    CACHE = "cache"
+    LIFT = "lift"
+    TURN = "turn"
+    TENSORS = "tensors"
+    PROCESS = "process"
+
+
+#: A task's own memory. It is asked for once at a time, by one of these.
+MEMORY: Final = (Give.TENSORS, Give.PROCESS)
+
+
+class Why(Enum):
+    """Why a task is asked. ``QUANTUM``: its turn is over, and somebody waits for the next.
+
+    ``WISHED``: its person parks it, nobody else asked.
+    """
+
+    CONTENDED = "contended"
+    IDLE = "idle"
+    BUDGET_SPENT = "budget_spent"
+    OVER_LIMIT = "over_limit"
+    OUT_OF_SERVICE = "out_of_service"
+    QUANTUM = "quantum"
+    WISHED = "wished"
+
+
+class RecallPhase(Enum):
+    """How far a recall went.
+
+    ``WARNED``: its people were told that it will come. ``TOLD``: the task was asked.
+    ``ANSWERED``: it said that it gave. ``MEASURED``: what it gave was measured; this is kept for
+    the next ask. ``KEPT``: it, or its people, said that it keeps what it has.
+    """
+
+    WARNED = "warned"
+    TOLD = "told"
+    ANSWERED = "answered"
+    MEASURED = "measured"
+    KEPT = "kept"
+
+
+#: The only table of allowed moves of a recall. What nobody wants any more is dropped from anywhere.
+RECALL_MOVES: Final[dict[RecallPhase, frozenset[RecallPhase]]] = {
+    RecallPhase.WARNED: frozenset({RecallPhase.TOLD, RecallPhase.KEPT}),
+    RecallPhase.TOLD: frozenset(
+        {RecallPhase.TOLD, RecallPhase.ANSWERED, RecallPhase.MEASURED, RecallPhase.KEPT}
+    ),
+    RecallPhase.ANSWERED: frozenset({RecallPhase.MEASURED, RecallPhase.TOLD}),
+    RecallPhase.MEASURED: frozenset({RecallPhase.TOLD}),
+    RecallPhase.KEPT: frozenset({RecallPhase.TOLD, RecallPhase.KEPT}),
+}
+
+
+class RecallKey(NamedTuple):
+    """One thing asked of one lease; ``gpu`` where it is asked GPU by GPU, as a lift is."""
+
+    lease: LeaseId
+    give: Give
+    gpu: GpuUuid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Something that a task is to give. Times in boot seconds.
+
+    ``since`` is when this phase began, ``began`` when it was asked first, and ``asked_at`` when it
+    was asked last, or last said no. ``tries`` counts the asks since it last gave something or
+    changed. ``keep`` are the bytes that may stay on each GPU, 0 where a GPU is not named.
+    ``warned_at`` is when its people were told that this will come (again), ``said`` what the last
+    answer was, and ``moving`` the bytes of host memory that are set aside for it.
+    """
+
+    phase: RecallPhase
+    why: Why
+    since: float
+    began: float
+    asked_at: float | None = None
+    tries: int = 0
+    keep: tuple[Allocation, ...] = ()
+    warned_at: float | None = None
+    said: str | None = None
+    moving: int = 0
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the task was asked and has not come to an end with it."""
+        return self.phase in (RecallPhase.TOLD, RecallPhase.ANSWERED)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the task was told and has not answered; not where its person parks it."""
+        return self.phase is RecallPhase.TOLD and self.tries > 0
+
+
+def moved(
+    known: Recall | None,
+    key: RecallKey,
+    phase: RecallPhase,
+    at: float,
+    why: Why | None = None,
+    keep: tuple[Allocation, ...] = (),
+) -> Recall:
+    """The recall after a move. A new one is warned of, told, or kept as the ledger says."""
+    what = f"recall of {key.give.value} from {key.lease}"
+    if known is None:
+        if phase in (RecallPhase.ANSWERED, RecallPhase.MEASURED):
+            raise InvariantBroken(f"{what} is {phase.value} and was never told")
+        known = Recall(phase, why or Why.CONTENDED, at, at)
+    elif phase is not RecallPhase.WARNED:  # a warning that is given again changes nothing else
+        move(RECALL_MOVES, known.phase, phase, what)
+    if phase is RecallPhase.WARNED:
+        return replace(known, why=why or known.why, warned_at=at)
+    now = replace(known, phase=phase, why=why or known.why, since=at)
+    if phase is RecallPhase.TOLD:
+        return replace(now, asked_at=at, tries=known.tries + 1, keep=keep)
+    if phase is RecallPhase.KEPT:
+        return replace(now, asked_at=at, warned_at=None, moving=0)
+    return now
