@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import history, lease, quota, release, request, status, usage
     from .decorator import gpu
-    from .words.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+    from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 
 __all__ = [
     "GpuShareError",
@@ -35,5 +35,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = ".words.errors" if name in _ERRORS else ".decorator" if name == "gpu" else ".api"
+    home = ".errors" if name in _ERRORS else ".decorator" if name == "gpu" else ".api"
     return getattr(import_module(home, __name__), name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+from .errors import GpuShareError
 from .lease.holding import Standing
 from .lease.visible import cuda_started
-from .words.errors import GpuShareError
 from .words.settings import Acquire
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from .words.errors import GpuShareError
+from .errors import GpuShareError
 from .words.grant import Grant
 from .words.settings import Ask
 

@@ -20,6 +20,7 @@ from ..protocol.notebook import Notebook
 from .adapters import registry
 from .again import AskingAgain
 from .blocks import Blocks
+from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .lease.holding import Holding, Standing
 from .lease.interrupts import deaf_to_interrupts
 from .lease.notebook import ask_server
@@ -33,7 +34,6 @@ from .memory.limits import Limits, read_limits
 from .memory.rungs import Given, read_needs
 from .memory.setaside import SetAside
 from .words import display
-from .words.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from .words.grant import Grant, read_grant
 from .words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
 from .words.tracebacks import stopped_waiting

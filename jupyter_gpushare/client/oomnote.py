@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.sizes import format_size
-from .words.errors import GpuShareError
+from .errors import GpuShareError
 
 if TYPE_CHECKING:
     from .broker import Broker

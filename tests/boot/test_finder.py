@@ -23,7 +23,7 @@ import pytest
 import jupyter_gpushare.client
 from jupyter_gpushare import _boot
 
-ERRORS = "jupyter_gpushare.client.words.errors"
+ERRORS = "jupyter_gpushare.client.errors"
 
 
 class Recorder(ModuleType):

@@ -20,7 +20,7 @@ from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.api import lease
 from jupyter_gpushare.client.broker import Broker
 from jupyter_gpushare.client.decorator import gpu
-from jupyter_gpushare.client.words.errors import GpuShareError, QuotaExceeded
+from jupyter_gpushare.client.errors import GpuShareError, QuotaExceeded
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
 

@@ -170,7 +170,7 @@ def test_release_after_cuda_started_says_what_becomes_of_the_memory(
     kernel.ok(
         "import sys, types\n"
         "sys.modules['torch'] = types.SimpleNamespace(\n"
-        "    cuda=types.SimpleNamespace(is_initialized=lambda: True))"
+        "    cuda=types.SimpleNamespace(is_initialized=lambda: True), _C=None)"
     )
     said = kernel.ok("%gpushare release").plain()
     kernel.ok("del sys.modules['torch']")
@@ -534,7 +534,7 @@ def test_traits_that_make_no_sense_are_said_and_left_out(tmp_path: Path, node: R
 
 def test_loading_is_cheap_and_unloading_leaves_nothing(tmp_path: Path, node: RunningNode) -> None:
     out, _ = in_shell(
-        "heavy = {'session', 'render', 'broker', 'display', 'settings'}\n"
+        "heavy = {'lease.session', 'words.render', 'broker', 'words.display', 'words.settings'}\n"
         "print(sorted(n for n in heavy if f'jupyter_gpushare.client.{n}' in sys.modules))\n"
         "print([n for n in ('tornado', 'jupyter_server', 'sqlite3x', 'pynvml') "
         "if n in sys.modules])\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.fuzz.mutate import mutate
 from support.fuzz.targets import Target, all_targets, records
 
-from jupyter_gpushare.client.words.errors import NodeUnavailable
+from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.words.grant import read_grant
 from jupyter_gpushare.node.ledger.codec import from_record
 from jupyter_gpushare.node.ledger.ledger import LedgerFailed, Record

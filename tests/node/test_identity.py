@@ -241,7 +241,7 @@ def test_who_owns_subordinate_ids_is_not_guessed_while_the_database_does_not_ans
             raise OSError(errno.EIO, "no answer")
 
     for module in ("identity", "osusers"):
-        monkeypatch.setattr(f"jupyter_gpushare.node.{module}.user_entry", fails)
+        monkeypatch.setattr(f"jupyter_gpushare.node.people.{module}.user_entry", fails)
     with pytest.raises(IdentityRefused, match="no answer"):
         who(PeerIdentity(nameless=True), Peer(1, 165536, 165536, owner="carol"))
 

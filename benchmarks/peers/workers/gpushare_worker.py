@@ -10,9 +10,10 @@ import time
 from jupyter_gpushare.client import lease
 
 #: What the first request would import; genv imports all of its own at the start, too.
-for name in ("acquire", "broker", "display", "grant", "render", "session", "settings", "task"):
+for name in ("acquire", "broker", "lease.session", "lease.task", "lease.visible"):
     importlib.import_module(f"jupyter_gpushare.client.{name}")
-importlib.import_module("jupyter_gpushare.client.lease.visible")
+for name in ("display", "grant", "render", "settings"):
+    importlib.import_module(f"jupyter_gpushare.client.words.{name}")
 importlib.import_module("jupyter_gpushare.protocol.connection")
 
 

@@ -416,8 +416,8 @@ def _what_was_left(before: Grant | None) -> str:
 
 def _give_back(grant: Grant) -> None:
     """After the cell. Whatever the cell raised must not be hidden behind our trouble."""
+    from ..errors import GpuShareError
     from ..words.display import say
-    from ..words.errors import GpuShareError
 
     now = broker().grant
     if now is None or now.lease != grant.lease:
@@ -451,7 +451,7 @@ def _remains(grant: Grant) -> str:
 
 
 def _still_used(grant: Grant) -> bool:
-    from ..words.errors import GpuShareError
+    from ..errors import GpuShareError
 
     try:
         leases = broker().status()["leases"]

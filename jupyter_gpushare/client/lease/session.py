@@ -34,7 +34,7 @@ from ...protocol.messages import (
     Notice,
     Notification,
 )
-from ..words.errors import GpuShareError, NodeUnavailable, error_for
+from ..errors import GpuShareError, NodeUnavailable, error_for
 from .interrupts import deaf_to_interrupts
 
 _log = logging.getLogger("jupyter_gpushare")

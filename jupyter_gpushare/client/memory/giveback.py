@@ -14,10 +14,10 @@ from typing import Final
 
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
+from ..errors import GpuShareError, LeaseLost
 from ..lease.holding import Holding, Standing
 from ..lease.session import Session
 from ..lease.visible import cuda_started
-from ..words.errors import GpuShareError, LeaseLost
 from .frameworks import Frameworks
 from .rungs import Given, Need, Rung
 from .setaside import LEAVE_SOMETHING, SetAside

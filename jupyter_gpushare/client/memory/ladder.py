@@ -22,7 +22,7 @@ from ...protocol.checkpoint import Outcome, Result, SeenGpu
 from ...protocol.hostmemory import Room
 from ...protocol.sizes import format_size
 from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
-from ..words.errors import GpuShareError
+from ..errors import GpuShareError
 from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
 from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost, Rung

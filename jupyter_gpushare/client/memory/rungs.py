@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ..words.errors import GpuShareError
+from ..errors import GpuShareError
 
 
 class Rung(Enum):

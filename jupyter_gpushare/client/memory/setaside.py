@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
+from ..errors import GpuShareError
 from ..lease.holding import Holding
 from ..lease.interrupts import deaf_to_interrupts
 from ..lease.session import Session
-from ..words.errors import GpuShareError
 from ..words.grant import Grant
 from .frameworks import Frameworks
 from .rungs import Given, Need, NotBroughtBack, Rung

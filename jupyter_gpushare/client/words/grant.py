@@ -8,7 +8,7 @@ from typing import Any
 
 from ...protocol.errors import Reason
 from ...protocol.sizes import format_size
-from .errors import NodeUnavailable
+from ..errors import NodeUnavailable
 
 _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
 

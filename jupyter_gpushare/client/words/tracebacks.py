@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import FrameType, TracebackType
 from typing import Final
 
-from .errors import GpuShareError
+from ..errors import GpuShareError
 
 _OURS: Final = "jupyter_gpushare"
 _IMPORTING: Final = (

@@ -18,6 +18,7 @@ from jupyter_gpushare.client.adapters.parkers.base import (
     ParkRefused,
     ResumeFailed,
 )
+from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import CONTEXT, SPARE, Framework, Ladder
 from jupyter_gpushare.client.memory.oneatatime import one_at_a_time
@@ -30,7 +31,6 @@ from jupyter_gpushare.client.memory.rungs import (
     Rung,
     read_needs,
 )
-from jupyter_gpushare.client.words.errors import GpuShareError
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
 from jupyter_gpushare.protocol.hostmemory import Room
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
 from jupyter_gpushare.client.lease.session import Link, Session
-from jupyter_gpushare.client.words.errors import GpuShareError, LeaseLost, NodeUnavailable
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 from . import hostile, tenant

@@ -19,9 +19,9 @@ from typing import Any
 from jupyter_gpushare.client import broker
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.lease.holding import Standing
 from jupyter_gpushare.client.memory import ladder
-from jupyter_gpushare.client.words.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
 

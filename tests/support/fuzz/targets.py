@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.cli.plan import plan_line
-from jupyter_gpushare.client.words.errors import NodeUnavailable
+from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.words.grant import read_grant
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.node.ledger.codec import from_record, to_record

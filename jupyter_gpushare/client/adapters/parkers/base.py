@@ -13,7 +13,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from ...words.errors import GpuShareError
+from ...errors import GpuShareError
 
 if TYPE_CHECKING:
     from .steps import StepMeter

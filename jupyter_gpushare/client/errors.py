@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...protocol.errors import Reason
+from ..protocol.errors import Reason
 
 
 class GpuShareError(Exception):
