@@ -50,7 +50,6 @@ from ..protocol.processes import user_ids
 from ..traits import Duration, Finite
 from .host import systemd
 from .host.clock import Clock, SystemClock
-from .host.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .host.processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
 from .inventory import open_inventory
 from .inventory.base import Inventory, InventoryError
@@ -72,6 +71,7 @@ from .quotas.in_force import QuotasInForce
 from .quotas.last import LastQuotas
 from .settings.commandline import StrictLoader
 from .settings.traits import read, traits_of
+from .views.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .wire.service import Service
 from .wire.transport import Limits, SocketInUse, Transport
 

@@ -35,6 +35,7 @@ from .host.processes import ProcessError
 from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .inventory.base import Inventory, InventoryError
+from .inventory.readings import Readings, Samples
 from .ledger.budget import LedgerBudget, excess
 from .ledger.care import LedgerCare
 from .ledger.codec import from_record, size_of, to_record
@@ -42,7 +43,6 @@ from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow
 from .ledger.reads import LedgerReads
 from .ledger.refusals import RefusalSieve
 from .people.fairness import RoundRobin
-from .views.readings import Readings, Samples
 
 BATCH = 512
 #: Commands of one owner that are decided together: the next owner waits for no more.

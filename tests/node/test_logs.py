@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.node import NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.host import logs
-from jupyter_gpushare.node.host.logs import (
+from jupyter_gpushare.node.manager import Outcome
+from jupyter_gpushare.node.views import logs
+from jupyter_gpushare.node.views.logs import (
     EventLog,
     JsonFormatter,
     LogLines,
@@ -25,7 +26,6 @@ from jupyter_gpushare.node.host.logs import (
     call_tag,
     say,
 )
-from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.commands import Tick

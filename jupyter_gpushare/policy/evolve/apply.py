@@ -23,7 +23,6 @@ from ..books.state import (
     State,
 )
 from ..books.table import Map
-from ..recall import lifts
 from ..words import events as ev
 from ..words.model import (
     Activity,
@@ -41,7 +40,7 @@ from ..words.model import (
     Rung,
 )
 from ..words.moves import CLAIM_MOVES, LEASE_MOVES, InvariantBroken, move
-from . import flags, recalls, turns
+from . import flags, lifts, recalls, turns
 
 
 def evolve(state: State, event: ev.Event) -> State:
