@@ -16,11 +16,13 @@ from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide import quotas, step
-from jupyter_gpushare.policy.evolve import apply
+from jupyter_gpushare.policy.evolve import leases
+from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase
+from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, Why
 
 pytestmark = pytest.mark.timeout(600)
@@ -106,7 +108,7 @@ def _act_for_another(monkeypatch):
 
 def _lose_a_reservation(monkeypatch):
     """Evolving forgets to count the second task of an environment on its GPU."""
-    original = apply._lease_granted
+    original = leases._lease_granted
 
     def granted(state, event):
         after = original(state, event)
@@ -116,7 +118,7 @@ def _lose_a_reservation(monkeypatch):
         once = dataclasses.replace(after.reservations[key], claims=1)
         return dataclasses.replace(after, reservations=after.reservations.set(key, once))
 
-    monkeypatch.setitem(apply._EVOLVE, ev.LeaseGranted, granted)
+    monkeypatch.setitem(CHANGES, ev.LeaseGranted, granted)
 
 
 def _grant_beyond_the_budget(monkeypatch):
@@ -237,5 +239,5 @@ def run_everything():
 )
 def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
-    with pytest.raises((AssertionError, apply.InvariantBroken)):
+    with pytest.raises((AssertionError, InvariantBroken)):
         run_everything()

@@ -16,13 +16,14 @@ from support.turn_stories import STORIES
 
 from jupyter_gpushare.policy.books import shares as memory
 from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.evolve import apply
 from jupyter_gpushare.policy.evolve import turns as turn_events
+from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.recall import offers, patience, plan
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.turns import TURN_MOVES, Share, ShareMode, TurnPhase
 
 pytestmark = pytest.mark.timeout(900)
@@ -135,7 +136,7 @@ def _count_the_smallest_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _believe_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured of a task is not looked at."""
-    monkeypatch.setitem(apply._EVOLVE, ev.ClaimMeasured, lambda state, event: state)
+    monkeypatch.setitem(CHANGES, ev.ClaimMeasured, lambda state, event: state)
 
 
 def _never_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def run_all() -> None:
 )
 def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, apply.InvariantBroken)):
+    with pytest.raises((AssertionError, InvariantBroken)):
         run_all()
 
 

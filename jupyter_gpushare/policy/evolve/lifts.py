@@ -9,9 +9,11 @@ from ..books.state import Lease, Lift, ReservationKey, State
 from ..words import events as ev
 from ..words.model import GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallKey, RecallPhase
-from . import recalls as recall_events
+from . import recalls
+from .registry import evolves
 
 
+@evolves(ev.LimitTold)
 def told(state: State, event: ev.LimitTold) -> State:
     """The state after a task was told its limits on some GPUs."""
     lease = state.leases[event.lease]
@@ -23,7 +25,7 @@ def told(state: State, event: ev.LimitTold) -> State:
         recall = RecallKey(event.lease, Give.LIFT, part.gpu)
         if extra < burst:
             # Told again on its way back: the bound does not start anew.
-            state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
+            state = recalls.move(state, recall, RecallPhase.TOLD, event.at, (part,))
         else:
             state = replace(state, recalls=drop(state.recalls, recall))
         if extra <= 0 and not burst:
@@ -33,6 +35,7 @@ def told(state: State, event: ev.LimitTold) -> State:
     return state
 
 
+@evolves(ev.LimitConfirmed)
 def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     """The state after a task said which limits it has now, and whether they can change at all."""
     lease = state.leases[event.lease]
@@ -41,7 +44,7 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     for part in event.gpus:
         if answers(state, event.lease, part):
             key = RecallKey(event.lease, Give.LIFT, part.gpu)
-            state = recall_events.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
+            state = recalls.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
     return state
 
 
