@@ -12,8 +12,9 @@ from support.policy_histories import Histories
 
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.decide import step
+from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 
 pytestmark = pytest.mark.timeout(600)
@@ -76,7 +77,7 @@ def _never_lower(monkeypatch):
 
 def _shrink_on_a_word(monkeypatch):
     """Who says that it is back is back."""
-    original = step._confirm_limit
+    original = ANSWERS[cmd.ConfirmLimit]
 
     def confirm(draft, command):
         decision = original(draft, command)
@@ -87,7 +88,7 @@ def _shrink_on_a_word(monkeypatch):
             draft.emit(dataclasses.replace(event, at=draft.at))
         return decision
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.ConfirmLimit, confirm)
+    monkeypatch.setitem(ANSWERS, cmd.ConfirmLimit, confirm)
 
 
 def _round_the_headroom_down(monkeypatch):

@@ -15,13 +15,16 @@ from jupyter_gpushare.policy.books import placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import quotas, step
+from jupyter_gpushare.policy.decide import node, quotas, recalls
+from jupyter_gpushare.policy.decide.draft import Done
+from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.evolve import leases
 from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
-from jupyter_gpushare.policy.words.model import ClaimPhase
+from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, Why
 
@@ -40,7 +43,7 @@ QUICK = settings(
 
 def _free_on_a_timer(monkeypatch):
     """The timer fired, so the memory must be free."""
-    original = step._silence
+    original = node._silence
 
     def silence(draft, names):
         names = list(names)
@@ -48,11 +51,11 @@ def _free_on_a_timer(monkeypatch):
         for name in names:
             lease = draft.state.leases.get(name)
             if lease is not None and lease.phase.value == "held":
-                draft.end(lease, step.EndReason.HEARTBEAT_LOST)
+                draft.end(lease, EndReason.HEARTBEAT_LOST)
                 for part in lease.allocations:
                     draft.emit(ev.ClaimMoved(draft.at, name, part.gpu, ClaimPhase.GONE))
 
-    monkeypatch.setattr(step, "_silence", silence)
+    monkeypatch.setattr(node, "_silence", silence)
 
 
 def _ignore_squatters(monkeypatch):
@@ -77,13 +80,13 @@ def _share_what_others_named(monkeypatch):
 
 def _forget_retries(monkeypatch):
     """A retried request is a new one."""
-    original = step._request
+    original = ANSWERS[cmd.RequestLease]
 
     def request(draft, command):
         bare = dataclasses.replace(command.request, request_id=None)
         return original(draft, dataclasses.replace(command, request=bare))
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.RequestLease, request)
+    monkeypatch.setitem(ANSWERS, cmd.RequestLease, request)
 
 
 def _let_the_urgent_be_passed(monkeypatch):
@@ -93,17 +96,17 @@ def _let_the_urgent_be_passed(monkeypatch):
 
 def _leak_a_claim(monkeypatch):
     """A dead process's lease is kept."""
-    monkeypatch.setitem(step._DECIDE, step.cmd.ProcessGone, lambda draft, command: step.Done())
+    monkeypatch.setitem(ANSWERS, cmd.ProcessGone, lambda draft, command: Done())
 
 
 def _act_for_another(monkeypatch):
     """Anybody may release anything."""
-    original = step._release
+    original = ANSWERS[cmd.Release]
 
     def release(draft, command):
         return original(draft, dataclasses.replace(command, admin=True))
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.Release, release)
+    monkeypatch.setitem(ANSWERS, cmd.Release, release)
 
 
 def _lose_a_reservation(monkeypatch):
@@ -157,7 +160,7 @@ def _believe_who_says_idle(monkeypatch):
 
 def _believe_who_parks(monkeypatch):
     """A task that says it parked holds nothing."""
-    original = step._park
+    original = ANSWERS[cmd.Park]
 
     def park(draft, command):
         decision = original(draft, command)
@@ -167,18 +170,18 @@ def _believe_who_parks(monkeypatch):
         step.serve(draft)
         return decision
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.Park, park)
+    monkeypatch.setitem(ANSWERS, cmd.Park, park)
 
 
 def _park_anybody(monkeypatch):
     """Who may park a lease is not looked at."""
-    original = step._own_task
+    original = recalls.own_task
 
     def own_task(draft, lease, environment, process):
         found = draft.state.leases.get(lease)
         return original(draft, lease, found.environment if found else environment, process)
 
-    monkeypatch.setattr(step, "_own_task", own_task)
+    monkeypatch.setattr(recalls, "own_task", own_task)
 
 
 def _place_on_a_gpu_out_of_service(monkeypatch):
