@@ -50,6 +50,7 @@ from ..protocol.processes import user_ids
 from ..traits import Duration, Finite
 from .host import systemd
 from .host.clock import Clock, SystemClock
+from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
 from .inventory import open_inventory
 from .inventory.base import Inventory, InventoryError
@@ -58,7 +59,7 @@ from .inventory.visible import VisibleInventory, given_gpus
 from .ledger import place as ledgerplace
 from .ledger.codec import command_to_json, event_to_json
 from .ledger.ledger import Ledger, LedgerError
-from .manager import Failpoint, Listener, Manager, Outcome
+from .manager import Failpoint, Manager
 from .people import hubmemory
 from .people.hubapi import HubApi
 from .people.hubidentity import HubIdentity, HubTrust

@@ -31,6 +31,7 @@ from ..protocol.hostmemory import Room
 from .host import walljumps
 from .host.clock import Clock, bounds
 from .host.observers import Observers
+from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError
 from .host.troubles import Trouble
 from .host.walljumps import Instant
@@ -45,13 +46,19 @@ from .ledger.refusals import RefusalSieve
 from .people.fairness import RoundRobin
 
 BATCH = 512
+
+
 #: Commands of one owner that are decided together: the next owner waits for no more.
 EACH = 16
+
+
 #: So many who have spent their GPU-hours are told when they have some again; who waits first.
 MOST_EXPLAINED = 8
 
+
 #: Under this name the ledger keeps which wall clock was believed last.
 _CLOCKS = "clocks"
+
 
 T = TypeVar("T")
 
@@ -75,25 +82,6 @@ class Processes(Protocol):
 
     def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
         """Whether these processes and their children go on; ``None``: not known. On any thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one command: told to listeners after it is on disk.
-
-    ``call`` is the tag of the client's call that it came from (:mod:`.host.logs`), ``seconds`` what
-    lies between the command's arrival and now.
-    """
-
-    command: cmd.Command
-    decision: core.Decision
-    events: tuple[Event, ...]
-    effects: tuple[Effect, ...]
-    call: str = ""
-    seconds: float = 0.0
-
-
-Listener = Callable[[Outcome, State], None]
 
 
 @dataclass(slots=True)

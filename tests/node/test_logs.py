@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.node import NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.manager import Outcome
+from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.views import logs
 from jupyter_gpushare.node.views.logs import (
     EventLog,

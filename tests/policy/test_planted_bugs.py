@@ -18,6 +18,7 @@ from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide import node, quotas, recalls
 from jupyter_gpushare.policy.decide.draft import Done
 from jupyter_gpushare.policy.decide.registry import ANSWERS
+from jupyter_gpushare.policy.decide.serving import serve
 from jupyter_gpushare.policy.evolve import leases
 from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.measure import observe
@@ -167,7 +168,7 @@ def _believe_who_parks(monkeypatch):
         for name, uuid in tuple(draft.state.draining):
             if name == command.lease:
                 draft.emit(ev.ClaimMoved(draft.at, name, uuid, ClaimPhase.GONE))
-        step.serve(draft)
+        serve(draft)
         return decision
 
     monkeypatch.setitem(ANSWERS, cmd.Park, park)

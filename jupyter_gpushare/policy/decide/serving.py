@@ -13,7 +13,7 @@ from ..books.queue import Waiting
 from ..books.state import Lease, State
 from ..measure import observe
 from ..say import texts
-from ..turns import order
+from ..turns import arranging, order
 from ..words import events as ev
 from ..words.model import Activity, EndReason, EnvironmentName, Request, Rung
 from .draft import Draft
@@ -60,7 +60,7 @@ def _views(
 def settle_sharing(draft: Draft) -> None:
     """What follows for those who share a GPU by turns: their memory, and whose turn it is."""
     if draft.state.shares:
-        for shared in tuple(memory.settle(draft.state, draft.config, draft.at)):
+        for shared in tuple(arranging.settle(draft.state, draft.config, draft.at)):
             draft.emit(shared)
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:
         draft.emit(event)
