@@ -245,7 +245,7 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
     page = (root / "docs" / "troubleshooting.md").read_text("utf-8")
     sources = "".join(
         (root / "jupyter_gpushare" / "node" / f"{name}.py").read_text("utf-8")
-        for name in ("logs", "service")
+        for name in ("views/logs", "wire/service")
     )
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 15

@@ -7,8 +7,15 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from policy import (
+    test_gpu_hours,
+    test_idle_leases,
+    test_lease_stories,
+    test_named_memory,
+    test_out_of_service,
+)
 from support.policy_histories import Crowd, Histories
-from support.policy_stories import STORIES
+from support.policy_moves import stories_of
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import placement, room
@@ -210,8 +217,17 @@ def _forget_a_gpu_out_of_service(monkeypatch):
     monkeypatch.setattr(core, "summarise", summarise)
 
 
+STORIES = (
+    test_gpu_hours,
+    test_idle_leases,
+    test_lease_stories,
+    test_named_memory,
+    test_out_of_service,
+)
+
+
 def run_everything():
-    for story in STORIES:
+    for story in stories_of(*STORIES):
         story()
     for machine in (Histories, Crowd):
         run_state_machine_as_test(machine, settings=QUICK)

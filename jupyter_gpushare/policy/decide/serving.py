@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ..books import room
-from ..books import shares as memory
+from ..books import room, shares
 from ..books.placement import GpuRoom, Granted, NoRoom, Refused, place
 from ..books.queue import Waiting
 from ..books.state import Lease, State
@@ -54,7 +53,7 @@ def _views(
     """The GPUs as they are; then as they could be if those who can took turns."""
     state, config = draft.state, draft.config
     for squeeze in (False, True) if state.takers or state.shares else (False,):
-        yield partial(memory.rooms, state, config, environment, squeeze=squeeze)
+        yield partial(shares.rooms, state, config, environment, squeeze=squeeze)
 
 
 def settle_sharing(draft: Draft) -> None:
@@ -71,11 +70,11 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     for part in granted.allocations:
         if not draft.state.takers and not draft.state.shares:
             break
-        shares = memory.make_room(
+        arranged = shares.make_room(
             draft.state, draft.config, part.gpu, item.environment, part.memory
         )
-        if shares is not None:
-            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, shares))
+        if arranged is not None:
+            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, arranged))
     parked = draft.state.leases[item.lease].parked
     # Where CUDA had not started there is nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:

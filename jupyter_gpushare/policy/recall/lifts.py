@@ -20,7 +20,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from ..books import shares as memory
+from ..books import shares
 from ..books.copies import replace
 from ..books.lifts import answers, entitled, lifted_by, lifted_on, most_lifted, part_on
 from ..books.placement import GpuRoom, Granted
@@ -99,17 +99,17 @@ def adjust(
         # What others are to give back is not there yet.
         now_free = max(0, books.free - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
-        shares = _share(max(0, room), wishes)
+        fair = _share(max(0, room), wishes)
         lifted = [name for name, gpu in state.lifts if gpu == uuid]
-        if late and any(shares.get(name, 0) < lifted_by(state, name, uuid) for name in lifted):
-            shares = {}  # one step was not enough: the next is the last
+        if late and any(fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted):
+            fair = {}  # one step was not enough: the next is the last
         rests = at - state.lowered_at.get(uuid, at - REST) < REST
-        for lease in sorted({*shares, *lifted}):
+        for lease in sorted({*fair, *lifted}):
             part = part_on(state, lease, uuid)
             if part is None:
                 continue
             now = lifted_by(state, lease, uuid)
-            wanted = shares.get(lease, 0)
+            wanted = fair.get(lease, 0)
             if wanted > now:
                 wanted = min(wanted, now + now_free)
                 if not may_lift or line or rests or wanted < now + STEP:
@@ -150,7 +150,7 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
 
 def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
     """Bytes by which each lease on a GPU could be lifted at most."""
-    if memory.in_time(state, config, gpu):
+    if shares.in_time(state, config, gpu):
         return  # what is free there is for others' turns
     for name, uuid in state.claims:
         if uuid != gpu:
