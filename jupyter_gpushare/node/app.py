@@ -369,7 +369,7 @@ class NodeManagerApp(JupyterApp):
             heartbeat_interval=rhythm.heartbeat_interval,
             log=self.log,
         )
-        service.ledger = str(ledger_path.absolute())
+        service.statuses.ledger = str(ledger_path.absolute())
         boot_id = clock.boot_id()
         if self.shared and os.getuid() != 0 and not sees_others():
             self.log.warning(
@@ -378,7 +378,7 @@ class NodeManagerApp(JupyterApp):
                 "(SupplementaryGroups= in its service)."
             )
         identity = self._identity(clock, key, ledger_path)
-        service.knows = identity.knows
+        service.quotas.knows = identity.knows
         transport = Transport(
             place,
             limits=read(Connections(parent=self), Limits),
@@ -419,8 +419,8 @@ class NodeManagerApp(JupyterApp):
             groups: HubQuotas | None = None
             if self.hub:
                 groups = self._hub_quotas(manager, in_force, ledger_path)
-                service.quotas_as_of = groups.when_away
-                service.members = groups.members
+                service.statuses.quotas_as_of = groups.when_away
+                service.quotas.members = groups.members
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))
@@ -431,7 +431,7 @@ class NodeManagerApp(JupyterApp):
             if not await _first(starting, ends):
                 return
             await service.recall()
-            for warning in service.quota_warnings():
+            for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)
             if groups is not None:
                 background.append(loop.create_task(groups.run()))
@@ -443,8 +443,8 @@ class NodeManagerApp(JupyterApp):
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             manager.wrote = transport.turnstile.wrote
-            manager.reads.took = service.took = transport.turnstile.took
-            service.owes = transport.turnstile.owes
+            manager.reads.took = service.statuses.took = transport.turnstile.took
+            service.statuses.owes = transport.turnstile.owes
             service.start()
             if self.metrics_port:
                 from .views import metricsport
