@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..books.state import Lease
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -13,7 +14,7 @@ from ..words.model import (
 )
 from . import out_of_service, rebuild
 from .draft import Decision, Done, Draft, Grant, Refuse, Wait
-from .own import own_lease, own_task, unknown_lease
+from .own import of_task, own_lease, unknown_lease
 from .recalls import ask_back
 from .registry import decides
 from .serving import serve
@@ -86,11 +87,8 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     return Done(lease.id)
 
 
-@decides(cmd.ReportAbility)
-def _report_ability(draft: Draft, command: cmd.ReportAbility) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.ReportAbility)
+def _report_ability(draft: Draft, command: cmd.ReportAbility, lease: Lease) -> Decision:
     if lease.ability != (command.rung, command.why):
         draft.emit(ev.AbilityReported(draft.at, lease.id, command.rung, command.why))
     return Done(lease.id)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..books.state import Lease
 from ..say import texts
+from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
     EnvironmentName,
@@ -13,7 +17,8 @@ from ..words.model import (
     RefusalReason,
     is_own,
 )
-from .draft import Draft, Refuse
+from .draft import Decision, Draft, Refuse
+from .registry import Answer, decides
 
 
 def own_lease(
@@ -48,3 +53,19 @@ def own_task(
         return None
     draft.emit(ev.HeartbeatSeen(draft.at, found.id))
     return draft.state.leases[found.id]
+
+
+def of_task(
+    kind: type[cmd.Command],
+) -> Callable[[Callable[[Draft, Any, Lease], Decision]], Answer]:
+    """As :func:`.registry.decides`, for what only the own task of a lease may say of it."""
+
+    def register(answer: Callable[[Draft, Any, Lease], Decision]) -> Answer:
+        @decides(kind)
+        def decided(draft: Draft, command: Any) -> Decision:
+            lease = own_task(draft, command.lease, command.environment, command.process)
+            return unknown_lease() if lease is None else answer(draft, command, lease)
+
+        return decided
+
+    return register

@@ -19,7 +19,7 @@ from ..words.model import (
 )
 from . import bounds, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
-from .own import own_task, unknown_lease
+from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
 from .serving import fit, fit_newly, grant, rooms
@@ -156,11 +156,8 @@ def unavailable(problem: str) -> Refuse:
     return Refuse(RefusalReason.UNAVAILABLE, texts.not_granting_text(problem))
 
 
-@decides(cmd.Resume)
-def _resume(draft: Draft, command: cmd.Resume) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Resume)
+def _resume(draft: Draft, command: cmd.Resume, lease: Lease) -> Decision:
     return resume_lease(draft, lease, command.wait)
 
 
