@@ -164,7 +164,7 @@ def _flag(event: Any) -> Fields:
 
 
 #: Level, name and fields of each event that is told.
-_LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
+LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.BootSeen: (_INFO, "node.started", lambda e: {"boot": e.boot_id}),
     ev.GpuFound: (
         _INFO,
@@ -264,12 +264,33 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
     ),
     ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
+    ev.LimitConfirmed: (
+        _DEBUG,
+        "lease.limit_confirmed",
+        lambda e: {"lease": e.lease, "live": e.live},
+    ),
+    ev.ReservationResized: (
+        _DEBUG,
+        "reservation",
+        lambda e: {"environment": e.environment, "gpu": e.gpu, "memory": e.memory},
+    ),
     ev.ClaimMoved: (
         _DEBUG,
         "claim",
         lambda e: {"lease": e.lease, "gpu": e.gpu, "phase": e.phase.value},
     ),
     ev.ProcessFlagged: (_WARNING, "process.flagged", _flag),
+    ev.OverLimitStaged: (
+        _WARNING,
+        "process.over_limit",
+        lambda e: {
+            **_who(e),
+            "gpu": e.gpu,
+            "stage": e.stage.value,
+            "used": e.used,
+            "limit": e.limit,
+        },
+    ),
     ev.FlagActed: (_WARNING, "process.acted_against", _flag),
     ev.FlagCleared: (_INFO, "process.cleared", _flag),
     ev.BudgetChanged: (
@@ -282,6 +303,12 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
             "budget": e.budget,
         },
     ),
+    ev.GroupsChanged: (
+        _DEBUG,
+        "groups",
+        lambda e: {"environment": e.environment, "groups": e.groups},
+    ),
+    ev.BooksRestored: (_DEBUG, "books.restored", lambda e: {"grants": e.grants}),
     ev.GrantingChanged: (_INFO, "granting", lambda e: {"problem": e.problem}),
     ev.GpuShared: (
         _INFO,
@@ -365,7 +392,7 @@ class EventLog:
             say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
 
     def _event(self, event: ev.Event, outcome: Outcome, state: State) -> None:
-        line = _LINES.get(type(event))
+        line = LINES.get(type(event))
         if line is None:
             return
         lease = getattr(event, "lease", None)
