@@ -66,21 +66,21 @@ class _Process:
     def before_cell(self) -> None:
         """Wait for the GPUs of a lease that was parked; nothing to do in all other cases."""
         if self._broker is not None:
-            self._broker.before_cell()
+            self._broker.cells.before_cell()
 
     def code_runs(self, begins: bool, is_refusable: bool) -> None:
         """Code begins or ends in this thread, be it a cell or not."""
         if self._broker is not None:
-            self._broker.code_runs(begins, is_refusable)
+            self._broker.cells.code_runs(begins, is_refusable)
 
     def barred(self) -> str | None:
         """Why no cell may run now; ``None``: they may."""
-        return None if self._broker is None else self._broker.barred
+        return None if self._broker is None else self._broker.cells.barred
 
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
         """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
         if self._broker is not None:
-            self._broker.before_use(used)
+            self._broker.cells.before_use(used)
 
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""

@@ -48,7 +48,7 @@ def request(
     """
     ask = make_ask(gpus, memory, priority_class)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
-    broker().set_ask(ask)
+    broker().wishes.set_ask(ask)
     return grant
 
 

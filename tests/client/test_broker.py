@@ -299,14 +299,14 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
 def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode) -> None:
     traits = [Settings(Ask(1, 2 * GIB))]
     broker = world.broker(lambda: traits[0], JUPYTER_GPUSHARE_GPUS="lots")
-    assert broker.ask() == Ask(1, 2 * GIB)
+    assert broker.wishes.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1
-    assert broker.ask() == Ask(1, 2 * GIB)
+    assert broker.wishes.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1, "a complaint is made once"
     world.environ["JUPYTER_GPUSHARE_GPUS"] = "2"
     traits[0] = Settings(Ask(1, 3 * GIB))
-    assert broker.ask() == Ask(2, 3 * GIB)
-    broker.set_ask(Ask(memory=GIB))
+    assert broker.wishes.ask() == Ask(2, 3 * GIB)
+    broker.wishes.set_ask(Ask(memory=GIB))
     grant = broker.request(Ask())
     assert [gpu.memory for gpu in grant.gpus] == [GIB, GIB]
 
@@ -408,19 +408,19 @@ def test_use_after_a_release_where_cuda_runs_on(
     for module in (again_module, broker_module, holding_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
-    broker.before_use(lambda frameworks: None)
+    broker.cells.before_use(lambda frameworks: None)
     assert world.said == []
     for _ in range(2):
-        broker.before_use(lambda frameworks: frameworks[0])
+        broker.cells.before_use(lambda frameworks: frameworks[0])
     assert held(node) == []
-    assert broker.barred is None, "the cell runs"
+    assert broker.cells.barred is None, "the cell runs"
     (said,) = world.said
     assert "This cell uses frame without a lease" in said
     assert "`%gpushare request`" in said
     until(lambda: all_is_free(node), "the memory is free again")
     broker.request(Ask())
     broker.release()
-    broker.before_use(lambda frameworks: frameworks[0])
+    broker.cells.before_use(lambda frameworks: frameworks[0])
     assert len(world.said) == 2, "once a lease"
 
 
@@ -450,7 +450,7 @@ def test_first_use_is_not_asked_for_at_each_cell(
     broker.after_framework("frame", FRAME)
     framework.acquire()
     broker.release()
-    broker.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
+    broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
     assert held(node) == []
 
 

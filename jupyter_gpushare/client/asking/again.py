@@ -34,7 +34,7 @@ class AskingAgain:
         broker, loaded = self._broker, self._frameworks.names()
         if not loaded or broker.standing not in (Standing.FREE, Standing.LOST):
             return None
-        if not broker.may_ask or broker.ask_as_known().gpus == 0:
+        if not broker.may_ask or broker.wishes.ask_as_known().gpus == 0:
             return None
         if broker.settings.acquire is Acquire.FIRST_USE:
             return self._frameworks.names(late_too=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,17 +13,14 @@ from types import ModuleType
 from typing import Any, Final
 
 from ...protocol import names
-from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
-from ...protocol.notebook import Notebook
 from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..lease.holding import Holding, Standing
 from ..lease.interrupts import deaf_to_interrupts
-from ..lease.notebook import ask_server
-from ..lease.session import Link, NobodyThere, Session
-from ..lease.task import SESSION_NAME, describe_task
+from ..lease.session import NobodyThere, Session
+from ..lease.task import describe_task
 from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
@@ -33,13 +30,15 @@ from ..memory.rungs import Given, read_needs
 from ..memory.setaside import SetAside
 from ..words import display
 from ..words.grant import Grant, read_grant
-from ..words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
+from ..words.settings import Acquire, Ask, Fallback, Settings
 from ..words.tracebacks import stopped_waiting
 from .again import AskingAgain
 from .blocks import Blocks
+from .cells import Cells
+from .line import Line
+from .wishes import Wishes
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
-_STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
 
 
 #: Waits for an answer; gets what to call with each notification, now and then, and with the
@@ -68,15 +67,14 @@ class Broker:
         note: Callable[[str], None] = display.note,
     ) -> None:
         self._environ = environ
-        self._traits = traits
         self._make_display = make_display
         self._note = note
         self._say = display.Voice(say, lambda: self._giving.no_code_runs)
-        self._said: set[str] = set()
-        self._asked = Ask()
-        self._notebook: Notebook | None = None  # as its server told it last
-        self._session: Session | None = None
-        self._session_lock = threading.Lock()
+        self._traits = traits
+        self.wishes = Wishes(environ, traits, self._say)
+        self._line = Line(
+            environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
+        )
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
         self._recalls = Recalls()
@@ -87,23 +85,29 @@ class Broker:
             self._frameworks,
             self._aside,
             self._recalls,
-            session=lambda: self._session,
-            connect=self._connect,
+            session=lambda: self._line.session,
+            connect=self._line.connect,
             say=self._say.now,
         )
         self.turns = Turns(
-            lambda: self._session,
+            lambda: self._line.session,
             lambda: self.grant if self.standing is Standing.HELD else None,
             say=self._say,
         )
         self.turns.limited = self._limit_turn
-        self._found: Found | None = find_socket(environ)
-        self._deserted = False
         self._silent_until = 0.0
-        self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
         self._cancelled: Callable[[], bool] | None = None  # for the wait under `Holding.lock`
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
+        self.cells = Cells(
+            self._holding,
+            self._aside,
+            self._giving,
+            self.turns,
+            self.again,
+            resume=self._resume,
+            say=self._say,
+        )
         self._announces = True  # once a process
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
@@ -129,22 +133,17 @@ class Broker:
         """Why the last lease has ended, where it ended without us."""
         return self._holding.lost
 
+    # -- what the import hook needs --------------------------------------------------
+
     @property
     def settings(self) -> Settings:
-        """The settings in force; a value that cannot be used is complained of once."""
-        settings = read_settings(self._environ, self._traits(), self._notebook)
-        for complaint in settings.complaints:
-            self._say_once(complaint)
-        return settings
-
-    # -- what the import hook needs --------------------------------------------------
+        """The settings in force."""
+        return self.wishes.settings
 
     @property
     def configured(self) -> bool:
         """Whether there is a node manager to ask; if not, everything here is inert."""
-        if self._found is None:
-            self._found = find_socket(self._environ)
-        return self._found is not None and not self._deserted
+        return self._line.configured
 
     @property
     def may_ask(self) -> bool:
@@ -195,12 +194,6 @@ class Broker:
             and self.settings.acquire is Acquire.FIRST_USE
         )
 
-    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
-        """A cell is about to run: see `AskingAgain.before_cell`. Ctrl-C bars the cell."""
-        why = self.again.before_cell(used)
-        if why is not None:
-            self._stopped[threading.get_ident()] = why
-
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
         if self.grant is not None:
@@ -208,14 +201,14 @@ class Broker:
         if self.standing is Standing.FELL_BACK or time.monotonic() < self._silent_until:
             return 0
         try:
-            quota = self._connect(patience=0.0).hello.get("quota")
+            quota = self._line.connect(patience=0.0).hello.get("quota")
         except GpuShareError:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
         if not isinstance(allowed, int):
             return 0
-        gpus = self.ask_as_known().gpus
+        gpus = self.wishes.ask_as_known().gpus
         if isinstance(gpus, str):
             return allowed
         wanted = 1 if gpus is None else gpus
@@ -239,7 +232,7 @@ class Broker:
                         raise
                     self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
                     return None
-            asked = self.ask()
+            asked = self.wishes.ask()
             if asked.gpus == 0:
                 self._holding.visible.hide(children_may_ask=False)
                 return None
@@ -257,27 +250,11 @@ class Broker:
         """Say what was granted, once: nothing shows that it is not the CPU."""
         announces, self._announces = self._announces, False
         if announces and self.settings.show_grant:
-            node = self._session.node.get("node") if self._session is not None else None
+            node = self._line.session.node.get("node") if self._line.session is not None else None
             simulated = isinstance(node, Mapping) and node.get("simulated") is True
             self._note(f"{grant.words} (simulated)" if simulated else grant.words)
 
     # -- what people and programs call -------------------------------------------------
-
-    def ask(self) -> Ask:
-        """What a request of this process asks, from all who may say.
-
-        A notebook's wishes are those that are saved now: its Jupyter server is asked.
-        """
-        self._notebook = ask_server(self._environ) or self._notebook
-        return self.ask_as_known()
-
-    def ask_as_known(self) -> Ask:
-        """The same without asking that server: what is known is enough."""
-        return self._asked.over(self.settings.ask)
-
-    def set_ask(self, ask: Ask) -> None:
-        """What the next request asks, stronger than any setting."""
-        self._asked = ask
 
     @property
     def lock(self) -> threading.RLock:
@@ -300,7 +277,7 @@ class Broker:
         what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
-        wanted = ask.over(self.ask())
+        wanted = ask.over(self.wishes.ask())
         with self._holding.lock:
             self._holding.settle()
             self._cancelled = cancelled
@@ -337,7 +314,7 @@ class Broker:
 
     def call(self, method: Method, **params: Any) -> Any:
         """Any call; its result. Raises :class:`GpuShareError`."""
-        return self._line().call(method, again=True, **params)
+        return self._line.any().call(method, again=True, **params)
 
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
@@ -351,150 +328,36 @@ class Broker:
         self._giving.set_busy(busy)
         if not busy and self.turns.is_gated:
             self.turns.rest()
-        grant, session = self.grant, self._session
+        grant, session = self.grant, self._line.session
         if grant is not None and session is not None and self.standing is Standing.HELD:
             session.set_activity(grant.lease, busy)
             if not busy:
                 self._giving.tell_ability(session, grant.lease)
 
-    def before_cell(self) -> None:
-        """A cell is about to run: what was given back while nothing ran is asked for again.
-
-        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
-        may need lies in host memory, bars it (`barred` says why).
-        """
-        me = threading.get_ident()
-        self._stopped.pop(me, None)
-        if self._giving.busy:
-            self._say.deliver()
-        if self.turns.is_gated:
-            self.turns.before_cell()
-        if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._aside.holds:
-            return
-        interrupted = self._giving.until_parked()
-        try:
-            with self._holding.lock:
-                if interrupted:
-                    raise KeyboardInterrupt
-                if self.standing is Standing.PARKED or self._aside.holds:
-                    self._resume()
-        except KeyboardInterrupt:
-            if self._is_elsewhere:
-                self._stopped[me] = "You left the queue."
-                self._say(_not_run("You left the queue."))
-            elif self.grant is not None:
-                self._stopped[me] = _STOPPED
-            else:
-                self._say(
-                    "This cell runs without a GPU; the next one asks for it again. "
-                    "`%gpushare release` gives it up."
-                )
-        except GpuShareError as error:
-            if self._is_elsewhere:
-                self._stopped[me] = str(error)
-                self._say(_not_run(str(error)))
-            else:
-                self._say(f"This cell runs without a GPU: {error} The next one asks again.")
-
-    def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread, be it a cell or not.
-
-        What cannot be refused has back what it may need, as a cell has; it may wait for it.
-        """
-        if not begins:
-            self._giving.code_ends()
-            self._stopped.pop(threading.get_ident(), None)
-            return
-        self._giving.code_begins()
-        if not is_refusable and self._is_elsewhere:
-            self.before_cell()
-
-    @property
-    def barred(self) -> str | None:
-        """Why what begins in this thread must not run; ``None``: it may.
-
-        Whatever has stopped `before_cell`, nothing runs while what it may need is elsewhere.
-        """
-        why = self._stopped.get(threading.get_ident())
-        if self._is_elsewhere:
-            return _not_run(why or "Its GPU is given back.")
-        return why
-
-    @property
-    def _is_elsewhere(self) -> bool:
-        """Whether code would find something on the GPU missing, or use what it may not."""
-        parked = self.standing is Standing.PARKED and self._aside.is_incomplete
-        return parked or self.standing is Standing.PARKING or self._aside.holds
-
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
-        session, self._session = self._session, None
-        if session is None:
-            return
-        ours = self.lease
-        if ours is not None and self.standing is not Standing.JOINED and session.link is Link.UP:
-            session.let_go(ours)  # nobody needs to be told that it ends
-            session.tell(Method.RELEASE, lease=ours)
-        session.close(0.2)
+        self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
 
     def abandon_in_child(self) -> Broker:
         """After a fork: a broker for the child, whose parent's lease is its own, too."""
-        if self._session is not None:
-            self._session.abandon_in_child()
         child = Broker(
             self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
         )
-        child._asked, child._said = self._asked, self._said
-        child._notebook = self._notebook
+        child.wishes.inherit(self.wishes)
         child._announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
         # What was copied from the parent still asks us: a gate that is closed there is none here.
-        self._session = None
+        self._line.abandon_in_child()
         return child
 
     # -- inside ---------------------------------------------------------------------
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
-
-    def _connect(self, patience: float | None = None) -> Session:
-        session = self._line()
-        session.open(self.settings.answer_timeout if patience is None else patience)
-        return session
-
-    def _line(self) -> Session:
-        """The session; a new one connects with its first call, in one round trip."""
-        with self._session_lock:
-            if self._session is None or self._session.link is Link.CLOSED:
-                self._session = self._new_session()
-            return self._session
-
-    def _new_session(self) -> Session:
-        self._deserted = False
-        if not self.configured or self._found is None:
-            raise NodeUnavailable(
-                "No GPU node manager is set up for this process. In Jupyter it comes with "
-                "the server; elsewhere start `jupyter gpushare node` or set "
-                f"{names.SOCKET}."
-            )
-        settings, found = self.settings, self._found
-        return Session(
-            found.path,
-            lambda: read_token(self._environ, found),
-            settings.answer_timeout,
-            outage=settings.outage_timeout,
-            on_lost=self._lost,
-            on_notice=self._noticed,
-        )
 
     def _join(self) -> Grant | None:
         """Join our parent's lease; when it has ended, ask for one of our own."""
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
-            session = self._line()
+            session = self._line.any()
             result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
         except NodeUnavailable:
             if not self._holding.visible.names_gpus:
@@ -506,17 +369,17 @@ class Broker:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self._request(self.ask_as_known())
+            return self._request(self.wishes.ask_as_known())
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
         self._tell_frameworks()
         return grant
 
     def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        session = self._line()
+        session = self._line.any()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
-            "task": describe_task(self._told_environ()),
+            "task": describe_task(self.wishes.told_environ()),
             "gpus": ask.gpus,
             "memory": ask.memory,
             "priority_class": ask.priority_class,
@@ -538,11 +401,6 @@ class Broker:
             return {**result, "of_quota": isinstance(ask.gpus, str)}
 
         return self._obtain(session, request, leave)
-
-    def _told_environ(self) -> Mapping[str, str]:
-        """The environment, with the notebook's name of now: the one at the start may be old."""
-        path = None if self._notebook is None else self._notebook.path
-        return self._environ if path is None else {**self._environ, SESSION_NAME: path}
 
     def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
         """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""
@@ -614,8 +472,8 @@ class Broker:
             self._settle_in(self.grant)  # it has its GPUs, and failed the first time
             return self.grant
         if lease is None:
-            return self._ask_node(self.ask(), wait, wait_timeout)
-        session = self._line()
+            return self._ask_node(self.wishes.ask(), wait, wait_timeout)
+        session = self._line.any()
         bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
             return self._obtain(
@@ -628,7 +486,7 @@ class Broker:
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._holding.drop_parked()
-            return self._ask_node(self.ask(), wait, wait_timeout)
+            return self._ask_node(self.wishes.ask(), wait, wait_timeout)
 
     def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
@@ -651,7 +509,7 @@ class Broker:
         self._aside.granted(session)
         if replaced is not None:
             more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
-            self._say_once(
+            self.wishes.say_once(
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
                 f"lease. For more GPUs {more}."
             )
@@ -661,7 +519,7 @@ class Broker:
     def _settle_in(self, grant: Grant) -> None:
         if self._aside.holds:
             # Before anything else here calls CUDA, which blocks until then.
-            self._aside.bring_back(grant, self._session)
+            self._aside.bring_back(grant, self._line.session)
         self._frameworks.look_around()
         if self._holding.cuda_had != self._holding.gpus and cuda_started():
             self._say(
@@ -728,9 +586,9 @@ class Broker:
         self._frameworks.limit(now)
 
     def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
-        if self._session is not None:
+        if self._line.session is not None:
             gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
-            self._session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
+            self._line.session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
 
     def _lost(self, lease: str, message: str) -> None:
         """Called on the session's thread."""
@@ -784,8 +642,8 @@ class Broker:
             self._say.now(str(message.params.get("message", "This kernel is idle.")))
 
     def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
-        if isinstance(error, NobodyThere) and not self._is_promised():
-            self._deserted = True  # its server is gone and left the socket: nobody shares GPUs
+        if isinstance(error, NobodyThere) and not self._line.is_promised:
+            self._line.desert()
             return None
         if self.settings.fallback is Fallback.ERROR:
             raise error
@@ -800,18 +658,6 @@ class Broker:
             )
         )
         return None
-
-    def _is_promised(self) -> bool:
-        """Whether somebody relies on the node manager: it is configured, or the system's."""
-        found = self._found
-        return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
-
-
-def _not_run(why: str) -> str:
-    return (
-        f"{why} This cell was not run, because this kernel's GPU memory is still in host memory. "
-        "Your variables are kept: run the cell again, or `%gpushare resume`."
-    )
 
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:

@@ -206,7 +206,7 @@ class GpuShareMagics(Magics):
 
         before = broker().grant
         if options.later:
-            broker().set_ask(ask)
+            broker().wishes.set_ask(ask)
             self._tell(f"The next framework that is imported asks for {render.ask_words(ask)}.")
             return
         if before is not None and not words:
@@ -216,7 +216,7 @@ class GpuShareMagics(Magics):
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
             raise stopped_waiting(interrupt, _what_was_left(before)) from None
-        broker().set_ask(ask)
+        broker().wishes.set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
         end = "already, nothing changed." if same else "until `%gpushare release` or its end."
