@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from ...protocol import names
 from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
 from ..adapters import registry
-from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from ..errors import GpuShareError, NodeUnavailable
 from ..lease.holding import Holding, Standing
-from ..lease.interrupts import deaf_to_interrupts
-from ..lease.session import NobodyThere, Session
-from ..lease.task import describe_task
+from ..lease.session import NobodyThere
 from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
@@ -29,24 +24,16 @@ from ..memory.limits import Limits, read_limits
 from ..memory.rungs import Given, read_needs
 from ..memory.setaside import SetAside
 from ..words import display
-from ..words.grant import Grant, read_grant
+from ..words.grant import Grant
 from ..words.settings import Acquire, Ask, Fallback, Settings
-from ..words.tracebacks import stopped_waiting
 from .again import AskingAgain
 from .blocks import Blocks
 from .cells import Cells
+from .getting import Getting
 from .line import Line
 from .wishes import Wishes
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
-
-
-#: Waits for an answer; gets what to call with each notification, now and then, and with the
-#: seconds that are left while the node manager is away.
-_Waits = Callable[
-    [Callable[[Mapping[str, Any]], None], Callable[[], None], Callable[[float], None]],
-    dict[str, Any],
-]
 
 
 class Broker:
@@ -96,22 +83,32 @@ class Broker:
         )
         self.turns.limited = self._limit_turn
         self._silent_until = 0.0
-        self._cancelled: Callable[[], bool] | None = None  # for the wait under `Holding.lock`
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
+        self._getting = Getting(
+            environ,
+            self.wishes,
+            self._line,
+            self._holding,
+            self._frameworks,
+            self._limits,
+            self._aside,
+            self._giving,
+            self.turns,
+            self.again,
+            make_display=make_display,
+            set_activity=self.set_activity,
+            say=self._say,
+        )
         self.cells = Cells(
             self._holding,
             self._aside,
             self._giving,
             self.turns,
             self.again,
-            resume=self._resume,
+            resume=self._getting.resume,
             say=self._say,
         )
-        self._announces = True  # once a process
-        # Our parent's marks; without them this process asks for itself.
-        self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
-        self._parent_secret = environ.get(names.SECRET)
 
     @property
     def standing(self) -> Standing:
@@ -161,7 +158,7 @@ class Broker:
         adapter = self._frameworks.find(module)
         if adapter is None:
             return
-        if self._late(adapter) and self._parent_lease is None:
+        if self._late(adapter) and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
             self._holding.visible.hide(children_may_ask=True)
             adapter.before(None)
@@ -179,7 +176,7 @@ class Broker:
             self._frameworks.add(module, adapter, loaded)
             adapter.first_use(loaded, partial(self.again.at_first_use, module), self.expected)
         else:
-            self._frameworks.arrive(module, adapter, loaded, self._grant_for)
+            self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
             if is_live(adapter):
                 self._limits.can_change()
             if self.standing is Standing.HELD:
@@ -226,7 +223,7 @@ class Broker:
                 return self.grant
             if self.standing is Standing.PARKED or self._aside.holds:
                 try:
-                    return self._resume()
+                    return self._getting.resume()
                 except GpuShareError as error:
                     if self.settings.fallback is Fallback.ERROR or self._aside.holds:
                         raise
@@ -237,7 +234,9 @@ class Broker:
                 self._holding.visible.hide(children_may_ask=False)
                 return None
             try:
-                grant = self._join() if self._parent_lease else self._request(asked)
+                grant = (
+                    self._getting.join() if self._getting.may_join else self._getting.request(asked)
+                )
             except GpuShareError as error:
                 return self._fall_back(why, error)
             except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
@@ -248,7 +247,7 @@ class Broker:
 
     def _announce(self, grant: Grant) -> None:
         """Say what was granted, once: nothing shows that it is not the CPU."""
-        announces, self._announces = self._announces, False
+        announces, self._getting.announces = self._getting.announces, False
         if announces and self.settings.show_grant:
             node = self._line.session.node.get("node") if self._line.session is not None else None
             simulated = isinstance(node, Mapping) and node.get("simulated") is True
@@ -280,21 +279,11 @@ class Broker:
         wanted = ask.over(self.wishes.ask())
         with self._holding.lock:
             self._holding.settle()
-            self._cancelled = cancelled
+            self._getting.cancelled = cancelled
             try:
-                return self._request(wanted, wait, wait_timeout)
+                return self._getting.request(wanted, wait, wait_timeout)
             finally:
-                self._cancelled = None
-
-    def _request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        had = self._holding.had
-        if had is not None and _is_what_is_asked(had, wanted):
-            away = self.grant is None or self._aside.holds
-            return self._resume(wait, wait_timeout) if away else had
-        self._aside.must_be_whole()
-        if had is not None:
-            return self._exchange(wanted, wait, wait_timeout)
-        return self._ask_node(wanted, wait, wait_timeout)
+                self._getting.cancelled = None
 
     def release(self) -> str | None:
         """Give the lease back; the lease's state then, or ``None`` if there was none.
@@ -344,7 +333,7 @@ class Broker:
             self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
         )
         child.wishes.inherit(self.wishes)
-        child._announces = False
+        child._getting.announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
         # What was copied from the parent still asks us: a gate that is closed there is none here.
@@ -352,92 +341,6 @@ class Broker:
         return child
 
     # -- inside ---------------------------------------------------------------------
-
-    def _join(self) -> Grant | None:
-        """Join our parent's lease; when it has ended, ask for one of our own."""
-        lease, secret = self._parent_lease or "", self._parent_secret or ""
-        try:
-            session = self._line.any()
-            result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
-        except NodeUnavailable:
-            if not self._holding.visible.names_gpus:
-                raise
-            # Our parent holds them, whether or not the node manager can be asked just now.
-            self._holding.standing = Standing.JOINED
-            return None
-        except LeaseLost:
-            result = None
-        self._parent_lease = self._parent_secret = None
-        if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self._request(self.wishes.ask_as_known())
-        grant = self._holding.join(read_grant(result))
-        session.hold(lease, secret)
-        self._tell_frameworks()
-        return grant
-
-    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        session = self._line.any()
-        params: dict[str, Any] = {
-            "request_id": os.urandom(16).hex(),
-            "task": describe_task(self.wishes.told_environ()),
-            "gpus": ask.gpus,
-            "memory": ask.memory,
-            "priority_class": ask.priority_class,
-            "wait": wait,
-        }
-        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
-
-        def leave(lease: str) -> None:
-            session.let_go(lease)
-            session.tell_surely(Method.RELEASE, lease=lease)
-
-        def request(
-            queued: Callable[[Mapping[str, Any]], None],
-            waiting: Callable[[], None],
-            away: Callable[[float], None],
-        ) -> dict[str, Any]:
-            result = session.request(params, queued, waiting, bound, away)
-            # Only who asked knows: the lease itself has a number.
-            return {**result, "of_quota": isinstance(ask.gpus, str)}
-
-        return self._obtain(session, request, leave)
-
-    def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
-        """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""
-        shown = self._make_display()
-        last: dict[str, Any] = {}
-
-        def queued(notice: Mapping[str, Any]) -> None:
-            last.update(notice)
-            shown.update(notice)
-
-        def waiting() -> None:
-            if self._cancelled is not None and self._cancelled():
-                raise GpuShareError("Nobody waits for the GPU any more: the wait was cancelled.")
-            if last:
-                shown.update(last)
-
-        result: dict[str, Any] = {}
-        is_over = False
-        try:
-            result = ask(queued, waiting, shown.away)
-            # Stopped between the node manager's word and ours, nobody would have the lease.
-            with deaf_to_interrupts():
-                grant = self._take(session, result)
-                is_over = True
-                if shown.done(f"Granted: {grant.words}."):
-                    self._announces = False
-        except BaseException as error:
-            if not is_over:
-                shown.done(None)
-            if not result and isinstance(error, KeyboardInterrupt):
-                stopped_waiting(error, "you stopped waiting for GPUs.")
-            elif result and (self.grant is None or self.grant.lease != result["lease"]):
-                with deaf_to_interrupts():
-                    leave(str(result["lease"]))
-            raise
-        self._settle_in(grant)
-        return grant
 
     # -- getting again ---------------------------------------------------------------
 
@@ -449,7 +352,7 @@ class Broker:
         with self._holding.lock:
             self._holding.settle()
             if self.standing is Standing.PARKED or self._aside.holds:
-                return self._resume()
+                return self._getting.resume()
             return None
 
     def pin(self, seconds: float | None) -> float | None:
@@ -464,108 +367,6 @@ class Broker:
         result = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
         kept = result.get("seconds") if isinstance(result, dict) else None
         return float(kept) if isinstance(kept, int | float) else 0.0
-
-    def _resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        """What was parked, again. ``wait`` false: now or never."""
-        lease = self._holding.parked
-        if lease is None and self.grant is not None:
-            self._settle_in(self.grant)  # it has its GPUs, and failed the first time
-            return self.grant
-        if lease is None:
-            return self._ask_node(self.wishes.ask(), wait, wait_timeout)
-        session = self._line.any()
-        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
-        try:
-            return self._obtain(
-                session,
-                lambda queued, waiting, away: session.resume(
-                    lease, queued, waiting, bound, away, wait=wait
-                ),
-                lambda lease: session.tell_surely(Method.PARKED, lease=lease),
-            )
-        except LeaseLost:
-            # It ended while it was parked; nothing was lost but the place.
-            self._holding.drop_parked()
-            return self._ask_node(self.wishes.ask(), wait, wait_timeout)
-
-    def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
-        grant = read_grant(result)
-        self._limits.forget()
-        before, was = self._holding.had, self.standing
-        replaced = self._holding.take(grant, str(result.get("secret", "")))
-        if not session.holds(grant.lease):
-            # Its end was told between the grant and now, when it was not known to be ours.
-            message = "The GPU lease ended as soon as it was granted."
-            self._holding.lose(grant.lease, message)
-            self._holding.settle()
-            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
-                self._holding.park(before)
-                session.tell_surely(Method.PARKED, lease=before.lease)
-            raise LeaseLost(message, Reason.UNKNOWN_LEASE)
-        if before is not None and before.lease != grant.lease:
-            session.let_go(before.lease)
-            if was is not Standing.JOINED:
-                session.tell_surely(Method.RELEASE, lease=before.lease)
-        self._aside.granted(session)
-        if replaced is not None:
-            more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
-            self.wishes.say_once(
-                f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
-                f"lease. For more GPUs {more}."
-            )
-        self.again.granted()
-        return grant
-
-    def _settle_in(self, grant: Grant) -> None:
-        if self._aside.holds:
-            # Before anything else here calls CUDA, which blocks until then.
-            self._aside.bring_back(grant, self._line.session)
-        self._frameworks.look_around()
-        if self._holding.cuda_had != self._holding.gpus and cuda_started():
-            self._say(
-                "CUDA was started in this process before this lease was granted, and keeps the "
-                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
-            )
-        self._tell_frameworks()
-        busy = self._giving.busy
-        if busy is not None:
-            self.set_activity(busy)
-
-    def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
-
-        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
-        request must not wait for GPUs that its own process holds.
-        """
-        if cuda_started():
-            raise GpuShareError(
-                "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
-                "them any more. Restart the kernel (or the program) and ask before CUDA is used."
-            )
-        if self.standing is not Standing.HELD:
-            return self._ask_node(wanted, wait, wait_timeout)
-        try:
-            return self._ask_node(wanted, False, None)
-        except QuotaExceeded as error:
-            if error.reason is not Reason.NO_RESOURCES:
-                raise
-        self._giving.step_aside()
-        try:
-            return self._ask_node(wanted, wait, wait_timeout)
-        except BaseException:
-            with suppress(GpuShareError):
-                if self._holding.parked is not None:
-                    self._resume(wait=False)
-            raise
-
-    def _tell_frameworks(self) -> None:
-        self._frameworks.tell(self._grant_for)
-        if self.standing is Standing.HELD:
-            self._frameworks.gate_steps(self.turns)
-
-    def _grant_for(self, adapter: registry.Adapter) -> Grant | None:
-        """What a framework may use: more than granted only where it can be lowered again."""
-        return self._limits.of(self.grant) if is_live(adapter) else self.grant
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
@@ -658,13 +459,6 @@ class Broker:
             )
         )
         return None
-
-
-def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
-    enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
-    if isinstance(ask.gpus, str):
-        return enough and grant.of_quota
-    return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
 
 
 def _internal(error: Exception) -> NodeUnavailable:
