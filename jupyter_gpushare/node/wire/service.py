@@ -1,4 +1,4 @@
-"""Connections and the manager: who waits for which lease, and who is told what."""
+"""Connects clients with the manager: which client waits for which lease, and is told what."""
 
 from __future__ import annotations
 
@@ -86,19 +86,19 @@ from ..views.waits import Waits
 from . import translate, vouchers
 from .translate import Caller
 
-#: What changes what the voucher of a lease says; a grant brings one anyway.
+#: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
 _CHANGES_VOUCHER = (Method.PARKED, Method.RESTORED, Method.MEMORY)
 
-#: What changes where requests stand, or why, though nobody is told of an effect.
+#: Events that change the places of requests, or the reasons why they wait, without an effect.
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
 )
 QUEUE_INTERVAL = 1.0
-#: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
+#: Seconds after which waiting people are told again without a change: estimates grow old.
 REMIND_INTERVAL = 30.0
 WATCH_INTERVAL = 0.2
-#: So many who ask for a status, of each environment, are answered together.
+#: The most requests for a status, of each environment, that are answered together.
 LOOKS = 8
 #: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
 WATCH_REST = 4.0
@@ -111,13 +111,13 @@ UNSEEN = (
 _RECALLED = 20_000
 
 
-#: Whose quota is doubted, where it is nobody's in particular.
+#: The subject of a doubt about the default quota.
 _NOBODYS: Final = "A user without a quota of their own"
 _MEMBER: Final = "A member of the group {}"
 
 
 class Principal(Protocol):
-    """What identity says of a connection."""
+    """The identity of a connection."""
 
     @property
     def environment(self) -> str: ...
@@ -167,7 +167,7 @@ class _Guest:
     watching: bool = False
     # A status change could not be sent, because the client does not read.
     behind: bool = False
-    # The Hub's pages ask for the person who opens them, on whatever node that person works.
+    # The Hub's pages ask in the name of the person who opens them, on all nodes.
     only_looks: bool = False
 
 
@@ -200,7 +200,7 @@ class Service:
         self._asked = asyncio.Event()
         self._changes = 0
         self._lookers: RoundRobin[tuple[_Guest, Call]] = RoundRobin()
-        #: Who has taken how many seconds of statuses, and whether somebody has taken too many.
+        #: Count an environment's seconds for statuses, and tell whether it has had too many.
         self.took: Took = lambda environment, seconds: None
         self.owes: Callable[[str], bool] = lambda environment: False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,7 +208,7 @@ class Service:
         self._figures: object = None
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
-        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
+        #: Whether a user of that name exists; ``None``: identity cannot tell.
         self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
         #: The members of JupyterHub's groups that have a quota, and which groups those are.
         self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
@@ -217,9 +217,9 @@ class Service:
         manager.measured.append(self._measured)
 
     async def recall(self) -> None:
-        """Read from the ledger what only people want to know: the waits of the last hour.
+        """Read the waits of the last hour from the ledger, for people.
 
-        Where that cannot be read they are told from now on: nobody's GPUs hang on it.
+        If they cannot be read, waits are counted from now on: no grant depends on them.
         """
         reads = self._manager.reads
         try:
@@ -249,7 +249,7 @@ class Service:
     # -- the transport calls these --------------------------------------------
 
     def on_open(self, conn: Conn) -> None:
-        """A connection; it is nobody until it says hello."""
+        """A new connection; it has no identity until it says hello."""
 
     def on_hello(self, conn: Conn, principal: Principal, call: Call) -> None:
         """Identity has spoken."""
@@ -393,7 +393,7 @@ class Service:
         """A lease that the ledger perhaps forgot, or knows as it was before."""
         state, voucher = self._manager.state, vouchers.read(self._key, call.params.voucher)
         if voucher is None or voucher.lease != call.params.lease or state.rebuild is None:
-            self._command(guest, call)  # nobody but the ledger says what it is
+            self._command(guest, call)  # only the ledger knows it
             return
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
@@ -485,7 +485,7 @@ class Service:
         self._spawn(self._from_ledger(guest, call, work, mine))
 
     def _visible(self, guest: _Guest, asked: str | None) -> str | None:
-        """Whose records may be read: everybody's only by an administrator."""
+        """The environment whose records may be read; only an administrator may read everybody's."""
         who = guest.who
         if who.admin or (asked is not None and who.viewer.is_mine(asked)):
             return asked
@@ -536,7 +536,7 @@ class Service:
         groups: tuple[str, ...] = ()
         if whose.environment is not None:
             name = EnvironmentName(whose.environment)
-            # Asked before it is set: who has a quota is known afterwards.
+            # We ask before the quota is set: a name with a quota counts as known afterwards.
             is_known = name in self._known_names() or await self.knows(name) is not False
             groups = self.members().get(name, ())
         command = translate.quota_set(self._clock.boot(), guest.who, call.params, groups)
@@ -561,7 +561,7 @@ class Service:
         guest.conn.reply(call.id, {**self._quota_answer(whose), "warnings": warnings})
 
     def quota_warnings(self) -> list[str]:
-        """What of all quotas in force an administrator may not have meant."""
+        """Sentences about quotas in force that an administrator may not have meant."""
         state, book = self._manager.state, self._manager.state.quotas
         everybody = [
             (_NOBODYS, book.of_default),
@@ -578,7 +578,7 @@ class Service:
         return seen | {lease.environment for lease in state.leases.values()}
 
     def _known_names(self) -> set[EnvironmentName]:
-        """The same, and everybody who is configured, has a quota, or is of a group with one."""
+        """All seen names, and all that are configured, have a quota, or are in a group with one."""
         book = self._with_members().quotas
         return self._seen_names() | {*book.users, *book.overrides, *book.groups_of}
 
@@ -668,7 +668,7 @@ class Service:
         if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
-            self._tell_turn(name, self._manager.state)  # one that came back missed it
+            self._tell_turn(name, self._manager.state)  # a client that came back has missed it
             if call.method is Method.ATTACH:
                 self._tell_limits_again(guest, lease, self._manager.state)
                 recall = self._manager.state.memory_recall(name)
@@ -744,7 +744,7 @@ class Service:
             conn.close()
 
     def _measured(self, readings: Readings) -> None:
-        """Memory in use and utilisation change without any event: tell those who watch."""
+        """Tell watchers about memory in use and utilisation, which change without an event."""
         now = figures(readings)
         if now != self._figures:
             self._figures = now
@@ -815,7 +815,7 @@ class Service:
             guest.conn.notify(Notice.LIMIT.value, notice)
 
     def _warn(self, effect: WarnOfRecall, state: State) -> None:
-        """The task says it on its terminal; whoever watches shows a countdown."""
+        """The task says it on its terminal; watching panels show a countdown."""
         lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
         if lease is None or recall is None:
             return
@@ -883,7 +883,8 @@ class Service:
     async def _push_status(self) -> None:
         told = self._changes
         while True:
-            # Who could not be told before gets the newest status, even if nothing changes again.
+            # A watcher that could not be told before gets the newest status without a further
+            # change.
             is_behind = any(guest.behind for guest in self._guests.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if is_behind else None):
@@ -891,7 +892,7 @@ class Service:
             self._changed.clear()
             changed, told = told != self._changes, self._changes
             watchers: RoundRobin[_Guest] = RoundRobin()
-            # Who missed the last one is first, else it were the same ones each time.
+            # Watchers that missed the last status come first, or the same ones would miss each.
             for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
                 if guest.watching and (changed or guest.behind):
                     guest.behind = True  # until it is told
@@ -916,14 +917,14 @@ class Service:
         if call.method is Method.WATCH:
             guest.watching = True
             if changes != self._changes:
-                # It was made before the newest change, which nobody has told this one.
+                # The status was made before the newest change, of which this watcher was not told.
                 guest.behind = True
                 self._changed.set()  # no news for the others
 
     async def _answer_lookers(self) -> None:
-        """All who ask for a status while one is made wait for the next, and share it.
+        """Answer all who asked for a status while one was made with the next one.
 
-        A few of each environment: who asks for many makes others wait for no more.
+        It answers a few of each environment, so that many questions of one do not delay others.
         """
         while True:
             await self._asked.wait()
@@ -976,7 +977,7 @@ class Service:
 
 
 def _as_change(status: Encoded) -> Encoded:
-    """What a notification says of a status."""
+    """The content of a notification of a status."""
     return encoded({"status": status})
 
 
@@ -989,7 +990,7 @@ async def _unknown(_name: str) -> bool | None:
 
 
 def _is_quiet(event: object) -> bool:
-    """Events that change nothing a person sees."""
+    """Whether the event changes nothing that a person sees."""
     if isinstance(event, RecallMoved):
         return event.give in MEMORY and event.phase is RecallPhase.TOLD
     return type(event).__name__ in (

@@ -245,7 +245,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
 def gave(
     state: State, config: PolicyConfig, at: float, gpus: Set[GpuUuid] = frozenset()
 ) -> Iterator[ev.RecallMoved]:
-    """Caches that were measured, as of ``at`` on these ``gpus``, or are waited for no longer."""
+    """End the recalls of caches that were measured on ``gpus`` ``at`` then, or are overdue."""
     for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
         if key.give is not Give.CACHE:
             continue
