@@ -111,12 +111,12 @@ class Broker:
 
     @property
     def standing(self) -> Standing:
-        """How this process stands with its GPUs."""
+        """The state of this process's lease."""
         return self._holding.standing
 
     @property
     def grant(self) -> Grant | None:
-        """What this process has now."""
+        """The grant that this process has now."""
         return self._holding.grant
 
     @property
@@ -141,7 +141,7 @@ class Broker:
 
     @property
     def configured(self) -> bool:
-        """Whether there is a node manager to ask; if not, everything here is inert."""
+        """Whether there is a node manager to ask; without one the broker does nothing."""
         if self._found is None:
             self._found = find_socket(self._environ)
         return self._found is not None and not self._deserted
@@ -187,7 +187,7 @@ class Broker:
                 self._frameworks.gate_steps(self.turns)
 
     def _late(self, adapter: registry.Adapter) -> bool:
-        """Whether the lease is taken later, when CUDA starts."""
+        """Whether the lease is to be taken later, when CUDA starts."""
         return (
             adapter.catches_first_use
             and self.grant is None
@@ -254,7 +254,7 @@ class Broker:
             return grant
 
     def _announce(self, grant: Grant) -> None:
-        """Say what was granted, once: nothing shows that it is not the CPU."""
+        """Say once what was granted: people cannot see by themselves that it is a GPU."""
         announces, self._announces = self._announces, False
         if announces and self.settings.show_grant:
             node = self._session.node.get("node") if self._session is not None else None
@@ -264,9 +264,9 @@ class Broker:
     # -- what people and programs call -------------------------------------------------
 
     def ask(self) -> Ask:
-        """What a request of this process asks, from all who may say.
+        """The request of this process, from all sources of settings.
 
-        A notebook's wishes are those that are saved now: its Jupyter server is asked.
+        A notebook's settings are read as they are saved now, from its Jupyter server.
         """
         self._notebook = ask_server(self._environ) or self._notebook
         return self.ask_as_known()
@@ -276,12 +276,12 @@ class Broker:
         return self._asked.over(self.settings.ask)
 
     def set_ask(self, ask: Ask) -> None:
-        """What the next request asks, stronger than any setting."""
+        """Set what the next requests ask; it is stronger than any setting."""
         self._asked = ask
 
     @property
     def lock(self) -> threading.RLock:
-        """`Holding.lock`: who has it changes what is held."""
+        """`Holding.lock`: the thread that has it may change what is held."""
         return self._holding.lock
 
     def request(
@@ -358,10 +358,10 @@ class Broker:
                 self._giving.tell_ability(session, grant.lease)
 
     def before_cell(self) -> None:
-        """A cell is about to run: what was given back while nothing ran is asked for again.
+        """Before a cell runs, ask again for GPUs that were given back while no cell ran.
 
-        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
-        may need lies in host memory, bars it (`barred` says why).
+        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU. If memory that the cell
+        may need lies in host memory, Ctrl-C bars the cell instead (`barred` says why).
         """
         me = threading.get_ident()
         self._stopped.pop(me, None)
@@ -397,9 +397,10 @@ class Broker:
                 self._say(f"This cell runs without a GPU: {error} The next one asks again.")
 
     def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread, be it a cell or not.
+        """Code begins or ends in this thread: a cell or other code.
 
-        What cannot be refused has back what it may need, as a cell has; it may wait for it.
+        Code that cannot be refused gets the memory back that it may need, as a cell does, and may
+        wait.
         """
         if not begins:
             self._giving.code_ends()
@@ -411,9 +412,10 @@ class Broker:
 
     @property
     def barred(self) -> str | None:
-        """Why what begins in this thread must not run; ``None``: it may.
+        """Why the code that begins in this thread must not run; ``None``: it may.
 
-        Whatever has stopped `before_cell`, nothing runs while what it may need is elsewhere.
+        Code does not run while memory that it may need is elsewhere, also if `before_cell` was
+        stopped.
         """
         why = self._stopped.get(threading.get_ident())
         if self._is_elsewhere:
@@ -422,7 +424,7 @@ class Broker:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether code would find something on the GPU missing, or use what it may not."""
+        """Whether code would miss memory on the GPU, or use a GPU that it may not."""
         parked = self.standing is Standing.PARKED and self._aside.is_incomplete
         return parked or self.standing is Standing.PARKING or self._aside.holds
 
@@ -433,12 +435,12 @@ class Broker:
             return
         ours = self.lease
         if ours is not None and self.standing is not Standing.JOINED and session.link is Link.UP:
-            session.let_go(ours)  # nobody needs to be told that it ends
+            session.let_go(ours)  # its end need not be told
             session.tell(Method.RELEASE, lease=ours)
         session.close(0.2)
 
     def abandon_in_child(self) -> Broker:
-        """After a fork: a broker for the child, whose parent's lease is its own, too."""
+        """After a fork: a broker for the child, which shares its parent's lease."""
         if self._session is not None:
             self._session.abandon_in_child()
         child = Broker(
@@ -449,7 +451,8 @@ class Broker:
         child._announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
-        # What was copied from the parent still asks us: a gate that is closed there is none here.
+        # Code copied from the parent still calls this broker. Without a session a gate that is
+        # closed in the parent does not hold the child.
         self._session = None
         return child
 
@@ -491,7 +494,7 @@ class Broker:
         )
 
     def _join(self) -> Grant | None:
-        """Join our parent's lease; when it has ended, ask for one of our own."""
+        """Join the parent's lease; if it has ended, ask for a lease of our own."""
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
             session = self._line()
@@ -563,7 +566,8 @@ class Broker:
         is_over = False
         try:
             result = ask(queued, waiting, shown.away)
-            # Stopped between the node manager's word and ours, nobody would have the lease.
+            # If we were stopped between the grant and our note of it, no process would have the
+            # lease.
             with deaf_to_interrupts():
                 grant = self._take(session, result)
                 is_over = True
@@ -584,9 +588,9 @@ class Broker:
     # -- getting again ---------------------------------------------------------------
 
     def resume(self) -> Grant | None:
-        """Have the GPUs of a parked lease again, and all memory on them; waits in the queue.
+        """Get the GPUs of a parked lease and all its memory back; waits in the queue.
 
-        ``None``: nothing was parked. Raises :class:`GpuShareError`.
+        ``None``: no lease was parked. Raises :class:`GpuShareError`.
         """
         with self._holding.lock:
             self._holding.settle()
@@ -595,10 +599,11 @@ class Broker:
             return None
 
     def pin(self, seconds: float | None) -> float | None:
-        """Keep the GPUs though nothing runs: for ``seconds``, or the usual time.
+        """Keep the GPUs while idle: for ``seconds``, or the usual time.
 
-        Seconds for which they are kept now (0: no longer than the rule says); ``None``: this
-        process holds none. Raises :class:`GpuShareError` beyond the administrator's limit.
+        Returns the seconds for which they are kept now (0: as long as the usual rule says);
+        ``None``: this process holds no GPU. Raises :class:`GpuShareError` beyond the
+        administrator's limit.
         """
         grant = self.grant
         if grant is None:
@@ -608,7 +613,7 @@ class Broker:
         return float(kept) if isinstance(kept, int | float) else 0.0
 
     def _resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        """What was parked, again. ``wait`` false: now or never."""
+        """Resume the parked lease. Without ``wait`` only if that is possible at once."""
         lease = self._holding.parked
         if lease is None and self.grant is not None:
             self._settle_in(self.grant)  # it has its GPUs, and failed the first time
@@ -626,7 +631,7 @@ class Broker:
                 lambda lease: session.tell_surely(Method.PARKED, lease=lease),
             )
         except LeaseLost:
-            # It ended while it was parked; nothing was lost but the place.
+            # It ended while it was parked; only its place is lost.
             self._holding.drop_parked()
             return self._ask_node(self.ask(), wait, wait_timeout)
 
@@ -674,10 +679,12 @@ class Broker:
             self.set_activity(busy)
 
     def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
+        """Exchange the held or parked lease for another.
 
-        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
-        request must not wait for GPUs that its own process holds.
+        Arguments and errors are those of `request`.
+
+        The new lease is taken beside the old one if there is room. Otherwise the old one is parked
+        meanwhile: a request must not wait for GPUs that its own process holds.
         """
         if cuda_started():
             raise GpuShareError(
@@ -706,7 +713,7 @@ class Broker:
             self._frameworks.gate_steps(self.turns)
 
     def _grant_for(self, adapter: registry.Adapter) -> Grant | None:
-        """What a framework may use: more than granted only where it can be lowered again."""
+        """The grant for one framework: its lifted limit counts only if it can be lowered again."""
         return self._limits.of(self.grant) if is_live(adapter) else self.grant
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
@@ -785,7 +792,7 @@ class Broker:
 
     def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._is_promised():
-            self._deserted = True  # its server is gone and left the socket: nobody shares GPUs
+            self._deserted = True  # the socket's server is gone: GPUs are not shared
             return None
         if self.settings.fallback is Fallback.ERROR:
             raise error
@@ -802,7 +809,7 @@ class Broker:
         return None
 
     def _is_promised(self) -> bool:
-        """Whether somebody relies on the node manager: it is configured, or the system's."""
+        """Whether a node manager is expected here: it is configured, or it is the system's."""
         found = self._found
         return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
 
