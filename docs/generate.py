@@ -117,13 +117,14 @@ def configuration() -> str:
     """All traits."""
     from jupyter_gpushare.client.cell.magics import GpuShare
     from jupyter_gpushare.hub.app import GpuShareHub
-    from jupyter_gpushare.node import app as node
+    from jupyter_gpushare.node.app import NodeManagerApp
+    from jupyter_gpushare.node.configuration import Connections, Hub, Policy, Quotas
     from jupyter_gpushare.server.extension import GpuShareExtension
 
     parts = (
         (
             "Node manager: `jupyter_gpushare_node_config.py`",
-            (node.NodeManagerApp, node.Quotas, node.Hub, node.Policy, node.Connections),
+            (NodeManagerApp, Quotas, Hub, Policy, Connections),
         ),
         ("Jupyter server: `jupyter_gpushare_config.py`", (GpuShareExtension,)),
         ("Kernels: `ipython_kernel_config.py`", (GpuShare,)),

@@ -18,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from .asking.broker import Broker
     from .words.settings import Settings
 
 
@@ -34,7 +34,7 @@ class _Process:
     def get(self) -> Broker:
         with self._lock:
             if self._broker is None:
-                from .broker import Broker
+                from .asking.broker import Broker
 
                 self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(after_in_child=self._forked)

@@ -9,7 +9,7 @@ from typing import Any
 from ..protocol.messages import Method
 from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
-from .blocks import Needs
+from .asking.blocks import Needs
 from .words.grant import Grant
 from .words.settings import Ask, parse_class
 

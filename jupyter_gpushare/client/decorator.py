@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 
 from .acquire import broker
 from .api import hold, make_ask
-from .blocks import Needs
+from .asking.blocks import Needs
 from .words.grant import Grant
 
 Function = TypeVar("Function", bound=Callable[..., Any])

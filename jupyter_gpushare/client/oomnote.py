@@ -17,7 +17,7 @@ from ..protocol.sizes import format_size
 from .errors import GpuShareError
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from .asking.broker import Broker
     from .words.grant import GrantedGpu
 
 _START: Final = "jupyter_gpushare: "

@@ -8,70 +8,63 @@ import gc
 import json
 import os
 import resource
-import secrets
-import select
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import SYSTEM_CONFIG_PATH, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Integer, List, TraitError, Unicode, observe
-from traitlets.config import Config, Configurable
+from traitlets import Bool, Enum, Integer, List, TraitError, Unicode, observe
+from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
-from ..policy.books.state import State
-from ..policy.say.effects import Signal
 from ..policy.words.commands import ConfigureQuotas, Heartbeat
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
     EnvironmentName,
     Gpu,
-    HolderAction,
     LeaseId,
     LeasePhase,
     ProcessId,
-    Vitals,
 )
-from ..policy.words.settings import Unit, setting
 from ..protocol import names
 from ..protocol.address import OLD_EMBEDDED_NAME, configured_socket, embedded_socket, host_id
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
-from ..protocol.processes import user_ids
 from ..traits import Duration, Finite
+from .configuration import Connections, Hub, Policy, Quotas, Rhythm
+from .debugging import failpoint_from, recorder_to
 from .host import systemd
 from .host.clock import Clock, SystemClock
-from .host.logs import FORMATTERS, EventLog, LogLines, LogStyle
-from .host.processes import ProcessError, ProcessWatch, identify, sees_others, send, vitals
+from .host.processes import ProcessError, sees_others
+from .host.tasks import NodeProcesses
 from .inventory import open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .ledger import place as ledgerplace
-from .ledger.codec import command_to_json, event_to_json
+from .ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
 from .ledger.ledger import Ledger, LedgerError
-from .manager import Failpoint, Listener, Manager, Outcome
+from .manager import Manager
 from .people import hubmemory
-from .people.hubapi import HubApi
 from .people.hubidentity import HubIdentity, HubTrust
 from .people.hubmemory import HubMemory
-from .people.identity import Identity, Peer, PeerIdentity, TokenFileIdentity
+from .people.identity import Identity, PeerIdentity, TokenFileIdentity
 from .people.osusers import SUBORDINATES, SubordinateIds
+from .people.peers import identify_peer
 from .quotas.config import NodeSize
 from .quotas.hub import HubQuotas
 from .quotas.in_force import QuotasInForce
 from .quotas.last import LastQuotas
 from .settings.commandline import StrictLoader
-from .settings.traits import read, traits_of
+from .settings.traits import read
+from .views.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .wire.service import Service
 from .wire.transport import Limits, SocketInUse, Transport
 
@@ -81,92 +74,6 @@ _SWITCH: Final = 0.0005
 
 #: Where Jupyter looks for everybody's configuration, the last of its places.
 FOR_ALL = SYSTEM_CONFIG_PATH[-1]
-#: The name under which systemd hands over the node manager's token (``LoadCredential=``).
-HUB_CREDENTIAL = "hub-token"
-
-
-class Quotas(Configurable):
-    """The most that an environment may hold."""
-
-    default = Dict(
-        help="""The quota of everybody who is named nowhere else, like
-        {"gpus": 1, "memory": "16GiB", "weight": 1}. "gpus" may be "all"; "memory"
-        may be 0.5, half of the (smallest) GPU; without it whole GPUs are given. Not set: all
-        GPUs, whole."""
-    ).tag(config=True)
-    groups = Dict(
-        help="""Quotas by group: the best of a user's groups, part by part, goes before
-        the default. Groups are the OS groups, or those of the token file."""
-    ).tag(config=True)
-    users = Dict(help="Quotas by user; they go before those of groups.").tag(config=True)
-
-
-class Hub(Configurable):
-    """JupyterHub, where it says who people are (``--hub``)."""
-
-    locals().update(traits_of(HubTrust))
-    api_url = Unicode(
-        "", help="The Hub's REST API. Not set: the environment variable JUPYTERHUB_API_URL."
-    ).tag(config=True)
-    api_token_file = Unicode(
-        "",
-        help="""File with the node manager's own token, as a service of the Hub with the scopes
-        read:users:name, read:users:groups, read:roles:users, list:groups, read:groups. Not set:
-        systemd's credential hub-token, else the environment variable JUPYTERHUB_API_TOKEN.""",
-    ).tag(config=True)
-    refresh = Duration(
-        60.0, least=1.0, help="Seconds between two readings of the quotas of the Hub's groups."
-    ).tag(config=True)
-
-    def api(self) -> HubApi:
-        """What asks the Hub."""
-        return HubApi(self.api_url or os.environ.get("JUPYTERHUB_API_URL", ""))
-
-    def own_token(self) -> str:
-        """The node manager's token. Raises :class:`ValueError` where there is none."""
-        if self.api_token_file:
-            token = systemd.read_secret(Path(self.api_token_file), os.environ)
-        else:
-            # systemd hands over an empty one where the administrator has made none.
-            credential = systemd.credential(os.environ, HUB_CREDENTIAL)
-            token = systemd.read_secret(credential, os.environ) if credential else ""
-            token = token or os.environ.get("JUPYTERHUB_API_TOKEN", "")
-        if not token or not (self.api_url or os.environ.get("JUPYTERHUB_API_URL")):
-            raise ValueError(
-                "With --hub the node manager needs the Hub's address and a token of its own: set "
-                "c.Hub.api_url and c.Hub.api_token_file, or run it as a service of the Hub."
-            )
-        return token
-
-
-@dataclass(frozen=True, slots=True)
-class Rhythm:
-    """How often the node manager looks; the policy does not know."""
-
-    heartbeat_interval: float = setting(
-        5.0,
-        Unit.SECONDS,
-        "Seconds between two signs of life.",
-        least=0.05,
-    )
-    budget_interval: float = setting(
-        30.0,
-        Unit.SECONDS,
-        "Seconds between two readings of what was spent of the budgets.",
-        least=0.1,
-    )
-
-
-class Policy(Configurable):
-    """How leases are granted, kept and taken back."""
-
-    locals().update(traits_of(PolicyConfig, Rhythm))
-
-
-class Connections(Configurable):
-    """What one client may take of the node manager."""
-
-    locals().update(traits_of(Limits))
 
 
 class NodeManagerApp(JupyterApp):
@@ -381,7 +288,7 @@ class NodeManagerApp(JupyterApp):
 
     def _forget_hub(self) -> None:
         """Also a node manager that runs looks for the mark before it believes what it knows."""
-        path = _hub_people(self._ledger_path())
+        path = hub_people(self._ledger_path())
         try:
             hubmemory.forget(path)
         except FileNotFoundError:
@@ -424,7 +331,7 @@ class NodeManagerApp(JupyterApp):
         if ledger.notice:
             self.log.error(ledger.notice)
         check_directory(ledger_path.parent)
-        is_first = not _key_file(ledger_path).exists()
+        is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
         rhythm = read(policy, Rhythm)
         whole = open_inventory(self.simulate or None, now=clock.boot)
@@ -452,7 +359,7 @@ class NodeManagerApp(JupyterApp):
         manager.listeners.append(EventLog(self.log, lines).heard)
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
-        key = _key(ledger_path)
+        key = key_beside(ledger_path)
         service = Service(
             manager,
             clock,
@@ -617,7 +524,7 @@ class NodeManagerApp(JupyterApp):
                 trust.hub_away,
                 now=clock.boot,
                 key=key,
-                path=_hub_people(ledger),
+                path=hub_people(ledger),
                 made_for=json.dumps([clock.boot_id(), api.url, trust.service, trust.per_server]),
                 log=self.log,
             )
@@ -628,24 +535,6 @@ class NodeManagerApp(JupyterApp):
             frozenset(self.admin_users),
             frozenset(self.admin_groups),
             nameless=self.nameless_users,
-        )
-
-
-class UnsafeFile(Exception):
-    """A file of the node manager's is in others' hands; the text says which, and what to do."""
-
-
-def check_directory(path: Path) -> None:
-    """See that nobody else may put files beside the ledger. Raises :class:`UnsafeFile`."""
-    there = path.stat()
-    mode = stat.S_IMODE(there.st_mode)
-    # In a folder like /tmp everybody may make files, and nobody replace another's.
-    is_open = mode & 0o002 and not mode & stat.S_ISVTX
-    if there.st_uid not in (0, os.getuid()) or is_open:
-        raise UnsafeFile(
-            f"The ledger's directory {path} belongs to user {there.st_uid} and has mode {mode:o}: "
-            "others could replace the ledger. Give it to the node manager's user "
-            f"(`chown`), run `chmod go-w {path}`, or name another place with --ledger."
         )
 
 
@@ -698,50 +587,6 @@ async def _first(work: asyncio.Task[None], ends: set[asyncio.Task[Any]]) -> bool
     return False
 
 
-class NodeProcesses:
-    """The host's processes, as the manager watches and signals them."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessId], None]
-    ) -> None:
-        self._watch = ProcessWatch(loop, on_gone)
-
-    def watch(self, process: ProcessId) -> bool:
-        """False when it is gone already."""
-        return self._watch.watch(process)
-
-    def signal(self, effect: Signal) -> None:
-        """SIGINT or SIGKILL; a process that is gone is no error."""
-        number = signal.SIGKILL if effect.action is HolderAction.KILL else signal.SIGINT
-        send(effect.process, number)
-
-    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        """Whether these processes and their children go on; ``None``: not known."""
-        return vitals(processes)
-
-    def close(self) -> None:
-        """Watch nobody any more."""
-        self._watch.close()
-
-
-def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
-    """The peer's process, ``None`` when it is gone.
-
-    The pid alone could be somebody else's by now; the pidfd came with the
-    connection, and while it is not readable the pid is still the peer's.
-    Without one (Linux before 6.5) a process of another user is not the peer;
-    a later one of the same user cannot be told from it.
-    """
-    process = identify(peer.pid, boot_id)
-    if peer.pidfd is None:
-        theirs = process is not None and peer.uid in user_ids(peer.pid)
-        # Looked at again: between the two looks the pid may have become another's.
-        return process if theirs and identify(peer.pid, boot_id) == process else None
-    poll = select.poll()
-    poll.register(peer.pidfd, select.POLLIN)
-    return None if poll.poll(0) else process
-
-
 def _raise_file_limit() -> None:
     """A connection and a watched process cost a descriptor each."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -749,68 +594,6 @@ def _raise_file_limit() -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             return
-
-
-def _hub_people(ledger: Path) -> Path:
-    """The file of those for whom JupyterHub vouched lately."""
-    return ledger.with_suffix(".hub-people.json")
-
-
-def _key_file(ledger: Path) -> Path:
-    return ledger.with_suffix(".key")
-
-
-def _key(ledger: Path) -> bytes:
-    """The key from which leases' secrets and vouchers are derived; kept beside the ledger."""
-    path = _key_file(ledger)
-    with contextlib.suppress(FileNotFoundError):
-        with path.open("rb") as file:
-            there = os.fstat(file.fileno())
-            key = file.read()
-        if there.st_uid not in (0, os.getuid()) or stat.S_IMODE(there.st_mode) & 0o077:
-            raise UnsafeFile(
-                f"The key {path}, from which leases' secrets are made, belongs to user "
-                f"{there.st_uid} and has mode {stat.S_IMODE(there.st_mode):o}: others could know "
-                "it. Remove it and start again; a new one is made, and leases stay."
-            )
-        if len(key) >= 32:
-            return key
-    fresh = secrets.token_bytes(32)
-    draft = path.with_suffix(f".key.{os.getpid()}")
-    draft.touch(mode=0o600)
-    draft.write_bytes(fresh)
-    draft.replace(path)
-    return fresh
-
-
-def failpoint_from(spec: str) -> Callable[[Failpoint], None]:
-    """``after-append:3``: kill this process the third time it comes there. For crash tests."""
-    if not spec:
-        return lambda point: None
-    name, _, count = spec.partition(":")
-    wanted, left = Failpoint(name), [int(count or 1)]
-
-    def strike(point: Failpoint) -> None:
-        if point is wanted:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return strike
-
-
-def recorder_to(path: str) -> Listener:
-    """Write each command and its events to ``path``, one JSON object a line."""
-    stream = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - lives as long as we
-
-    def record(outcome: Outcome, state: State) -> None:
-        line = {
-            "command": command_to_json(outcome.command),
-            "events": [event_to_json(event) for event in outcome.events],
-        }
-        stream.write(json.dumps(line) + "\n")
-
-    return record
 
 
 main = NodeManagerApp.launch_instance

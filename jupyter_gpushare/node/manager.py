@@ -31,10 +31,12 @@ from ..protocol.hostmemory import Room
 from .host import walljumps
 from .host.clock import Clock, bounds
 from .host.observers import Observers
+from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError
 from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .inventory.base import Inventory, InventoryError
+from .inventory.readings import Readings, Samples
 from .ledger.budget import LedgerBudget, excess
 from .ledger.care import LedgerCare
 from .ledger.codec import from_record, size_of, to_record
@@ -42,17 +44,22 @@ from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow
 from .ledger.reads import LedgerReads
 from .ledger.refusals import RefusalSieve
 from .people.fairness import RoundRobin
-from .views.readings import Readings, Samples
 
 BATCH = 512
+
+
 #: Commands of one owner that are decided together: the next owner waits for no more.
 EACH = 16
+
+
 #: The most environments with spent GPU-hours that are told when they have some again; waiting ones
 #: come first.
 MOST_EXPLAINED = 8
 
+
 #: Under this name the ledger keeps which wall clock was believed last.
 _CLOCKS = "clocks"
+
 
 T = TypeVar("T")
 
@@ -79,25 +86,6 @@ class Processes(Protocol):
 
         On any thread.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one command; listeners are told after it is on disk.
-
-    ``call`` is the tag of the client's call that the command came from (:mod:`.host.logs`);
-    ``seconds`` is the time since the command arrived.
-    """
-
-    command: cmd.Command
-    decision: core.Decision
-    events: tuple[Event, ...]
-    effects: tuple[Effect, ...]
-    call: str = ""
-    seconds: float = 0.0
-
-
-Listener = Callable[[Outcome, State], None]
 
 
 @dataclass(slots=True)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from .decide.step import (
-    Decision,
-    Done,
-    Grant,
-    Refuse,
-    Step,
-    Wait,
-    Why,
-    decide,
-    next_deadline,
-    step,
-    unavailable,
-    unknown_lease,
-    why_waiting,
-)
+from .decide.draft import Decision, Done, Grant, Refuse, Step, Wait
+from .decide.own import unknown_lease
+from .decide.requests import unavailable
+from .decide.step import decide, next_deadline, step
+from .decide.waiting import Why, why_waiting
 from .evolve.apply import evolve
 from .say.check import check
 from .say.effects import Effect, effects, resume

@@ -18,7 +18,7 @@ from support.node import NodeClient, Puppet, RunningNode, token_file, until
 import jupyter_gpushare
 from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.api import lease
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.decorator import gpu
 from jupyter_gpushare.client.errors import GpuShareError, QuotaExceeded
 from jupyter_gpushare.client.words.settings import Ask

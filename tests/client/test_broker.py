@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support.node import RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
-from jupyter_gpushare.client import again as again_module
-from jupyter_gpushare.client import broker as broker_module
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking import again as again_module
+from jupyter_gpushare.client.asking import broker as broker_module
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.lease import holding as holding_module
 from jupyter_gpushare.client.lease.holding import Standing

@@ -18,7 +18,7 @@ from support.kernel import Kernel, shows
 from support.node import NodeClient, RunningNode, token_file, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.lease.holding import Standing
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.words.grant import Grant

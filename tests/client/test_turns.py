@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.node import until
 
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.lease.holding import Standing
 from jupyter_gpushare.client.lease.session import Link
 from jupyter_gpushare.client.memory.gate import GRAIN, Turns

@@ -12,7 +12,8 @@ import pytest
 from traitlets import Dict, TraitError, TraitType, Union
 from traitlets.config import Config, Configurable
 
-from jupyter_gpushare.node.app import Connections, Hub, NodeManagerApp, Policy, Rhythm
+from jupyter_gpushare.node.app import NodeManagerApp
+from jupyter_gpushare.node.configuration import Connections, Hub, Policy, Rhythm
 from jupyter_gpushare.node.people.hubidentity import HubTrust
 from jupyter_gpushare.node.settings.traits import read
 from jupyter_gpushare.node.wire.transport import Limits

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
-from jupyter_gpushare.node.app import identify_peer
 from jupyter_gpushare.node.host.processes import identify, read_boot_id
 from jupyter_gpushare.node.people.identity import (
     IdentityRefused,
@@ -31,6 +30,7 @@ from jupyter_gpushare.node.people.identity import (
     TokenFileIdentity,
 )
 from jupyter_gpushare.node.people.osusers import SubordinateIds
+from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire.transport import peer_of
 
 NOBODY = pwd.getpwnam("nobody")

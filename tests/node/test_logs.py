@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.node import NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.host import logs
-from jupyter_gpushare.node.host.logs import (
+from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.views import logs
+from jupyter_gpushare.node.views.logs import (
     EventLog,
     JsonFormatter,
     LogLines,
@@ -25,7 +26,6 @@ from jupyter_gpushare.node.host.logs import (
     call_tag,
     say,
 )
-from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.commands import Tick
@@ -245,7 +245,7 @@ def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:
     page = (root / "docs" / "troubleshooting.md").read_text("utf-8")
     sources = "".join(
         (root / "jupyter_gpushare" / "node" / f"{name}.py").read_text("utf-8")
-        for name in ("logs", "service")
+        for name in ("views/logs", "wire/service")
     )
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 15

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from support.policy_world import plain_config
 
 from jupyter_gpushare.node.host.clock import SystemClock
+from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.host.processes import ProcessError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger.codec import from_record
 from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFailed, LedgerFull, Reads, Record
-from jupyter_gpushare.node.manager import Manager, Outcome
+from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Refuse

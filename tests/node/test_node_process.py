@@ -121,21 +121,20 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bug",
     [
-        "logs.EventLog.heard",
-        "waits.Waits.heard",
-        "simulated.BusyGpus.heard",
-        "quotas_in_force.QuotasInForce.heard",
-        "metrics.NodeMetrics._heard",
-        "service.figures",
+        "views.logs.EventLog.heard",
+        "views.waits.Waits.heard",
+        "inventory.simulated.BusyGpus.heard",
+        "quotas.in_force.QuotasInForce.heard",
+        "views.metrics.NodeMetrics._heard",
+        "wire.service.figures",
     ],
 )
 def test_no_broken_observer_ends_the_node_manager(tmp_path: Path, bug: str) -> None:
-    module, _, what = bug.partition(".")
-    package = "node.inventory" if module == "simulated" else "node"
+    room, module, what = bug.split(".", 2)
     node = WithABug(tmp_path, config="c.NodeManagerApp.measure_interval = 0.05\n")
     node.arguments += [f"--metrics-port={free_ports(1)[0]}"]
     node.bug = (
-        f"from jupyter_gpushare.{package} import {module}\n"
+        f"from jupyter_gpushare.node.{room} import {module}\n"
         "def broken(*_): raise ZeroDivisionError('a bug')\n"
         f"{module}.{what} = broken"
     )

@@ -19,9 +19,9 @@ from support.node import GIB, NodeClient, RunningNode, until
 from support.nvml import NvmlWorld
 from support.policy_world import World, gpu, task
 
+from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.inventory.readings import KEPT, STEP, Readings, Samples, figures
 from jupyter_gpushare.node.inventory.simulated import BusyGpus, SimulatedInventory
-from jupyter_gpushare.node.manager import Outcome
-from jupyter_gpushare.node.views.readings import KEPT, STEP, Readings, Samples, figures
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (

@@ -40,7 +40,7 @@ from support.systemd import ActivatedNode, Ear, UnprivilegedNode, handing_over
 from support.tinyhub import OWN, TinyHub, served
 
 from jupyter_gpushare.cli.systemd import shipped, units
-from jupyter_gpushare.node.app import Hub
+from jupyter_gpushare.node.configuration import Hub
 from jupyter_gpushare.node.host import systemd
 from jupyter_gpushare.node.people.identity import Peer
 from jupyter_gpushare.node.wire.transport import peer_of

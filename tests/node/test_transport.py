@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.node import Puppet, needs_root, open_directory
 
-from jupyter_gpushare.node.app import identify_peer
 from jupyter_gpushare.node.host.processes import read_boot_id
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity, Principal
+from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire.transport import Connection, Limits, SocketInUse, Transport
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection

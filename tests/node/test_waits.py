@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, until
 from support.policy_world import GIB, World, gpu, plain_config, task
 
+from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record
-from jupyter_gpushare.node.manager import Outcome
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet, Viewer, status_document
 from jupyter_gpushare.node.views.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
-from jupyter_gpushare.policy.decide import step as decide
+from jupyter_gpushare.policy.decide import waiting
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
@@ -398,7 +398,7 @@ def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(room, "place", counted)
     queue = queue_of(world, "root", admin=True)
-    assert calls == decide.MOST_EXPLAINED
+    assert calls == waiting.MOST_EXPLAINED
     assert len(queue) == 300
     # Only for those who are served next it is worked out what is free; all are told why.
     free = [row["position"] for row in queue if "No GPU is free" in row["message"]]
@@ -407,7 +407,7 @@ def test_the_work_for_a_status_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     calls = 0
     mine = [row for row in queue_of(world, "person-3") if row["mine"]]
     assert len(mine) == 50
-    assert calls == sum(row["position"] <= decide.MOST_EXPLAINED for row in mine)
+    assert calls == sum(row["position"] <= waiting.MOST_EXPLAINED for row in mine)
     # Whoever looks, the words are the same.
     assert [row["message"] for row in mine] == [
         row["message"] for row in queue if row["environment"] == "person-3"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.policy_stories import budgets, idle, lazy, pin
+from support.policy_moves import budgets, idle, lazy, pin
 from support.policy_world import GIB, World, gpu, is_asked
 
 from jupyter_gpushare.policy import core

@@ -7,20 +7,33 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from policy import (
+    test_gpu_hours,
+    test_idle_leases,
+    test_lease_stories,
+    test_named_memory,
+    test_out_of_service,
+)
 from support.policy_histories import Crowd, Histories
-from support.policy_stories import STORIES
+from support.policy_moves import stories_of
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import quotas, step
-from jupyter_gpushare.policy.evolve import apply
+from jupyter_gpushare.policy.decide import node, quotas, recalls
+from jupyter_gpushare.policy.decide.draft import Done
+from jupyter_gpushare.policy.decide.registry import ANSWERS
+from jupyter_gpushare.policy.decide.serving import serve
+from jupyter_gpushare.policy.evolve import leases
+from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
-from jupyter_gpushare.policy.words.model import ClaimPhase
+from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason
+from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, Why
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,7 +51,7 @@ QUICK = settings(
 
 def _free_on_a_timer(monkeypatch):
     """The timer fired, so the memory must be free."""
-    original = step._silence
+    original = node._silence
 
     def silence(draft, names):
         names = list(names)
@@ -46,11 +59,11 @@ def _free_on_a_timer(monkeypatch):
         for name in names:
             lease = draft.state.leases.get(name)
             if lease is not None and lease.phase.value == "held":
-                draft.end(lease, step.EndReason.HEARTBEAT_LOST)
+                draft.end(lease, EndReason.HEARTBEAT_LOST)
                 for part in lease.allocations:
                     draft.emit(ev.ClaimMoved(draft.at, name, part.gpu, ClaimPhase.GONE))
 
-    monkeypatch.setattr(step, "_silence", silence)
+    monkeypatch.setattr(node, "_silence", silence)
 
 
 def _ignore_squatters(monkeypatch):
@@ -75,13 +88,13 @@ def _share_what_others_named(monkeypatch):
 
 def _forget_retries(monkeypatch):
     """A retried request is a new one."""
-    original = step._request
+    original = ANSWERS[cmd.RequestLease]
 
     def request(draft, command):
         bare = dataclasses.replace(command.request, request_id=None)
         return original(draft, dataclasses.replace(command, request=bare))
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.RequestLease, request)
+    monkeypatch.setitem(ANSWERS, cmd.RequestLease, request)
 
 
 def _let_the_urgent_be_passed(monkeypatch):
@@ -91,22 +104,22 @@ def _let_the_urgent_be_passed(monkeypatch):
 
 def _leak_a_claim(monkeypatch):
     """A dead process's lease is kept."""
-    monkeypatch.setitem(step._DECIDE, step.cmd.ProcessGone, lambda draft, command: step.Done())
+    monkeypatch.setitem(ANSWERS, cmd.ProcessGone, lambda draft, command: Done())
 
 
 def _act_for_another(monkeypatch):
     """Anybody may release anything."""
-    original = step._release
+    original = ANSWERS[cmd.Release]
 
     def release(draft, command):
         return original(draft, dataclasses.replace(command, admin=True))
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.Release, release)
+    monkeypatch.setitem(ANSWERS, cmd.Release, release)
 
 
 def _lose_a_reservation(monkeypatch):
     """Evolving forgets to count the second task of an environment on its GPU."""
-    original = apply._lease_granted
+    original = leases._lease_granted
 
     def granted(state, event):
         after = original(state, event)
@@ -116,7 +129,7 @@ def _lose_a_reservation(monkeypatch):
         once = dataclasses.replace(after.reservations[key], claims=1)
         return dataclasses.replace(after, reservations=after.reservations.set(key, once))
 
-    monkeypatch.setitem(apply._EVOLVE, ev.LeaseGranted, granted)
+    monkeypatch.setitem(CHANGES, ev.LeaseGranted, granted)
 
 
 def _grant_beyond_the_budget(monkeypatch):
@@ -155,28 +168,28 @@ def _believe_who_says_idle(monkeypatch):
 
 def _believe_who_parks(monkeypatch):
     """A task that says it parked holds nothing."""
-    original = step._park
+    original = ANSWERS[cmd.Park]
 
     def park(draft, command):
         decision = original(draft, command)
         for name, uuid in tuple(draft.state.draining):
             if name == command.lease:
                 draft.emit(ev.ClaimMoved(draft.at, name, uuid, ClaimPhase.GONE))
-        step.serve(draft)
+        serve(draft)
         return decision
 
-    monkeypatch.setitem(step._DECIDE, step.cmd.Park, park)
+    monkeypatch.setitem(ANSWERS, cmd.Park, park)
 
 
 def _park_anybody(monkeypatch):
     """Who may park a lease is not looked at."""
-    original = step._own_task
+    original = recalls.own_task
 
     def own_task(draft, lease, environment, process):
         found = draft.state.leases.get(lease)
         return original(draft, lease, found.environment if found else environment, process)
 
-    monkeypatch.setattr(step, "_own_task", own_task)
+    monkeypatch.setattr(recalls, "own_task", own_task)
 
 
 def _place_on_a_gpu_out_of_service(monkeypatch):
@@ -204,8 +217,17 @@ def _forget_a_gpu_out_of_service(monkeypatch):
     monkeypatch.setattr(core, "summarise", summarise)
 
 
+STORIES = (
+    test_gpu_hours,
+    test_idle_leases,
+    test_lease_stories,
+    test_named_memory,
+    test_out_of_service,
+)
+
+
 def run_everything():
-    for story in STORIES:
+    for story in stories_of(*STORIES):
         story()
     for machine in (Histories, Crowd):
         run_state_machine_as_test(machine, settings=QUICK)
@@ -237,5 +259,5 @@ def run_everything():
 )
 def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
-    with pytest.raises((AssertionError, apply.InvariantBroken)):
+    with pytest.raises((AssertionError, InvariantBroken)):
         run_everything()

@@ -4,26 +4,445 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.policy_turns import NobodyStarves, TakingTurns
-from support.policy_world import plain_config
-from support.turn_stories import STORIES
+from support.policy_moves import stories_of
+from support.policy_turns import CONFIG, Actor, NobodyStarves, TakingTurns, TurnWorld
+from support.policy_world import GIB, gpu, plain_config, process
 
-from jupyter_gpushare.policy.books import shares as memory
+from jupyter_gpushare.node.views import sharing
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.evolve import apply
 from jupyter_gpushare.policy.evolve import turns as turn_events
+from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.recall import offers, patience, plan
 from jupyter_gpushare.policy.turns import order
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, LeaseId
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    Gpu,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.words.moves import InvariantBroken
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import TURN_MOVES, Share, ShareMode, TurnPhase
+
+#: Seconds; read before a bug is planted in it.
+HELD_FOR = int(patience.HELD_FOR)
+
+
+UUID = gpu(0).uuid
+
+
+def world(gpus: int = 1, config: PolicyConfig = CONFIG) -> TurnWorld:
+    made = TurnWorld(config)
+    made.start([gpu(index) for index in range(gpus)], Quota(2, None))
+    return made
+
+
+def come(
+    at: TurnWorld, who: str, pid: int, kept: int = 2, step: int = 8, gib: int = 14, gpus: int = 1
+) -> Actor:
+    """Somebody is granted ``gib`` on each of ``gpus`` GPUs, just measured. Sizes in GiB."""
+    at.observe()
+    decision = at.request(who, pid, Request(gpus, Bytes(gib * GIB)), wait=False)
+    assert isinstance(decision, core.Grant), decision
+    actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
+    at.actors[decision.lease] = actor
+    return actor
+
+
+def phase(at: TurnWorld, actor: Actor) -> str | None:
+    turn = at.state.turns.get(actor.lease)
+    return None if turn is None else turn.phase.value
+
+
+def two_by_turns(config: PolicyConfig = CONFIG) -> tuple[TurnWorld, Actor, Actor]:
+    """Two tasks on one GPU of 24 GiB whose reservations are 28 GiB; alice has the turn."""
+    at = world(config=config)
+    alice = come(at, "alice", 1)
+    at.train(alice, 3)
+    assert phase(at, alice) is None
+    bob = come(at, "bob", 2, step=6, gib=12)
+    at.train(bob, 3)
+    for _ in range(40):
+        for actor in (alice, bob):
+            at.train(actor, 1)
+        at.second()
+    while phase(at, alice) != "holds":
+        at.train(alice, 1)
+        at.train(bob, 1)
+        at.second()
+    return at, alice, bob
+
+
+def test_a_third_fits_when_two_take_turns() -> None:
+    """2 + 2 kept, 8 for a step and the offset: 14 GiB of 24; the plain sum leaves nothing."""
+    at, _alice, _bob = two_by_turns()
+    books = at.state.gpus[UUID]
+    assert books.gpu.memory < 14 * GIB + 12 * GIB
+    at.observe()
+    too_much = at.request("dave", 4, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(too_much, core.Refuse), "2 + 2 + 8 + the offset leave less than 12"
+    carol = come(at, "carol", 3, gib=8)
+    books = at.state.gpus[UUID]
+    assert books.reserved + books.shared <= books.gpu.memory
+    assert books.shared == 8 * GIB + CONFIG.turn_offset
+    assert books.reserved == (2 + 2 + 8) * GIB
+    # And when she has gone, what fits plainly is plain again.
+    at.release(carol.lease, "carol")
+    at.die(3)
+    del at.actors[carol.lease]
+    at.observe()
+    at.release(_bob.lease, "bob")
+    at.die(2)
+    at.observe()
+    assert at.state.gpus[UUID].shared == 0
+    assert at.state.gpus[UUID].reserved == 14 * GIB
+    assert phase(at, _alice) is None, "alone again"
+
+
+def test_who_cannot_be_gated_is_placed_plainly() -> None:
+    at = world()
+    alice = come(at, "alice", 1)
+    alice.gated = False
+    at.train(alice, 3)
+    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(refused, core.Refuse)
+
+
+def test_a_newcomer_is_unknown_and_placed_plainly() -> None:
+    at = world()
+    alice = come(at, "alice", 1)
+    at.train(alice, 1)  # the first step makes the optimizer's state
+    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(refused, core.Refuse)
+    at.train(alice, 1)
+    unmeasured = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(unmeasured, core.Refuse), "its word alone is not enough"
+    come(at, "bob", 2, gib=12)
+
+
+def test_a_stopped_holder_loses_the_turn_but_not_its_memory() -> None:
+    """The other computes only when a measurement says that there is room."""
+    at, alice, bob = two_by_turns(dataclasses.replace(CONFIG, heartbeat_timeout=15.0))
+    come(at, "carol", 3, gib=8)
+    at.train(alice, 1)
+    at.begin_step(alice)
+    assert at.memory[(1, UUID)] == 10 * GIB
+    alice.stopped = True
+    for _ in range(40):
+        at.train(bob, 1)
+        at.second()
+    assert phase(at, alice) == "rest"
+    assert at.state.leases[alice.lease].stalled
+    assert phase(at, bob) == "waits", "8 GiB of the common region may still be alice's"
+    at.observe()
+    at.second()
+    assert phase(at, bob) == "waits", "and they are"
+    at.memory[(1, UUID)] = 2 * GIB
+    at.observe()
+    assert phase(at, bob) == "holds"
+
+
+def test_a_holder_that_dies_gives_all_back_at_once() -> None:
+    at, alice, bob = two_by_turns()
+    come(at, "carol", 3, gib=8)
+    at.train(bob, 1)
+    at.begin_step(alice)
+    del at.actors[alice.lease]
+    at.die(1)
+    at.observe()
+    assert phase(at, bob) in (None, "holds")
+
+
+def test_who_overruns_is_told_of_and_bars_nobody() -> None:
+    at, alice, bob = two_by_turns()
+    at.begin_step(alice)
+    for _ in range(int(CONFIG.quantum + CONFIG.turn_bound) + 3):
+        at.train(bob, 1)
+        at.second()
+    assert any(isinstance(event, ev.TurnOverran) for event in at.history)
+    assert at.state.takers[alice.lease] is True
+    at.observe()
+    assert phase(at, bob) != "waits"
+    at.end_step(alice)
+    assert at.state.takers[alice.lease] is True, "for the future, too"
+
+
+def test_patience_ends_with_a_lower_limit() -> None:
+    """Who has waited long enough computes with what is left, and is told how much."""
+    config = dataclasses.replace(CONFIG, turn_patience=10.0, heartbeat_timeout=15.0)
+    at, alice, bob = two_by_turns(config)
+    come(at, "carol", 3, gib=8)
+    at.train(alice, 1)
+    at.begin_step(alice)
+    alice.stopped = True
+    for _ in range(40):
+        at.train(bob, 1)
+        at.second()
+    assert phase(at, bob) == "holds"
+    limit = dict(shares.limits(at.state, bob.lease))[UUID]
+    assert limit < bob.persistent + bob.temporary
+    used = sum(size for (_pid, uuid), size in at.memory.items() if uuid == UUID)
+    assert used <= 24 * GIB
+
+
+def test_who_tells_too_little_frees_nothing_that_it_uses() -> None:
+    at = world()
+    alice = come(at, "alice", 1, kept=0, step=0)
+    at.train(alice, 3)
+    at.memory[(1, UUID)] = 13 * GIB
+    at.observe()
+    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    assert isinstance(refused, core.Refuse), "13 GiB are in use, whatever she says"
+
+
+def test_an_idle_task_has_no_turn_until_it_asks() -> None:
+    at, alice, bob = two_by_turns()
+    who = (alice.lease, EnvironmentName("alice"), process(1))
+    at.train(bob, 1)
+    alice.idle = True
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    assert phase(at, alice) == "rest"
+    assert phase(at, bob) == "holds"
+    for _ in range(60):
+        at.train(bob, 1)
+        at.second()
+    assert phase(at, bob) == "holds", "nobody asks, so nobody is asked"
+    alice.in_step = False
+    at.begin_step(alice)
+    assert phase(at, alice) == "waits"
+
+
+def test_two_gpus_are_had_at_once_or_not_at_all() -> None:
+    """Three tasks, each on two of three GPUs: the classical circle."""
+    at = world(gpus=3, config=dataclasses.replace(CONFIG, max_tasks_per_gpu=2))
+    ring = []
+    for pid in (1, 2, 3):
+        ring.append(come(at, "abc"[pid - 1], pid, kept=1, step=2, gib=10, gpus=2))
+    turns_had = {actor.lease: 0 for actor in ring}
+    for _ in range(200):
+        for actor in ring:
+            at.train(actor, 1)
+        at.second()
+        computing = [n for n, t in at.state.turns.items() if t.phase is TurnPhase.HOLDS]
+        for name in computing:
+            turns_had[name] += 1
+        for one in computing:
+            for other in computing:
+                if one != other:
+                    mine = {part.gpu for part in at.state.leases[one].allocations}
+                    assert not mine & {part.gpu for part in at.state.leases[other].allocations}
+    assert all(count > 10 for count in turns_had.values()), "everybody had turns"
+
+
+def why(at: TurnWorld, lease: str) -> str:
+    ahead = [item.lease for item in at.state.queue.service_order(at.state.grants)].index(lease)
+    return core.why_waiting(at.state, LeaseId(lease), ahead, at.config, at.at).message
+
+
+def asks(at: TurnWorld) -> int:
+    return sum(
+        isinstance(event, ev.RecallMoved)
+        and (event.give, event.phase) == (Give.CACHE, RecallPhase.TOLD)
+        for event in at.history
+    )
+
+
+def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
+    """Alice alone needs 2 + 4 GiB, and has 20 of 24; bob waits for 12."""
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    assert at.memory[(1, UUID)] == 20 * GIB
+    at.begin_step(alice)
+    decision = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    assert isinstance(decision, core.Wait)
+    at.actors[decision.lease] = Actor(2, "bob", decision.lease, GIB, GIB, gated=True)
+    at.second()
+    return at, alice, decision.lease
+
+
+def test_a_lone_tasks_cache_is_given_back_for_a_newcomer() -> None:
+    """At the end of its step, and only when that is measured."""
+    at, alice, bob = full_cache()
+    assert asks(at) == 1
+    assert "was asked to empty its cache at the end of its training step" in why(at, bob)
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "the step goes on"
+    at.end_step(alice)
+    assert alice.waiting, "its next step waits for the measurement"
+    assert at.state.leases[bob].phase is LeasePhase.QUEUED, "a word is not enough"
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.HELD
+    assert not alice.waiting
+    at.begin_step(alice)
+    assert at.memory[(1, UUID)] <= (24 - 12) * GIB, "its cache may not grow again"
+    assert asks(at) == 1
+
+
+def test_nobody_is_asked_for_a_cache_that_would_not_help() -> None:
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    too_much = at.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    assert isinstance(too_much, core.Wait)
+    for _ in range(10):
+        at.second()
+    assert not asks(at)
+    assert "cache" not in why(at, too_much.lease)
+
+
+def test_who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
+    at, alice, bob = full_cache()
+    for second in range(600):
+        at.second()
+        if second % 2:
+            at.observe()
+    assert asks(at) == 4, "after 0, 60, 180 and 420 seconds"
+    assert "has not reached the end of a training step since" in why(at, bob) or (
+        "at the end of its training step" in why(at, bob)
+    )
+    for _ in range(60):
+        at.second()
+    assert "a training step since. The node manager cannot force it." in why(at, bob)
+    assert at.state.takers[alice.lease] is False, "it has not overrun: it had no turn"
+    at.end_step(alice)
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[bob].phase is LeasePhase.HELD, "late, but not in vain"
+
+
+def test_who_uses_more_than_it_says_goes_on_and_is_asked_seldom() -> None:
+    at, alice, bob = full_cache()
+    alice.persistent, told = 18 * GIB, alice.persistent
+    for second in range(600):
+        if alice.in_step:
+            alice.in_step = False
+            alice.steps += 1
+            if alice.closed:
+                at.ask(alice)
+        elif not alice.waiting:
+            at.begin_step(alice)
+        at.second()
+        if second % 2:
+            at.observe()
+        assert not alice.waiting or second % 2 == 0, "held for one measurement, not longer"
+    assert told == at.state.figures[(alice.lease, UUID)].persistent
+    assert asks(at) == 4
+    assert "still uses" in why(at, bob)
+    assert "It is asked again in about" in why(at, bob)
+
+
+def test_where_nothing_can_be_measured_nobody_is_held_for_long() -> None:
+    at, alice, _bob = full_cache()
+    at.end_step(alice)
+    assert alice.waiting
+    for _ in range(HELD_FOR + 1):
+        at.second()
+    assert not alice.waiting
+    assert not alice.closed
+
+
+def test_an_idle_task_empties_its_cache_at_once() -> None:
+    """It comes to no end of a step."""
+    at = world()
+    alice = come(at, "alice", 1, kept=2, step=4, gib=20)
+    alice.cache = 14 * GIB
+    at.train(alice, 3)
+    at.observe()
+    alice.idle = True
+    who = (alice.lease, EnvironmentName("alice"), process(1))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    bob = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    assert isinstance(bob, core.Wait)
+    at.second()
+    at.observe()
+    assert at.state.leases[bob.lease].phase is LeasePhase.HELD
+    at.second()
+    assert not alice.closed or phase(at, alice) is not None
+
+
+def test_who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
+    """Nobody else computes, so it never hands over, and its cache grows."""
+    at, alice, bob = two_by_turns()
+    alice.temporary = 2 * GIB
+    who = (bob.lease, EnvironmentName("bob"), process(2))
+    while phase(at, bob) != "waits":
+        at.train(alice, 1)
+        at.train(bob, 1)
+        at.second()
+    bob.waiting, bob.idle = False, True
+    at.run(cmd.EndTurn(at.at, *who))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    at.observe()
+    alice.cache = 14 * GIB
+    at.train(alice, 2)
+    at.begin_step(alice)
+    at.second()
+    at.observe()
+    assert phase(at, alice) == "holds"
+    assert at.memory[(1, UUID)] > alice.persistent + alice.temporary
+    carol = at.request("carol", 3, Request(1, Bytes(13 * GIB)))
+    assert isinstance(carol, core.Wait)
+    at.second()
+    at.end_step(alice)
+    at.at += 0.1
+    at.observe()
+    assert at.state.leases[carol.lease].phase is LeasePhase.HELD
+    assert phase(at, alice) == "holds"
+    assert not alice.waiting
+
+
+def test_who_waits_has_a_place_in_the_line() -> None:
+    """Who asked first is next, and the status says it to the ones who wait."""
+    at, alice, bob = two_by_turns()
+    carol = come(at, "carol", 3, gib=8)
+    for _ in range(60):
+        for actor in (alice, bob, carol):
+            at.train(actor, 1)
+        at.second()
+        waiting = [one for one in (alice, bob, carol) if phase(at, one) == "waits"]
+        if len(waiting) == 2:
+            break
+    else:
+        raise AssertionError("two of three wait for the third")
+    line = sorted(waiting, key=lambda one: at.state.turns[one.lease].order)
+    assert [order.place(at.state, CONFIG, one.lease) for one in line] == [1, 2]
+    for place, one in enumerate(line, 1):
+        told = sharing.of_lease(at.state, at.state.leases[one.lease], 100.0, CONFIG)
+        assert (told["turn"], told["turn_place"]) == ("waits", place)
+        assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
+    (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
+    told = sharing.of_lease(at.state, at.state.leases[holder.lease], 0.0, CONFIG)
+    assert told["turn_place"] is None
+    for _ in range(3 * int(CONFIG.quantum)):
+        at.train(holder, 1)
+        at.second()
+        if phase(at, holder) == "waits":
+            break
+    assert phase(at, line[0]) == "holds", "the first in line is next"
+    assert order.place(at.state, CONFIG, line[1].lease) == 1
+
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -40,16 +459,16 @@ TestNobodyStarves = NobodyStarves.TestCase
 TestNobodyStarves.settings = settings(QUICK, max_examples=40)
 
 sizes = st.integers(0, 2**40)
-shares = st.lists(
+some_shares = st.lists(
     st.builds(Share, st.text(max_size=3).map(LeaseId), sizes.map(Bytes), sizes.map(Bytes)),
     max_size=6,
 )
 
 
-@given(shares, sizes)
+@given(some_shares, sizes)
 def test_one_at_a_time_fits_whoever_computes(tasks: list[Share], offset: int) -> None:
     """S2's rule: with what it promises, each may take its step while all others keep theirs."""
-    total = memory.promised(tasks, offset)
+    total = shares.promised(tasks, offset)
     kept = sum(task.persistent for task in tasks)
     for task in tasks:
         assert kept + task.temporary + offset <= total
@@ -59,11 +478,11 @@ def test_one_at_a_time_fits_whoever_computes(tasks: list[Share], offset: int) ->
         assert total == 0
 
 
-@given(shares, sizes, sizes)
+@given(some_shares, sizes, sizes)
 def test_turns_never_need_more_than_everybody_at_once(tasks: list[Share], a: int, b: int) -> None:
     at_once = sum(task.persistent + task.temporary for task in tasks)
-    assert memory.promised(tasks, 0) <= at_once
-    assert memory.promised(tasks, max(a, b)) >= memory.promised(tasks, min(a, b))
+    assert shares.promised(tasks, 0) <= at_once
+    assert shares.promised(tasks, max(a, b)) >= shares.promised(tasks, min(a, b))
 
 
 def test_modes_by_gpu_name_and_uuid() -> None:
@@ -73,16 +492,11 @@ def test_modes_by_gpu_name_and_uuid() -> None:
     )
 
     def mode(uuid: str, name: str) -> ShareMode:
-        return memory.mode(config, Gpu(GpuUuid(uuid), 0, name, Bytes(1)))
+        return shares.mode(config, Gpu(GpuUuid(uuid), 0, name, Bytes(1)))
 
     assert mode("GPU-0", "NVIDIA H200") is ShareMode.TIME
     assert mode("GPU-1", "NVIDIA H200") is ShareMode.SPACE, "the UUID goes first"
     assert mode("GPU-2", "NVIDIA A100") is ShareMode.SPACE
-
-
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_story(story: Callable[[], None]) -> None:
-    story()
 
 
 class _Drawn:
@@ -130,12 +544,12 @@ def _count_the_smallest_step(monkeypatch: pytest.MonkeyPatch) -> None:
         smallest = min((task.temporary for task in tasks), default=0)
         return sum(task.persistent for task in tasks) + smallest if tasks else 0
 
-    monkeypatch.setattr(memory, "promised", promised)
+    monkeypatch.setattr(shares, "promised", promised)
 
 
 def _believe_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured of a task is not looked at."""
-    monkeypatch.setitem(apply._EVOLVE, ev.ClaimMeasured, lambda state, event: state)
+    monkeypatch.setitem(CHANGES, ev.ClaimMeasured, lambda state, event: state)
 
 
 def _never_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +578,7 @@ def _ask_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_all() -> None:
-    for story in STORIES:
+    for story in stories_of(sys.modules[__name__]):
         story()
 
 
@@ -184,7 +598,7 @@ def run_all() -> None:
 )
 def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, apply.InvariantBroken)):
+    with pytest.raises((AssertionError, InvariantBroken)):
         run_all()
 
 

@@ -2,19 +2,120 @@
 
 from __future__ import annotations
 
-import pytest
-from support.policy_watchdog import WATCHDOG
-from support.policy_world import plain_config
+from typing import Any
 
+from support.policy_moves import idle
+from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.say.effects import Signal, TellOverLimit
 from jupyter_gpushare.policy.say.texts import over_limit_text
-from jupyter_gpushare.policy.words.model import HolderAction
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import Bytes, HolderAction, Quota, Request
+from jupyter_gpushare.policy.words.recalls import Why
 
-GIB = 2**30
+ZERO = gpu(0).uuid
 
 
-@pytest.mark.parametrize("story", WATCHDOG, ids=lambda story: story.__name__)
-def test_story(story):
-    story()
+def over(**more: Any) -> World:
+    """alice may use 8 GiB and uses 12."""
+    parts = {"heartbeat_timeout": 1e6, "audit_grace": 5.0, **more}
+    world = World(plain_config(**parts)).start([gpu(0)], Quota(1, Bytes(8 * GIB)))
+    world.request("alice", 1)
+    world.memory[(1, ZERO)] = 12 * GIB
+    return world
+
+
+def watch(world: World, seconds: int) -> list[tuple[float, str]]:
+    """Every second a measurement: the stages that came, and when."""
+    start, before = world.at, len(world.history)
+    for _ in range(seconds):
+        world.at += 1.0
+        world.observe()
+    return [
+        (event.at - start, event.stage.value)
+        for event in world.history[before:]
+        if isinstance(event, ev.OverLimitStaged)
+    ]
+
+
+def effects(world: World, kind: type) -> list[Any]:
+    return [
+        effect
+        for event in world.history
+        for effect in core.effects(event, world.state, world.config)
+        if isinstance(effect, kind)
+    ]
+
+
+def parks(world: World) -> list[ev.RecallMoved]:
+    return [e for e in world.history if is_asked_back(e)]
+
+
+def test_the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
+    """Told once and asked to trim once; a task that computes is not parked, nor touched."""
+    world = over()
+    assert watch(world, 200) == [(2, "warned"), (11, "trim"), (31, "park"), (121, "last")]
+    told = effects(world, TellOverLimit)
+    assert [each.stage.value for each in told] == ["warned", "trim"]
+    assert (told[0].used, told[0].limit) == (12 * GIB, 8 * GIB)
+    assert not parks(world), "it computes"
+    assert not effects(world, Signal)
+
+
+def test_an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
+    """As soon as it is idle, and not while a thread of it computes."""
+    world = over()
+    watch(world, 40)
+    world.work[(1, ZERO)] = 0.9
+    idle(world, "L1")
+    watch(world, 20)
+    assert not parks(world), "its GPU is at work"
+    world.work.clear()
+    watch(world, 12)
+    assert [ask.why for ask in parks(world)] == [Why.OVER_LIMIT]
+    watch(world, 55)
+    assert len(parks(world)) == 1, "it may still answer"
+    watch(world, 10)
+    assert len(parks(world)) == 2
+
+
+def test_who_is_over_on_several_gpus_is_asked_once() -> None:
+    """One answer frees them all."""
+    config = plain_config(heartbeat_timeout=1e6)
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)))
+    world.request("alice", 1, Request(2))
+    for index in (0, 1):
+        world.memory[(1, gpu(index).uuid)] = 12 * GIB
+    idle(world, "L1")
+    watch(world, 40)
+    assert len(world.state.flags) == 2
+    assert len(parks(world)) == 1
+
+
+def test_who_goes_back_in_time_hears_no_more() -> None:
+    """And begins anew the next time."""
+    world = over()
+    assert watch(world, 5) == [(2, "warned")]
+    world.memory[(1, ZERO)] = 8 * GIB
+    assert watch(world, 60) == []
+    world.memory[(1, ZERO)] = 12 * GIB
+    assert watch(world, 15) == [(2, "warned"), (11, "trim")]
+
+
+def test_the_last_resort_is_what_the_administrator_chose() -> None:
+    """After all other stages, however short the grace for squatters is."""
+    world = over(audit_action=HolderAction.KILL, over_limit_last=60.0)
+    watch(world, 60)
+    assert not effects(world, Signal)
+    watch(world, 3)
+    assert [signal.action for signal in effects(world, Signal)] == [HolderAction.KILL]
+    squatter = World(plain_config(audit_action=HolderAction.KILL, audit_grace=5.0)).start(
+        [gpu(0)], Quota(1, Bytes(8 * GIB))
+    )
+    squatter.memory[(9, ZERO)] = GIB
+    watch(squatter, 7)
+    assert len(effects(squatter, Signal)) == 1
 
 
 def test_the_warning_says_how_much_and_what_comes():

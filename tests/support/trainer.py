@@ -28,7 +28,7 @@ import json, os, signal, sys, time
 from types import SimpleNamespace
 told = json.loads(sys.argv[1])
 import torch
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.words.settings import Ask
 
 torch.set_num_threads(1)

@@ -300,7 +300,7 @@ class GpuShareMagics(Magics):
         where = "%%gpushare"
         ask = _ask(where, _asking(where).parse_args(words))
         run = self._compiled(cell)
-        from ..blocks import covers
+        from ..asking.blocks import covers
         from ..words import render
 
         held = broker().grant

@@ -33,7 +33,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.protocol.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from jupyter_gpushare.node.manager import Outcome
+    from jupyter_gpushare.node.host.outcome import Outcome
     from jupyter_gpushare.policy.books.state import State
 
 _PART = re.compile(r"(?:(?P<count>[0-9]{1,9})\s*[x×*]\s*)?(?P<memory>[0-9.]+\s*[A-Za-z]+)")  # noqa: RUF001

@@ -13,7 +13,7 @@ from ...policy.books.state import State
 from ...policy.words.commands import ConfigureQuotas
 from ...policy.words.events import GpuFound
 from ...policy.words.model import Gpu
-from ..manager import Outcome
+from ..host.outcome import Outcome
 from .config import NodeSize, configure
 
 

@@ -39,8 +39,9 @@ from ...policy.words.model import (
 )
 from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
+from ..host.outcome import Outcome
 from ..ledger import usage
-from ..manager import Manager, Outcome
+from ..manager import Manager
 from .environment_metrics import EnvironmentMetrics
 from .status import DisplayState, display_state
 

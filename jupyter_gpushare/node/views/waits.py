@@ -15,8 +15,8 @@ from typing import Any, Final
 from ...policy.books.state import State
 from ...policy.words.events import LeaseGranted
 from ...policy.words.model import PriorityClass
+from ..host.outcome import Outcome
 from ..ledger.ledger import Record
-from ..manager import Outcome
 
 #: Seconds that count as lately.
 WINDOW: Final = 3600.0

@@ -64,13 +64,14 @@ from ...protocol.errors import DOMAIN_ERROR, Reason
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
-from ..host.logs import call_tag, say
+from ..host.outcome import Outcome
+from ..inventory.readings import Readings, figures
 from ..ledger.ledger import LedgerError, Reads
-from ..manager import Manager, Outcome
+from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views import history
 from ..views.board import Slices, Took, Wanted, hand_out
-from ..views.readings import Readings, figures
+from ..views.logs import call_tag, say
 from ..views.status import (
     NodeFacts,
     Place,

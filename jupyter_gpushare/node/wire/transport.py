@@ -37,12 +37,12 @@ from ...protocol.errors import (
 from ...protocol.framing import MAX_LINE, MAX_LINE_FROM_NODE, Encoded, encode
 from ...protocol.messages import CallId, Method, Notice
 from ...protocol.nodeside import Phase, ServerConnection
-from ..host.logs import LogLines, RefusalLog, call_tag
 from ..host.processes import container_of
 from ..host.troubles import Trouble
 from ..people.fairness import Purses
 from ..people.identity import Identity, IdentityRefused, Peer, Principal
 from ..people.osusers import SubordinateIds
+from ..views.logs import LogLines, RefusalLog, call_tag
 from .admission import Admission, Places, Refusal
 from .turnstile import READ_COSTS, Newcomers, Turnstile
 from .unread import Unread

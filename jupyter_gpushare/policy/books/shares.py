@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
-from ..words.moves import InvariantBroken
 from ..words.turns import Figures, Share, ShareMode
 from .copies import replace
 from .placement import GpuRoom
 from .state import Reservation, State
-from .table import Map
 
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2
@@ -250,34 +247,6 @@ def make_room(
     return None
 
 
-def settle(state: State, config: PolicyConfig, at: float) -> Iterator[ev.GpuShared]:
-    """Go back to plain reservations where they fit, and follow tasks that need more than before."""
-    for gpu in sorted({uuid for _lease, uuid in state.shares}):
-        now = current(state, gpu)
-        if free_with(state, gpu, (), config.turn_offset) >= 0:
-            yield ev.GpuShared(at, gpu, config.turn_offset, ())
-            continue
-        wanted = tuple(_grown(state, config, gpu, share) for share in now)
-        if wanted != now and free_with(state, gpu, wanted, config.turn_offset) >= 0:
-            yield ev.GpuShared(at, gpu, config.turn_offset, wanted)
-
-
-def _grown(state: State, config: PolicyConfig, gpu: GpuUuid, share: Share) -> Share:
-    environment = state.leases[share.lease].environment
-    held = state.reservations[(environment, gpu)]
-    full = int(held.memory if held.full is None else held.full)
-    others = sum(
-        other.persistent
-        for other in current(state, gpu)
-        if other.lease != share.lease and state.leases[other.lease].environment == environment
-    )
-    wanted = counted(state, config, share.lease, gpu, full)
-    if wanted is None:
-        return share
-    persistent = max(share.persistent, min(wanted.persistent, full - others))
-    return Share(share.lease, Bytes(persistent), max(share.temporary, wanted.temporary))
-
-
 def entitled(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
     """Bytes that an environment may use on a GPU at some instant: in its turn, where it has one."""
     held = state.reservations.get((environment, gpu))
@@ -332,61 +301,3 @@ def excess(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int]) -> i
         else:
             beyond += max(0, size - (held.memory if held else 0))
     return beyond + max(0, in_turns - region)
-
-
-# -- how events change the books -----------------------------------------------------
-
-
-def arrange(state: State, event: ev.GpuShared) -> State:
-    """The books after everybody on a GPU is counted as the event says."""
-    gpu = event.gpu
-    reservations = dict(state.reservations.items())
-    for key, held in state.reservations.items():
-        if key[1] == gpu and held.full is not None:
-            reservations[key] = replace(held, memory=held.full, full=None)
-    shares = {key: share for key, share in state.shares.items() if key[1] != gpu}
-    kept: dict[EnvironmentName, int] = {}
-    for share in event.shares:
-        lease = state.leases.get(share.lease)
-        if lease is None or (share.lease, gpu) not in state.claims:
-            raise InvariantBroken(f"{share.lease} shares {gpu} and has no claim there")
-        shares[(share.lease, gpu)] = share
-        kept[lease.environment] = kept.get(lease.environment, 0) + share.persistent
-    for environment, persistent in kept.items():
-        held = reservations[(environment, gpu)]
-        taken = replace(held, memory=Bytes(persistent), full=held.memory)
-        reservations[(environment, gpu)] = taken
-    state = replace(state, reservations=Map(reservations), shares=Map(shares))
-    return tally(state, gpu, event.offset)
-
-
-def tally(state: State, gpu: GpuUuid, offset: int) -> State:
-    """Add up what is promised on a GPU."""
-    books = state.gpus[gpu]
-    reserved = sum(held.memory for key, held in state.reservations.items() if key[1] == gpu)
-    region = max(
-        (share.temporary + offset for key, share in state.shares.items() if key[1] == gpu),
-        default=0,
-    )
-    books = replace(books, reserved=reserved, shared=region, offset=offset if region else 0)
-    return replace(state, gpus=state.gpus.set(gpu, books))
-
-
-def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
-    """Nothing of a task is on a GPU any more: its figures, and its share if it had one."""
-    key = (lease, gpu)
-    for name in ("figures", "measured", "left"):
-        index = getattr(state, name)
-        if key in index:
-            state = replace(state, **{name: index.delete(key)})
-    if key not in state.shares:
-        return state
-    share = state.shares[key]
-    state = replace(state, shares=state.shares.delete(key))
-    environment = state.leases[lease].environment
-    held = state.reservations.get((environment, gpu))
-    if held is not None:
-        left = replace(held, memory=Bytes(held.memory - share.persistent))
-        reservations = state.reservations.set((environment, gpu), left)
-        state = replace(state, reservations=reservations)
-    return tally(state, gpu, state.gpus[gpu].offset)

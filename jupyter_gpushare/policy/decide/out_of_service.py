@@ -15,6 +15,7 @@ from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import GpuUuid, RefusalReason
 from .draft import Decision, Done, Draft, Refuse
+from .registry import decides
 from .serving import serve
 
 
@@ -29,6 +30,7 @@ def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
     return Done(count=1)
 
 
+@decides(cmd.PutGpuBack)
 def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
     """Put a GPU back into service, and serve requests that waited for it."""
     if command.gpu not in draft.state.out:

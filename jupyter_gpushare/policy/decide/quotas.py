@@ -10,6 +10,7 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import BudgetLevel, EnvironmentName, Quota
 from .draft import Decision, Done, Draft
+from .registry import decides
 from .serving import serve
 
 
@@ -44,6 +45,7 @@ def weigh_all(draft: Draft) -> None:
     weigh(draft, {*waiting, *draft.state.budgets})
 
 
+@decides(cmd.MeasureBudgets)
 def measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
     """Take in what environments held, as the shell read it in the ledger."""
     draft.emit(ev.BudgetsMeasured(draft.at, command.spent, command.free_at))
@@ -54,6 +56,7 @@ def measure_budgets(draft: Draft, command: cmd.MeasureBudgets) -> Decision:
     return Done(count=len(command.spent))
 
 
+@decides(cmd.ConfigureQuotas)
 def configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
     """Take in the configured quotas."""
     draft.emit(ev.QuotasConfigured(draft.at, command.default, command.groups, command.users))
@@ -62,6 +65,7 @@ def configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
     return Done()
 
 
+@decides(cmd.Introduce)
 def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     """Take in the groups that identity told of an environment."""
     known = draft.state.quotas.groups_of.get(command.environment, ())
@@ -72,6 +76,7 @@ def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     return Done()
 
 
+@decides(cmd.SetQuota)
 def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     """Override an environment's quota."""
     now, _source = draft.state.quotas.resolve(command.environment, command.groups)
@@ -82,6 +87,7 @@ def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     return Done()
 
 
+@decides(cmd.SetGroupQuota)
 def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
     """Override a group's quota, or the default one."""
     book = draft.state.quotas
@@ -93,6 +99,7 @@ def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
     return Done()
 
 
+@decides(cmd.UnsetGroupQuota)
 def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
     """Take such an override back."""
     if command.group not in draft.state.quotas.group_overrides:
@@ -103,6 +110,7 @@ def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
     return Done(count=1)
 
 
+@decides(cmd.UnsetQuota)
 def unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
     """Take an override back."""
     if command.environment not in draft.state.quotas.overrides:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ..books import shares as memory
+from ..books import shares
 from ..books.state import Lease, State
 from ..say import texts
 from ..words import commands as cmd
@@ -66,7 +66,7 @@ def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes
     gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
     for part in lease.allocations if gated else ():
         told = state.figures.get((lease.id, part.gpu))
-        if told is not None and state.steps.get(lease.id, 0) >= memory.KNOWN_AFTER:
+        if told is not None and state.steps.get(lease.id, 0) >= shares.KNOWN_AFTER:
             yield part.gpu, told.persistent, told.temporary
 
 
@@ -192,8 +192,8 @@ def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
     for part in parts:
         if _fits(trial.state, ledger, command.voucher, part.gpu):
             continue
-        shares = memory.squeezed(trial.state, config, part.gpu)
-        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, shares))
+        arranged = shares.squeezed(trial.state, config, part.gpu)
+        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, arranged))
         if not _fits(trial.state, ledger, command.voucher, part.gpu):
             return texts.PRESENTED_TAKEN
     return None
@@ -281,7 +281,7 @@ def _turns_again(
 ) -> Iterator[ev.Event]:
     """Take the voucher's report of its memory as known, together with the memory measured now."""
     at, name = command.at, command.voucher.lease
-    here = {part.gpu for part in parts if memory.in_time(state, config, part.gpu)}
+    here = {part.gpu for part in parts if shares.in_time(state, config, part.gpu)}
     told = [
         Figures(gpu, kept, needed, Bytes(0))
         for gpu, kept, needed in command.voucher.turns
@@ -291,7 +291,7 @@ def _turns_again(
         return
     if name not in state.takers:
         yield ev.TurnsJoined(at, name)
-    yield ev.MemoryReported(at, name, tuple(told), memory.KNOWN_AFTER)
+    yield ev.MemoryReported(at, name, tuple(told), shares.KNOWN_AFTER)
     used = {part.gpu: part.memory for part in command.measured}
     for one in told:
         yield ev.ClaimMeasured(at, name, one.gpu, used.get(one.gpu))

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ..books import room
-from ..books import shares as memory
+from ..books import room, shares
 from ..books.placement import GpuRoom, Granted, NoRoom, Refused, place
 from ..books.queue import Waiting
 from ..books.state import Lease, State
 from ..measure import observe
 from ..say import texts
-from ..turns import order
+from ..turns import arranging, order
 from ..words import events as ev
 from ..words.model import Activity, EndReason, EnvironmentName, Request, Rung
 from .draft import Draft
@@ -54,13 +53,13 @@ def _views(
     """The GPUs as they are; then as they would be if the tasks that can take turns did."""
     state, config = draft.state, draft.config
     for squeeze in (False, True) if state.takers or state.shares else (False,):
-        yield partial(memory.rooms, state, config, environment, squeeze=squeeze)
+        yield partial(shares.rooms, state, config, environment, squeeze=squeeze)
 
 
 def settle_sharing(draft: Draft) -> None:
     """Settle the memory and the turns of tasks that share a GPU by turns."""
     if draft.state.shares:
-        for shared in tuple(memory.settle(draft.state, draft.config, draft.at)):
+        for shared in tuple(arranging.settle(draft.state, draft.config, draft.at)):
             draft.emit(shared)
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:
         draft.emit(event)
@@ -71,11 +70,11 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     for part in granted.allocations:
         if not draft.state.takers and not draft.state.shares:
             break
-        shares = memory.make_room(
+        arranged = shares.make_room(
             draft.state, draft.config, part.gpu, item.environment, part.memory
         )
-        if shares is not None:
-            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, shares))
+        if arranged is not None:
+            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, arranged))
     parked = draft.state.leases[item.lease].parked
     # A task that had not started CUDA has nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:

@@ -9,6 +9,7 @@ from ..books.index import drop
 from ..books.state import Flag, State
 from ..words import events as ev
 from ..words.model import FlagKind, GpuUuid, ProcessId
+from .registry import evolves
 
 
 def _flag_key(
@@ -17,12 +18,14 @@ def _flag_key(
     return (event.gpu, event.process, event.kind)
 
 
+@evolves(ev.ProcessFlagged)
 def process_flagged(state: State, event: ev.ProcessFlagged) -> State:
     old = state.flags.get(_flag_key(event))
     flag = Flag(event.at, event.memory) if old is None else replace(old, memory=event.memory)
     return replace(state, flags=state.flags.set(_flag_key(event), flag))
 
 
+@evolves(ev.OverLimitStaged)
 def over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
     key = (event.gpu, event.process, FlagKind.OVER_LIMIT)
     flag = state.flags.get(key)
@@ -32,6 +35,7 @@ def over_limit_staged(state: State, event: ev.OverLimitStaged) -> State:
     return replace(state, flags=state.flags.set(key, flag))
 
 
+@evolves(ev.FlagActed)
 def flag_acted(state: State, event: ev.FlagActed) -> State:
     flag = state.flags.get(_flag_key(event))
     if flag is None:  # the ledger tells of a flag that is measured anew
@@ -40,5 +44,6 @@ def flag_acted(state: State, event: ev.FlagActed) -> State:
     return replace(state, flags=state.flags.set(_flag_key(event), flag))
 
 
+@evolves(ev.FlagCleared)
 def flag_cleared(state: State, event: ev.FlagCleared) -> State:
     return replace(state, flags=drop(state.flags, _flag_key(event)))

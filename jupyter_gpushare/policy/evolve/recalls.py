@@ -10,6 +10,7 @@ from ..books.state import State
 from ..words import events as ev
 from ..words.model import Allocation, LeaseId
 from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
+from .registry import evolves
 
 
 def put(state: State, key: RecallKey, recall: Recall) -> State:
@@ -33,6 +34,7 @@ def forget(state: State, lease: LeaseId, gives: Iterable[Give] = MEMORY) -> Stat
     return state if recalls is state.recalls else replace(state, recalls=recalls)
 
 
+@evolves(ev.RecallMoved)
 def recall_moved(state: State, event: ev.RecallMoved) -> State:
     key = RecallKey(event.lease, event.give)
     known = state.recalls.get(key)
@@ -46,12 +48,14 @@ def recall_moved(state: State, event: ev.RecallMoved) -> State:
     return put(state, key, moved(known, key, event.phase, event.at, event.why, event.keep))
 
 
+@evolves(ev.ParkingPlanned)
 def parking_planned(state: State, event: ev.ParkingPlanned) -> State:
     key = state.memory_key(event.lease)
     recall = state.recalls.get(key) or Recall(RecallPhase.TOLD, Why.WISHED, event.at, event.at)
     return put(state, key, replace(recall, moving=event.memory))
 
 
+@evolves(ev.LeaseKept)
 def lease_kept(state: State, event: ev.LeaseKept) -> State:
     key = state.memory_key(event.lease)
     recall = moved(state.recalls.get(key), key, RecallPhase.KEPT, event.at)

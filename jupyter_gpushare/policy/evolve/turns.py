@@ -11,18 +11,22 @@ from ..words.moves import move
 from ..words.recalls import MEMORY, Give
 from ..words.turns import TURN_MOVES, Turn, TurnEnd, TurnPhase
 from . import recalls
+from .registry import evolves
 
 
+@evolves(ev.MemoryReported)
 def memory_reported(state: State, event: ev.MemoryReported) -> State:
     figures = state.figures.update({(event.lease, told.gpu): told for told in event.figures})
     return replace(state, figures=figures, steps=state.steps.set(event.lease, event.steps))
 
 
+@evolves(ev.ClaimMeasured)
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
     key = (event.lease, event.gpu)
     return replace(state, measured=state.measured.set(key, event.memory))
 
 
+@evolves(ev.TurnsJoined)
 def turns_joined(state: State, event: ev.TurnsJoined) -> State:
     return replace(state, takers=state.takers.set(lease_of(state, event.lease).id, False))
 
@@ -56,6 +60,7 @@ def leave_behind(state: State, lease: LeaseId, at: float) -> State:
     return replace(state, left=state.left.update({(lease, part.gpu): at for part in gpus}))
 
 
+@evolves(ev.TurnGiven)
 def turn_given(state: State, event: ev.TurnGiven) -> State:
     # The ledger keeps no moves between two turns: giving the turn to one task ends the others'.
     for other, turn in tuple(state.turns.items()):
@@ -69,6 +74,7 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
     return replace(state, turns=state.turns.set(event.lease, turn))
 
 
+@evolves(ev.TurnMoved)
 def turn_moved(state: State, event: ev.TurnMoved) -> State:
     if event.phase is None:
         return no_turn(state, event.lease)
@@ -87,6 +93,7 @@ def _computed(state: State, lease: LeaseId) -> bool:
     return turn is None or turn.phase is TurnPhase.HOLDS
 
 
+@evolves(ev.TurnOverran)
 def turn_overran(state: State, event: ev.TurnOverran) -> State:
     state = replace(state, takers=state.takers.set(event.lease, True))
     if event.lease not in state.turns:  # the ledger tells
@@ -95,5 +102,6 @@ def turn_overran(state: State, event: ev.TurnOverran) -> State:
     return _turn_phase(state, event.lease, TurnPhase.REST, event.at)
 
 
+@evolves(ev.LeftGone)
 def left_gone(state: State, event: ev.LeftGone) -> State:
     return replace(state, left=drop(state.left, (event.lease, event.gpu)))

@@ -20,26 +20,30 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from ..books import shares as memory
+from ..books import shares
 from ..books.copies import replace
-from ..books.index import drop
+from ..books.lifts import answers, entitled, lifted_by, lifted_on, most_lifted, part_on
 from ..books.placement import GpuRoom, Granted
 from ..books.room import try_place, unlifted
-from ..books.state import ClaimKey, Lease, Lift, ReservationKey, State
-from ..evolve import recalls as recall_events
+from ..books.state import ClaimKey, Lease, ReservationKey, State
 from ..words import events as ev
 from ..words.config import MIB, PolicyConfig
 from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
-from ..words.recalls import Give, RecallKey, RecallPhase
+from ..words.recalls import Give, RecallPhase
 from . import patience, plan
 
 #: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
 REST: Final = 30.0
+
+
 #: Lifts are multiples of this, and smaller changes upwards are not worth telling.
 STEP: Final = 256 * MIB
 
+
 #: Bytes by GPU that was measured and environment; ``None``: not all is known.
 Used = Mapping[GpuUuid, Mapping[EnvironmentName, int | None]]
+
+
 NOTHING_MEASURED: Final[Used] = MappingProxyType({})
 
 
@@ -63,15 +67,6 @@ def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
     """What a task was last told that it may use on one of its GPUs."""
     lift = state.lifts.get((lease.id, part.gpu))
     return part.memory if lift is None else lift.memory
-
-
-def entitled(state: State, key: ReservationKey) -> int:
-    """An environment's reservation on a GPU without what is lifted; 0 where it has none."""
-    held = state.reservations.get(key)
-    return held.memory - state.bursts.get(key, 0) if held else 0
-
-
-# -- what is decided -----------------------------------------------------------------
 
 
 def adjust(
@@ -104,17 +99,17 @@ def adjust(
         # What others are to give back is not there yet.
         now_free = max(0, books.free - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
-        shares = _share(max(0, room), wishes)
+        fair = _share(max(0, room), wishes)
         lifted = [name for name, gpu in state.lifts if gpu == uuid]
-        if late and any(shares.get(name, 0) < _extra(state, name, uuid) for name in lifted):
-            shares = {}  # one step was not enough: the next is the last
+        if late and any(fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted):
+            fair = {}  # one step was not enough: the next is the last
         rests = at - state.lowered_at.get(uuid, at - REST) < REST
-        for lease in sorted({*shares, *lifted}):
-            part = _part(state, lease, uuid)
+        for lease in sorted({*fair, *lifted}):
+            part = part_on(state, lease, uuid)
             if part is None:
                 continue
-            now = _extra(state, lease, uuid)
-            wanted = shares.get(lease, 0)
+            now = lifted_by(state, lease, uuid)
+            wanted = fair.get(lease, 0)
             if wanted > now:
                 wanted = min(wanted, now + now_free)
                 if not may_lift or line or rests or wanted < now + STEP:
@@ -148,27 +143,19 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
         if uuid != gpu or environment not in used:
             continue
         held, size = state.reservations[key].memory, used[environment]
-        may = held - burst + _most_extra(state, _lifted_on(state, key), gpu)
+        may = held - burst + most_lifted(state, lifted_on(state, key), gpu)
         result += max(0, min(held, held if size is None else size) - may)
     return result
 
 
-def _part(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
-    """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
-    lease = state.leases[name]
-    if lease.phase is not LeasePhase.HELD:
-        return None
-    return next((part for part in lease.allocations if part.gpu == gpu), None)
-
-
 def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
     """Bytes by which each lease on a GPU could be lifted at most."""
-    if memory.in_time(state, config, gpu):
+    if shares.in_time(state, config, gpu):
         return  # what is free there is for others' turns
     for name, uuid in state.claims:
         if uuid != gpu:
             continue
-        lease, part = state.leases[name], _part(state, name, gpu)
+        lease, part = state.leases[name], part_on(state, name, gpu)
         alone = state.reservations[(lease.environment, gpu)].claims == 1
         # Children have limits of their own in mind, and who shares a reservation has its task.
         if part is None or not alone or not lease.can_be_asked:
@@ -278,8 +265,8 @@ def settle(
         environment, gpu = key
         if gpu not in used:
             continue
-        lifted = _lifted_on(state, key)
-        extra = _most_extra(state, lifted, gpu)
+        lifted = lifted_on(state, key)
+        extra = most_lifted(state, lifted, gpu)
         if extra >= burst:
             continue
         base = entitled(state, key)
@@ -298,21 +285,6 @@ def settle(
             continue
         if keeps < base + burst:
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
-
-
-def _lifted_on(state: State, key: ReservationKey) -> list[Lease]:
-    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
-    return [lease for lease in leases if lease.environment == key[0]]
-
-
-def _most_extra(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
-    return max((_extra(state, lease.id, gpu) for lease in lifted), default=0)
-
-
-def _extra(state: State, name: LeaseId, gpu: GpuUuid) -> int:
-    """Bytes that a task may use on a GPU above its allocation, as it was told last."""
-    lift, part = state.lifts.get((name, gpu)), _part(state, name, gpu)
-    return lift.memory - part.memory if lift and part else 0
 
 
 def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: PolicyConfig) -> bool:
@@ -342,15 +314,8 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
     """Whether what a task says of its limits was not known."""
-    is_answer = any(_is_answer(state, lease.id, part) for part in gpus)
+    is_answer = any(answers(state, lease.id, part) for part in gpus)
     return is_answer or lease.live_limits is not live
-
-
-def _is_answer(state: State, name: LeaseId, part: Allocation) -> bool:
-    """Whether a task that has this limit does what it was told last on its way back."""
-    recall = state.recall(name, Give.LIFT, part.gpu)
-    told = recall is not None and recall.phase is RecallPhase.TOLD
-    return told and state.lifts[(name, part.gpu)].memory == part.memory
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
@@ -362,91 +327,3 @@ def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]
         needs = entitled(state, key) + told.memory - own
         if needs > state.reservations[key].memory:
             yield ev.ReservationResized(event.at, lease.environment, told.gpu, Bytes(needs))
-
-
-# -- how events change the books -----------------------------------------------------
-
-
-def told(state: State, event: ev.LimitTold) -> State:
-    """The state after a task was told its limits on some GPUs."""
-    lease = state.leases[event.lease]
-    for part in event.gpus:
-        key = (event.lease, part.gpu)
-        before = state.lifts.get(key)
-        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
-        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), _extra(state, *key)
-        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
-        if extra < burst:
-            # Told again on its way back: the bound does not start anew.
-            state = recall_events.move(state, recall, RecallPhase.TOLD, event.at, (part,))
-        else:
-            state = replace(state, recalls=drop(state.recalls, recall))
-        if extra <= 0 and not burst:
-            state = forget(state, *key)
-        if before is not None and part.memory < before.memory:
-            state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
-    return state
-
-
-def confirmed(state: State, event: ev.LimitConfirmed) -> State:
-    """The state after a task said which limits it has now, and whether they can change at all."""
-    lease = state.leases[event.lease]
-    lease = replace(lease, live_limits=event.live)
-    state = replace(state, leases=state.leases.set(event.lease, lease))
-    for part in event.gpus:
-        if _is_answer(state, event.lease, part):
-            key = RecallKey(event.lease, Give.LIFT, part.gpu)
-            state = recall_events.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
-    return state
-
-
-def resized(state: State, key: ReservationKey, before: int) -> State:
-    """What of a reservation is lifted, after its size has changed from ``before`` bytes."""
-    entitlement = before - state.bursts.get(key, 0)
-    return _put(state, key, max(0, state.reservations[key].memory - entitlement))
-
-
-def granted(state: State, key: ReservationKey, before: int, memory: int) -> State:
-    """The same after another lease was granted ``memory`` bytes of it."""
-    if key not in state.bursts:
-        return state
-    entitlement = max(before - state.bursts[key], memory)
-    return _put(state, key, state.reservations[key].memory - entitlement)
-
-
-def _put(state: State, key: ReservationKey, burst: int) -> State:
-    if burst:
-        state = replace(state, bursts=state.bursts.set(key, burst))
-    else:
-        state = forget_reservation(state, key)
-    for lease in _lifted_on(state, key):
-        recall = RecallKey(lease.id, Give.LIFT, key[1])
-        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
-            state = forget(state, lease.id, key[1])
-        elif _extra(state, lease.id, key[1]) >= burst:  # this step is done
-            state = replace(state, recalls=drop(state.recalls, recall))
-    return state
-
-
-def parked(state: State, lease: Lease) -> State:
-    """The state after a lease was parked and left something on its GPUs.
-
-    What it was lifted to is on its way back, from now on.
-    """
-    for part in lease.allocations:
-        if (lease.environment, part.gpu) not in state.bursts:
-            state = forget(state, lease.id, part.gpu)
-    return state
-
-
-def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
-    """A task is on a GPU no more, or begins anew with its allocation there."""
-    if (lease, gpu) not in state.lifts:
-        return state
-    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
-    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
-
-
-def forget_reservation(state: State, key: ReservationKey) -> State:
-    """Nothing is reserved there any more."""
-    return replace(state, bursts=state.bursts.delete(key)) if key in state.bursts else state

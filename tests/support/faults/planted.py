@@ -22,7 +22,8 @@ from jupyter_gpushare.node.wire import service, transport
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import step
+from jupyter_gpushare.policy.decide.draft import Done, Draft
+from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -55,7 +56,7 @@ def place_out_of_service() -> None:
 
 def believe_who_releases() -> None:
     """A lease that ended needs no draining: its memory must be gone."""
-    original = step.Draft.end
+    original = Draft.end
 
     def end(draft, lease, *arguments, **more):
         original(draft, lease, *arguments, **more)
@@ -63,7 +64,7 @@ def believe_who_releases() -> None:
             if name == lease.id:
                 draft.emit(ev.ClaimMoved(draft.at, name, gpu, ClaimPhase.GONE))
 
-    step.Draft.end = end
+    Draft.end = end
 
 
 def start_afresh() -> None:
@@ -73,7 +74,7 @@ def start_afresh() -> None:
 
 def keep_the_dead() -> None:
     """A dead process's lease is kept."""
-    step._DECIDE[step.cmd.ProcessGone] = lambda draft, command: step.Done()
+    ANSWERS[cmd.ProcessGone] = lambda draft, command: Done()
 
 
 def trust_pids() -> None:
@@ -95,12 +96,12 @@ def believe_the_wall_clock() -> None:
 
 def let_anybody_release() -> None:
     """Whose lease it is is not looked at."""
-    original = step._release
+    original = ANSWERS[cmd.Release]
 
     def release(draft, command):
         return original(draft, dataclasses.replace(command, admin=True))
 
-    step._DECIDE[step.cmd.Release] = release
+    ANSWERS[cmd.Release] = release
 
 
 def let_everybody_pass() -> None:
@@ -187,7 +188,7 @@ def _end_all(draft, leases) -> None:
 
 def take_own_sleep_for_silence() -> None:
     """Nobody was heard while the node manager itself was stopped."""
-    original = step._heartbeat
+    original = ANSWERS[cmd.Heartbeat]
     heard: list[float] = []
 
     def heartbeat(draft, command):
@@ -196,7 +197,7 @@ def take_own_sleep_for_silence() -> None:
         heard.append(draft.at)
         return original(draft, command)
 
-    step._DECIDE[cmd.Heartbeat] = heartbeat
+    ANSWERS[cmd.Heartbeat] = heartbeat
 
 
 def _end_of(handler, process) -> None:
@@ -245,13 +246,13 @@ def wait_for_readers() -> None:
 
 def forget_request_ids() -> None:
     """A request that is sent again is another one."""
-    original = step._request
+    original = ANSWERS[cmd.RequestLease]
 
     def request(draft, command):
         draft.state = dataclasses.replace(draft.state, by_request=Map())
         return original(draft, command)
 
-    step._DECIDE[cmd.RequestLease] = request
+    ANSWERS[cmd.RequestLease] = request
 
 
 # -- GPUs and what is on them --------------------------------------------------------------------
@@ -259,7 +260,7 @@ def forget_request_ids() -> None:
 
 def end_with_the_gpu() -> None:
     """A lease ends when its GPU is lost, though it may be found again."""
-    original = step._observe
+    original = ANSWERS[cmd.Observe]
 
     def look(draft, command):
         lost = {reading.uuid for reading in command.readings if reading.problem is not None}
@@ -267,7 +268,7 @@ def end_with_the_gpu() -> None:
         _end_all(draft, [x for x in leases if lost & {part.gpu for part in x.allocations}])
         return original(draft, command)
 
-    step._DECIDE[cmd.Observe] = look
+    ANSWERS[cmd.Observe] = look
 
 
 def believe_who_parks() -> None:
@@ -276,7 +277,7 @@ def believe_who_parks() -> None:
     Others are protected twice: what is still there counts as used without a lease.
     """
     observe._unleased = lambda *arguments: iter(())
-    original = step._park
+    original = ANSWERS[cmd.Park]
 
     def park(draft, command):
         done = original(draft, command)
@@ -285,7 +286,7 @@ def believe_who_parks() -> None:
                 draft.emit(ev.ClaimMoved(draft.at, name, gpu, ClaimPhase.GONE))
         return done
 
-    step._DECIDE[cmd.Park] = park
+    ANSWERS[cmd.Park] = park
 
 
 def host_with_a_ledger_of_its_own() -> None:

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.client import broker
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.broker import Broker
+from jupyter_gpushare.client.asking import broker
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.lease.holding import Standing
 from jupyter_gpushare.client.memory import ladder

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from .errors import GpuShareError
-from .lease.holding import Standing
-from .lease.visible import cuda_started
-from .words.settings import Acquire
+from ..errors import GpuShareError
+from ..lease.holding import Standing
+from ..lease.visible import cuda_started
+from ..words.settings import Acquire
 
 if TYPE_CHECKING:
+    from ..memory.frameworks import Frameworks
+    from ..words.grant import Grant
     from .broker import Broker
-    from .memory.frameworks import Frameworks
-    from .words.grant import Grant
 
 
 class AskingAgain:

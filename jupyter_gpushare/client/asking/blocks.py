@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from .errors import GpuShareError
-from .words.grant import Grant
-from .words.settings import Ask
+from ..errors import GpuShareError
+from ..words.grant import Grant
+from ..words.settings import Ask
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -12,31 +12,31 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from ..protocol import names
-from ..protocol.address import SYSTEM_SOCKET, Found, find_socket
-from ..protocol.errors import Reason
-from ..protocol.messages import Method, Notice, Notification
-from ..protocol.notebook import Notebook
-from .adapters import registry
+from ...protocol import names
+from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
+from ...protocol.errors import Reason
+from ...protocol.messages import Method, Notice, Notification
+from ...protocol.notebook import Notebook
+from ..adapters import registry
+from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from ..lease.holding import Holding, Standing
+from ..lease.interrupts import deaf_to_interrupts
+from ..lease.notebook import ask_server
+from ..lease.session import Link, NobodyThere, Session
+from ..lease.task import SESSION_NAME, describe_task
+from ..lease.visible import cuda_started
+from ..memory.frameworks import Frameworks, is_live
+from ..memory.gate import Turns
+from ..memory.giveback import Give, GivingBack, Recalls
+from ..memory.limits import Limits, read_limits
+from ..memory.rungs import Given, read_needs
+from ..memory.setaside import SetAside
+from ..words import display
+from ..words.grant import Grant, read_grant
+from ..words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
+from ..words.tracebacks import stopped_waiting
 from .again import AskingAgain
 from .blocks import Blocks
-from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from .lease.holding import Holding, Standing
-from .lease.interrupts import deaf_to_interrupts
-from .lease.notebook import ask_server
-from .lease.session import Link, NobodyThere, Session
-from .lease.task import SESSION_NAME, describe_task
-from .lease.visible import cuda_started
-from .memory.frameworks import Frameworks, is_live
-from .memory.gate import Turns
-from .memory.giveback import Give, GivingBack, Recalls
-from .memory.limits import Limits, read_limits
-from .memory.rungs import Given, read_needs
-from .memory.setaside import SetAside
-from .words import display
-from .words.grant import Grant, read_grant
-from .words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
-from .words.tracebacks import stopped_waiting
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 _STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."

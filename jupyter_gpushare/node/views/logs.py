@@ -25,7 +25,7 @@ from ...policy.words.model import EndReason, GpuUuid, LeaseId
 from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ...protocol.messages import CallId
-from ..manager import Outcome
+from ..host.outcome import Outcome
 from ..people.fairness import Purses
 
 #: A client chooses its calls' ids; so much of one is told.

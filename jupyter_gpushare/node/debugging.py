@@ -1,0 +1,43 @@
+"""For tests and bug reports: a node manager that is killed at a named point, or writes down all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+from ..policy.books.state import State
+from .host.outcome import Listener, Outcome
+from .ledger.codec import command_to_json, event_to_json
+from .manager import Failpoint
+
+
+def failpoint_from(spec: str) -> Callable[[Failpoint], None]:
+    """``after-append:3``: kill this process the third time it comes there. For crash tests."""
+    if not spec:
+        return lambda point: None
+    name, _, count = spec.partition(":")
+    wanted, left = Failpoint(name), [int(count or 1)]
+
+    def strike(point: Failpoint) -> None:
+        if point is wanted:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def recorder_to(path: str) -> Listener:
+    """Write each command and its events to ``path``, one JSON object a line."""
+    stream = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - lives as long as we
+
+    def record(outcome: Outcome, state: State) -> None:
+        line = {
+            "command": command_to_json(outcome.command),
+            "events": [event_to_json(event) for event in outcome.events],
+        }
+        stream.write(json.dumps(line) + "\n")
+
+    return record

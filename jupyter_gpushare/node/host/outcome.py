@@ -1,0 +1,31 @@
+"""What came of a command, as those who only look on are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...policy import core
+from ...policy.books.state import State
+from ...policy.say.effects import Effect
+from ...policy.words import commands as cmd
+from ...policy.words.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one command: told to listeners after it is on disk.
+
+    ``call`` is the tag of the client's call that it came from (:mod:`.host.logs`), ``seconds`` what
+    lies between the command's arrival and now.
+    """
+
+    command: cmd.Command
+    decision: core.Decision
+    events: tuple[Event, ...]
+    effects: tuple[Effect, ...]
+    call: str = ""
+    seconds: float = 0.0
+
+
+Listener = Callable[[Outcome, State], None]

@@ -1,0 +1,41 @@
+"""The host's processes, as the manager watches and signals them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+
+from ...policy.say.effects import Signal
+from ...policy.words.model import (
+    HolderAction,
+    ProcessId,
+    Vitals,
+)
+from .processes import ProcessWatch, send, vitals
+
+
+class NodeProcesses:
+    """The host's processes, as the manager watches and signals them."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessId], None]
+    ) -> None:
+        self._watch = ProcessWatch(loop, on_gone)
+
+    def watch(self, process: ProcessId) -> bool:
+        """False when it is gone already."""
+        return self._watch.watch(process)
+
+    def signal(self, effect: Signal) -> None:
+        """SIGINT or SIGKILL; a process that is gone is no error."""
+        number = signal.SIGKILL if effect.action is HolderAction.KILL else signal.SIGINT
+        send(effect.process, number)
+
+    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
+        """Whether these processes and their children go on; ``None``: not known."""
+        return vitals(processes)
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        self._watch.close()

@@ -1,0 +1,45 @@
+"""What tasks are lifted to above their allocations, as the books have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..words.model import Allocation, GpuUuid, LeaseId, LeasePhase
+from ..words.recalls import Give, RecallPhase
+from .state import Lease, ReservationKey, State
+
+
+def entitled(state: State, key: ReservationKey) -> int:
+    """An environment's reservation on a GPU without what is lifted; 0 where it has none."""
+    held = state.reservations.get(key)
+    return held.memory - state.bursts.get(key, 0) if held else 0
+
+
+def part_on(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
+    """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
+    lease = state.leases[name]
+    if lease.phase is not LeasePhase.HELD:
+        return None
+    return next((part for part in lease.allocations if part.gpu == gpu), None)
+
+
+def lifted_on(state: State, key: ReservationKey) -> list[Lease]:
+    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
+    return [lease for lease in leases if lease.environment == key[0]]
+
+
+def most_lifted(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
+    return max((lifted_by(state, lease.id, gpu) for lease in lifted), default=0)
+
+
+def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
+    """Bytes that a task may use on a GPU above its allocation, as it was told last."""
+    lift, part = state.lifts.get((name, gpu)), part_on(state, name, gpu)
+    return lift.memory - part.memory if lift and part else 0
+
+
+def answers(state: State, name: LeaseId, part: Allocation) -> bool:
+    """Whether a task that has this limit does what it was told last on its way back."""
+    recall = state.recall(name, Give.LIFT, part.gpu)
+    told = recall is not None and recall.phase is RecallPhase.TOLD
+    return told and state.lifts[(name, part.gpu)].memory == part.memory

@@ -1,0 +1,132 @@
+"""What follows from what a lease's own task, or an administrator, says of it."""
+
+from __future__ import annotations
+
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import (
+    Activity,
+    EndReason,
+    LeasePhase,
+    RefusalReason,
+)
+from . import out_of_service, rebuild
+from .draft import Decision, Done, Draft, Grant, Refuse, Wait
+from .own import own_lease, own_task, unknown_lease
+from .recalls import ask_back
+from .registry import decides
+from .serving import serve
+
+
+@decides(cmd.Attach)
+def _attach(draft: Draft, command: cmd.Attach) -> Decision:
+    lease = own_lease(draft, command.lease, command.environment)
+    if lease is None:
+        return unknown_lease()
+    if command.process not in lease.members:
+        draft.emit(ev.MemberJoined(draft.at, lease.id, command.process))
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    if lease.phase is LeasePhase.QUEUED:
+        return Wait(lease.id, "This request is in the queue.")
+    return Grant(lease.id)
+
+
+@decides(cmd.Present)
+def _present(draft: Draft, command: cmd.Present) -> Decision:
+    decision = rebuild.present(draft, command)
+    if decision is not None:
+        return decision
+    name = command.voucher.lease
+    return _attach(draft, cmd.Attach(draft.at, name, command.environment, command.process))
+
+
+@decides(cmd.Heartbeat)
+def _heartbeat(draft: Draft, command: cmd.Heartbeat) -> Decision:
+    lease = own_lease(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    return Done(lease.id)
+
+
+@decides(cmd.SetActivity)
+def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
+    lease = own_lease(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
+    if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
+        draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
+    return Done(lease.id)
+
+
+@decides(cmd.Pin)
+def _pin(draft: Draft, command: cmd.Pin) -> Decision:
+    lease = own_lease(draft, command.lease, command.environment, servers=command.servers)
+    if lease is None:
+        return unknown_lease()
+    if lease.phase is not LeasePhase.HELD:
+        return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PIN)
+    if draft.state.leaves(lease) and command.seconds != 0:
+        text = out_of_service.text(draft.state, lease)
+        return Refuse(RefusalReason.NOT_ALLOWED, f"{text} {texts.LEAVES}")
+    limit = draft.config.pin_limit
+    if limit <= 0:
+        return Refuse(RefusalReason.NOT_ALLOWED, texts.NO_PINS)
+    seconds = draft.config.keep_for if command.seconds is None else command.seconds
+    # Pinning again and again does not add up: the limit counts from when it last did something.
+    idle = lease.activity is Activity.IDLE
+    since = max(lease.changed_at, lease.worked_at or 0.0) if idle else draft.at
+    until = min(draft.at + seconds, since + limit)
+    if seconds and until <= draft.at:
+        return Refuse(RefusalReason.NOT_ALLOWED, texts.pin_limit_text(limit))
+    draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, max(draft.at, until)))
+    ask_back(draft)  # somebody else may be able to help who waits
+    return Done(lease.id)
+
+
+@decides(cmd.ReportAbility)
+def _report_ability(draft: Draft, command: cmd.ReportAbility) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.ability != (command.rung, command.why):
+        draft.emit(ev.AbilityReported(draft.at, lease.id, command.rung, command.why))
+    return Done(lease.id)
+
+
+@decides(cmd.Release)
+def _release(draft: Draft, command: cmd.Release) -> Decision:
+    lease = draft.state.leases.get(command.lease)
+    own = own_lease(draft, command.lease, command.environment, servers=command.servers)
+    if lease is None or lease.phase is LeasePhase.ENDED or not (own or command.admin):
+        return unknown_lease()
+    queued = lease.phase is LeasePhase.QUEUED
+    reason = EndReason.CANCELLED if queued else EndReason.RELEASED
+    draft.end(lease, reason, by=None if own else command.environment)
+    serve(draft)
+    return Done(lease.id)
+
+
+@decides(cmd.Revoke)
+def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
+    lease = draft.state.leases.get(command.lease)
+    if lease is None or lease.phase is LeasePhase.ENDED:
+        return unknown_lease()
+    draft.end(lease, EndReason.REVOKED, command.reason, command.by)
+    serve(draft)
+    return Done(lease.id)
+
+
+@decides(cmd.EndKernel)
+def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
+    ended = 0
+    for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ()):
+        lease = draft.state.leases[name]
+        if command.pid is None or lease.task.process.pid == command.pid:
+            draft.end(lease, EndReason.KERNEL_ENDED, "the kernel was shut down or restarted")
+            ended += 1
+    if ended:
+        serve(draft)
+    return Done(count=ended)

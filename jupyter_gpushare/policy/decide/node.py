@@ -1,0 +1,186 @@
+"""What follows from commands about the node: its start, its GPUs, measurements, time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..measure.observe import observe, used_by_environment
+from ..recall import lifts, plan
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import (
+    ClaimPhase,
+    EndReason,
+    Gpu,
+    LeaseId,
+    LeasePhase,
+)
+from . import out_of_service, rebuild
+from .draft import Decision, Done, Draft
+from .recalls import ask_back, set_limits
+from .registry import decides
+from .serving import serve
+
+
+@decides(cmd.Start)
+def _start(draft: Draft, command: cmd.Start) -> Decision:
+    rebooted = draft.state.boot_id not in ("", command.boot_id)
+    draft.emit(ev.BootSeen(draft.at, command.boot_id, draft.config.usage_half_life))
+    if rebooted:
+        for lease in tuple(draft.state.leases.values()):
+            if lease.phase is not LeasePhase.ENDED:
+                draft.end(lease, EndReason.REBOOTED, "the host was restarted")
+        for owner, uuid in tuple(draft.state.claims):
+            draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
+    if draft.state.problem is not None:
+        draft.emit(ev.GrantingChanged(draft.at, None))
+    rebuild.start(draft, forgot=command.forgot, rebooted=rebooted)
+    _list_gpus(draft, command.gpus)
+    grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)
+    draft.emit(ev.DeadlinesExtended(draft.at, draft.at + grace))
+    draft.emit(ev.UsageSettled(draft.at))
+    return Done(count=len(command.gpus))
+
+
+@decides(cmd.Discover)
+def _discover(draft: Draft, command: cmd.Discover) -> Decision:
+    before = len(draft.events)
+    _list_gpus(draft, command.gpus)
+    if len(draft.events) > before:
+        serve(draft)
+    return Done(count=len(command.gpus))
+
+
+def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
+    """Take in what the inventory lists; a GPU that is gone but held is lost, not forgotten."""
+    present = {gpu.uuid: gpu for gpu in gpus}
+    for uuid, gpu in present.items():
+        known = draft.state.gpus.get(uuid)
+        if known is None or known.gpu != gpu:
+            draft.emit(ev.GpuFound(draft.at, gpu))
+        if known is not None and known.problem == texts.NOT_IN_NODE:
+            draft.emit(ev.GpuRestored(draft.at, uuid))
+    for uuid, books in tuple(draft.state.gpus.items()):
+        if uuid in present:
+            continue
+        if books.tasks:
+            if books.problem != texts.NOT_IN_NODE:
+                draft.emit(ev.GpuLost(draft.at, uuid, texts.NOT_IN_NODE))
+        else:
+            draft.emit(ev.GpuRemoved(draft.at, uuid))
+
+
+@decides(cmd.TakeGpuOut)
+def _take_gpu_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
+    decision = out_of_service.take_out(draft, command)
+    ask_back(draft)
+    return decision
+
+
+@decides(cmd.Observe)
+def _observe(draft: Draft, command: cmd.Observe) -> Decision:
+    before = len(draft.events)
+    used = lifts.NOTHING_MEASURED
+    if draft.state.bursts:
+        # First: what is used beyond a reservation depends on its size.
+        used = used_by_environment(draft.state, command.readings, draft.config)
+        for shrunk in lifts.settle(draft.state, used, draft.at, draft.config):
+            draft.emit(shrunk)
+    vitals = dict(command.vitals)
+    for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
+        draft.emit(event)
+    seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
+    for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
+        draft.emit(done)
+    for name in tuple(draft.state.stalled):
+        lease = draft.state.leases[name]
+        seen = {reading.uuid: reading for reading in command.readings}
+        healthy = all(
+            part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
+        )
+        resident = any((name, part.gpu) in draft.state.resident for part in lease.allocations)
+        if healthy and not resident:
+            draft.end(
+                lease,
+                EndReason.HEARTBEAT_LOST,
+                "the task gave no sign of life and holds no GPU memory",
+            )
+            _free_drained(draft, lease.id, draft.at)
+    if command.ended is not None:
+        draft.at = max(draft.at, command.ended)
+    if len(draft.events) > before:
+        serve(draft)
+    for fixed in tuple(lifts.unanswered(draft.state, draft.at)):
+        draft.emit(fixed)
+    set_limits(draft, may_lift=draft.state.rebuild is None, used=used)
+    return Done()
+
+
+def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
+    """The reading that showed a stalled lease holds nothing also shows its claims are gone."""
+    lease = draft.state.leases[name]
+    for part in lease.allocations:
+        draft.emit(ev.ClaimMoved(at, name, part.gpu, ClaimPhase.GONE))
+
+
+@decides(cmd.ProcessGone)
+def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
+    names = draft.state.by_process.get(command.process, ())
+    for name in names:
+        draft.emit(ev.MemberLeft(draft.at, name, command.process))
+        lease = draft.state.leases[name]
+        if lease.task.process == command.process and lease.phase is not LeasePhase.ENDED:
+            draft.end(lease, EndReason.PROCESS_GONE, "its process is gone")
+    if names:
+        serve(draft)
+    return Done(count=len(names))
+
+
+@decides(cmd.Tick)
+def _tick(draft: Draft, command: cmd.Tick) -> Decision:
+    timeout = draft.config.heartbeat_timeout
+    if draft.at - command.due > timeout / 2:
+        # The host slept or the manager was stopped: nobody could be heard meanwhile.
+        draft.emit(ev.DeadlinesExtended(draft.at, draft.at))
+        rebuild.start(draft, forgot=False, rebooted=False)
+    else:
+        silent = [
+            name
+            for name, seen in draft.state.last_seen.items()
+            if seen + timeout <= draft.at and name not in draft.state.stalled
+        ]
+        _silence(draft, sorted(silent))
+    if rebuild.end_when_due(draft):
+        serve(draft)
+    for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
+        draft.emit(late)
+    if plan.deadline(draft.state, draft.config) <= draft.at:
+        ask_back(draft)
+    if draft.state.lifts:
+        set_limits(draft)
+    if draft.at - draft.state.settled_at >= draft.config.settle_interval:
+        draft.emit(ev.UsageSettled(draft.at))
+    return Done()
+
+
+@decides(cmd.SetGranting)
+def _set_granting(draft: Draft, command: cmd.SetGranting) -> Decision:
+    if command.problem != draft.state.problem:
+        draft.emit(ev.GrantingChanged(draft.at, command.problem))
+        serve(draft)
+    return Done()
+
+
+def _silence(draft: Draft, names: Iterable[LeaseId]) -> None:
+    left = False
+    for name in names:
+        lease = draft.state.leases[name]
+        if lease.phase in (LeasePhase.QUEUED, LeasePhase.PARKED):
+            what = "waiting" if lease.phase is LeasePhase.QUEUED else "parked"
+            draft.end(lease, EndReason.HEARTBEAT_LOST, f"the {what} task gave no sign of life")
+            left = True
+        else:
+            draft.emit(ev.HeartbeatLost(draft.at, name))
+    if left:
+        serve(draft)

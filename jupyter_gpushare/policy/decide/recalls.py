@@ -1,0 +1,170 @@
+"""What follows from what tasks give back, keep, or are asked for."""
+
+from __future__ import annotations
+
+from ..books.state import Lease, State
+from ..recall import lifts, offers, plan
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import (
+    LeaseId,
+    LeasePhase,
+    RefusalReason,
+    Rung,
+)
+from .draft import Decision, Done, Draft, Refuse
+from .own import own_task, unknown_lease
+from .registry import decides
+from .serving import serve
+
+
+def ask_back(draft: Draft) -> None:
+    """Ask tasks for their caches, and idle ones for their GPUs, where that helps."""
+    ripe = [o for o in offers.offers(draft.state, draft.config) if o.due <= draft.at]
+    if not ripe:
+        return
+    for asked in tuple(plan.asks(draft.state, draft.config, draft.at, ripe)):
+        draft.emit(asked)
+    draft.emit(ev.LineLooked(draft.at))
+
+
+@decides(cmd.Park)
+def _park(draft: Draft, command: cmd.Park) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.phase is LeasePhase.QUEUED:
+        return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PARK)
+    if command.rung is Rung.NONE:
+        return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PARK)
+    if lease.phase is LeasePhase.PARKED:
+        if lease.id in draft.state.queue.waiting:
+            draft.emit(ev.ResumeCancelled(draft.at, lease.id, lease.environment))
+            serve(draft)
+        if not lease.has_residue or not _goes_further(lease, command.rung):
+            if lease.has_residue and _is_asked(draft.state, lease.id):
+                why = texts.GAVE_NO_MORE
+                draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
+                ask_back(draft)
+            return Done(lease.id)
+    # A word is not enough where a measurement says otherwise; what the driver itself moves
+    # away counts as there until a later measurement shows it gone.
+    resident = command.rung is Rung.RELEASE and any(
+        (lease.id, part.gpu) in draft.state.resident for part in lease.allocations
+    )
+    if resident or len(lease.members) > 1:
+        why = texts.KEPT_RESIDENT if resident else texts.KEPT_SHARED
+        draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
+    else:
+        draft.emit(
+            ev.LeaseParked(
+                draft.at,
+                lease.id,
+                lease.environment,
+                command.rung,
+                _parked_bytes(draft.state, lease, command),
+                command.movable,
+                tuple(part.gpu for part in lease.allocations),
+                command.seconds,
+            )
+        )
+    return Done(lease.id)
+
+
+def _goes_further(lease: Lease, rung: Rung) -> bool:
+    """Whether a parked task gave more than before by this rung."""
+    order = tuple(Rung)
+    return lease.parked is not None and order.index(rung) > order.index(lease.parked.rung)
+
+
+def _is_asked(state: State, lease: LeaseId) -> bool:
+    """Whether an answer of this task about its memory is waited for."""
+    recall = state.memory_recall(lease)
+    return recall is not None and (recall.is_asked or recall.moving > 0)
+
+
+def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
+    """What counts against the host's memory; the other rungs move nothing there."""
+    moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
+    return _at_most_its_gpus(state, lease, command.memory) if moves else 0
+
+
+def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
+    """Bytes a task says it parks: no more than there can be, or one word of one task would take
+    the host's memory for parking from everybody.
+    """
+    gpus = lease.parked.gpus if lease.parked else tuple(part.gpu for part in lease.allocations)
+    return min(memory, sum(state.gpus[gpu].gpu.memory for gpu in gpus if gpu in state.gpus))
+
+
+@decides(cmd.PlanParking)
+def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if not lease.can_give or len(lease.members) > 1:
+        queued = lease.phase is LeasePhase.QUEUED
+        text = texts.NOTHING_TO_PARK if queued else texts.NOT_IDLE
+        return Refuse(RefusalReason.BAD_REQUEST, text)
+    recall = draft.state.memory_recall(lease.id)
+    own = (recall.moving if recall else 0) + (lease.parked.memory if lease.parked else 0)
+    asked = _at_most_its_gpus(draft.state, lease, command.memory)
+    whole, config = draft.state.parked_memory() - own, draft.config
+    mine = draft.state.parked_memory(lease.environment) - own
+    for used, most, whose in (
+        (whole, config.parked_memory, "this node"),
+        (mine, config.parked_memory_per_environment, "each environment"),
+    ):
+        if most is not None and used + asked > most:
+            numbers: dict[str, int | None] = {"asked": asked, "used": used, "most": most}
+            text = texts.no_host_memory_text(asked, used, most, whose)
+            return Refuse(RefusalReason.NO_RESOURCES, text, numbers)
+    draft.emit(ev.ParkingPlanned(draft.at, lease.id, asked))
+    return Done(lease.id)
+
+
+@decides(cmd.Restored)
+def _restored(draft: Draft, command: cmd.Restored) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lease.is_resuming and lease.parked is not None:
+        memory = lease.parked.memory
+        draft.emit(ev.LeaseRestored(draft.at, lease.id, lease.environment, memory, command.seconds))
+    return Done(lease.id)
+
+
+@decides(cmd.Keep)
+def _keep(draft: Draft, command: cmd.Keep) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if _is_asked(draft.state, lease.id):
+        draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
+        ask_back(draft)  # somebody else may be able to
+    return Done(lease.id)
+
+
+def set_limits(
+    draft: Draft, *, may_lift: bool = False, used: lifts.Used = lifts.NOTHING_MEASURED
+) -> None:
+    """Lift limits, or lower them; before a task may use more, it is reserved."""
+    adjusted = lifts.adjust(draft.state, draft.config, draft.at, may_lift=may_lift, used=used)
+    for told in tuple(adjusted):
+        for grown in lifts.growth(draft.state, told):
+            draft.emit(grown)
+        draft.emit(told)
+
+
+@decides(cmd.ConfirmLimit)
+def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    if lifts.is_news(draft.state, lease, command.gpus, command.live):
+        draft.emit(
+            ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)
+        )
+        set_limits(draft)
+    return Done(lease.id)

@@ -1,0 +1,194 @@
+"""What follows from a request for GPUs, of a new task or of a parked one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..books.placement import Granted, NoRoom, refusal
+from ..books.state import Lease, State
+from ..recall import patience
+from ..say import texts
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import (
+    BudgetLevel,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    RefusalReason,
+)
+from . import bounds, out_of_service, quotas
+from .draft import Decision, Draft, Grant, Refuse, Wait
+from .own import own_task, unknown_lease
+from .recalls import ask_back, set_limits
+from .registry import decides
+from .serving import fit, fit_newly, grant, rooms
+from .waiting import held_up_text, joined, no_room_text, spent_text
+
+
+@decides(cmd.RequestLease)
+def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
+    request_id = command.request.request_id
+    if request_id:
+        known = draft.state.by_request.get((command.task.process, request_id))
+        if known is not None:
+            lease = draft.state.leases[known]
+            if lease.phase is LeasePhase.HELD:
+                return Grant(known)
+            if lease.phase is LeasePhase.PARKED:
+                return resume_lease(draft, lease, command.wait)
+            return Wait(known, "This request is already in the queue.")
+    quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent by who held nothing yet
+    if command.of_quota:
+        command = _of_quota(draft.state, command)
+    refuse = _refuse_now(draft, command)
+    if refuse is not None:
+        draft.emit(
+            ev.RequestRefused(
+                draft.at,
+                command.environment,
+                command.task,
+                command.request,
+                refuse.reason,
+                refuse.message,
+            )
+        )
+        return refuse
+    return _enqueue(draft, command)
+
+
+def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request, for as many GPUs as the quota allows and the node has.
+
+    GPUs that nobody is granted now are not counted, nor those that are too small: it would wait
+    for them for ever.
+    """
+    quota, _source = state.quotas.resolve(command.environment)
+    least = command.request.memory or 0
+    fit_for_it = sum(
+        books.problem is None and uuid not in state.out and books.gpu.memory >= least
+        for uuid, books in state.gpus.items()
+    )
+    count = max(1, min(quota.gpus, fit_for_it))
+    return replace(command, request=replace(command.request, gpus=count))
+
+
+def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
+    state, request = draft.state, command.request
+    quota, _source = state.quotas.resolve(command.environment)
+    never = refusal(rooms(state, command.environment), quota, request.gpus, request.memory)
+    if never is not None:
+        return Refuse(never.reason, texts.refusal_text(never), never.numbers)
+    if state.problem is not None:
+        return unavailable(state.problem)
+    limit = draft.config.max_waiting_per_environment
+    if state.queue.in_environment(command.environment) >= limit:
+        return Refuse(
+            RefusalReason.RATE_LIMITED, texts.waiting_limit_text(limit), {"waiting": limit}
+        )
+    process = command.task.process
+    why = bounds.too_many_leases(state, draft.config, process, command.environment)
+    if why is not None:
+        return Refuse(RefusalReason.RATE_LIMITED, why)
+    if not command.wait:
+        budget = state.budget(command.environment)
+        if budget.level is BudgetLevel.SPENT:
+            text = spent_text(state, command.environment, draft.config, draft.at)
+            return Refuse(RefusalReason.NO_RESOURCES, text)
+        barred = state.rebuild or state.queue.first_urgent(state.grants)
+        if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
+            return not_now(state)
+    return None
+
+
+def not_now(state: State) -> Refuse:
+    return Refuse(RefusalReason.NO_RESOURCES, joined(texts.NOT_NOW, out_of_service.text(state)))
+
+
+def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
+    state, request = draft.state, command.request
+    ahead = len(state.queue.waiting)
+    bound = draft.config.overtakes(request.priority_class)
+    draft.emit(
+        ev.LeaseQueued(
+            draft.at,
+            command.lease,
+            command.environment,
+            command.task,
+            request,
+            state.arrivals,
+            state.grants + ahead + bound,
+        )
+    )
+    return _try_newcomer(draft, command.lease, ahead)
+
+
+def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
+    """Grant what has just begun to wait if it fits and passes nobody who may not be passed.
+
+    Nothing was freed, so whoever waited before still does not fit.
+    """
+    item = draft.state.queue.waiting[name]
+    lease = draft.state.leases[name]
+    if draft.state.rebuild is not None:
+        return Wait(name, texts.rebuilding_text())
+    if item.left is not None:
+        return Wait(name, held_up_text(draft.state, name, draft.config, draft.at))
+    urgent = draft.state.queue.first_urgent(draft.state.grants)
+    room = NoRoom(0, 0)
+    if urgent is None or urgent.lease == item.lease:
+        result = fit(draft, lease)
+        if isinstance(result, Granted):
+            grant(draft, item, result)
+            return Grant(name)
+        if isinstance(result, NoRoom):
+            room = result
+    # In a storm of requests one look a second is enough; the timer sees to it.
+    if draft.at >= draft.state.line_looked_at + patience.LOOK_EVERY:
+        ask_back(draft)
+    if draft.state.lifts:
+        set_limits(draft)
+    return Wait(name, no_room_text(draft.state, lease, draft.config, room, ahead))
+
+
+def unavailable(problem: str) -> Refuse:
+    """The answer when the node manager cannot keep a promise it would make."""
+    return Refuse(RefusalReason.UNAVAILABLE, texts.not_granting_text(problem))
+
+
+@decides(cmd.Resume)
+def _resume(draft: Draft, command: cmd.Resume) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    return resume_lease(draft, lease, command.wait)
+
+
+def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
+    if lease.phase is LeasePhase.HELD:
+        return Grant(lease.id)
+    if lease.id in draft.state.queue.waiting:
+        return Wait(lease.id, "This request is already in the queue.")
+    quotas.weigh(draft, (lease.environment,))
+    state, request = draft.state, lease.request
+    quota, _source = state.quotas.resolve(lease.environment)
+    never = refusal(rooms(state, lease.environment), quota, request.gpus, request.memory)
+    if never is not None:
+        return Refuse(never.reason, texts.refusal_text(never), never.numbers)
+    if state.problem is not None:
+        return unavailable(state.problem)
+    if not wait:
+        if state.is_held_up(lease):
+            text = held_up_text(state, lease.id, draft.config, draft.at)
+            return Refuse(RefusalReason.NO_RESOURCES, text)
+        barred = state.rebuild or state.queue.first_urgent(state.grants)
+        if barred or not isinstance(fit(draft, lease), Granted):
+            return not_now(state)
+    ahead = len(state.queue.waiting)
+    bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
+    draft.emit(
+        ev.ResumeQueued(
+            draft.at, lease.id, lease.environment, state.arrivals, state.grants + ahead + bound
+        )
+    )
+    return _try_newcomer(draft, lease.id, ahead)

@@ -1,0 +1,81 @@
+"""What follows from what tasks that share a GPU in time say."""
+
+from __future__ import annotations
+
+from ..books import shares
+from ..books.state import Lease
+from ..words import commands as cmd
+from ..words import events as ev
+from ..words.model import (
+    LeaseId,
+    LeasePhase,
+)
+from ..words.recalls import Give, RecallPhase
+from ..words.turns import TurnEnd, TurnPhase
+from .draft import Decision, Done, Draft
+from .own import own_task, unknown_lease
+from .registry import decides
+from .serving import serve, settle_sharing
+
+
+@decides(cmd.ReportMemory)
+def _report_memory(draft: Draft, command: cmd.ReportMemory) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    state, grain = draft.state, draft.config.measure_granularity
+    told = tuple(shares.bounded(state, lease.id, command.figures))
+    known = state.steps.get(lease.id)
+    newly_known = (known or 0) < shares.KNOWN_AFTER <= command.steps
+    if told and (
+        newly_known
+        or known is None
+        or any(
+            shares.has_changed(state.figures.get((lease.id, one.gpu)), one, grain) for one in told
+        )
+    ):
+        draft.emit(ev.MemoryReported(draft.at, lease.id, told, command.steps))
+    _join_turns(draft, lease, command.can_take_turns)
+    if len(draft.events) > 1 and draft.state.queue.waiting:
+        serve(draft)
+    return Done(lease.id)
+
+
+def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
+    in_time = any(shares.in_time(draft.state, draft.config, part.gpu) for part in lease.allocations)
+    if can and in_time and lease.phase is LeasePhase.HELD and lease.id not in draft.state.takers:
+        draft.emit(ev.TurnsJoined(draft.at, lease.id))
+
+
+@decides(cmd.AskTurn)
+def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    _join_turns(draft, lease, can=True)
+    _has_cleared(draft, lease.id)
+    settle_sharing(draft)
+    turn, recall = draft.state.turns.get(lease.id), draft.state.recall(lease.id, Give.TURN)
+    if turn is not None and (turn.phase is TurnPhase.REST or recall is not None):
+        draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
+    return Done(lease.id)
+
+
+def _has_cleared(draft: Draft, name: LeaseId) -> None:
+    """It says that what is temporary is dropped; if that was asked for, it is measured now."""
+    recall = draft.state.recall(name, Give.CACHE)
+    if recall is not None and recall.phase is RecallPhase.TOLD:
+        answered = RecallPhase.ANSWERED
+        draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, answered, recall.why))
+
+
+@decides(cmd.EndTurn)
+def _end_turn(draft: Draft, command: cmd.EndTurn) -> Decision:
+    lease = own_task(draft, command.lease, command.environment, command.process)
+    if lease is None:
+        return unknown_lease()
+    _has_cleared(draft, lease.id)
+    turn = draft.state.turns.get(lease.id)
+    if turn is not None and turn.phase is not TurnPhase.REST:
+        draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
+    return Done(lease.id)

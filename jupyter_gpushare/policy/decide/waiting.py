@@ -1,0 +1,103 @@
+"""Why a request waits, as sentences for a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..books.placement import NoRoom, shortage
+from ..books.room import unlifted, waits_for_own
+from ..books.state import Lease, State
+from ..recall import plan
+from ..say import texts
+from ..words.config import PolicyConfig
+from ..words.model import (
+    BudgetLevel,
+    EnvironmentName,
+    LeaseId,
+    RefusalReason,
+)
+from . import out_of_service
+from .draft import Draft
+from .serving import fit, rooms
+
+
+def joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom, ahead: int) -> str:
+    quota, _source = state.quotas.resolve(lease.environment)
+    used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
+    asked = lease.request.gpus
+    seen = unlifted(state, (), rooms(state, lease.environment))
+    short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
+    if used and waits_for_own(state, lease, config):
+        text = texts.own_tasks_text(asked, used, quota, short, ahead)
+    else:
+        text = texts.no_room_text(room, asked, short, ahead)
+    return joined(text, out_of_service.text(state))
+
+
+#: Behind so many requests nobody works out any more what would be free.
+MOST_EXPLAINED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a request waits: a word for programs and a sentence for a person."""
+
+    reason: RefusalReason
+    message: str
+
+
+def why_waiting(
+    state: State, lease: LeaseId, ahead: int, config: PolicyConfig, at: float | None = None
+) -> Why:
+    """Say why a waiting request waits; ``ahead`` others are served before it.
+
+    ``at`` is the boot time now, for what is said of the future.
+
+    O(GPUs log GPUs) for the first :data:`MOST_EXPLAINED` in line and nothing for
+    those behind them: telling it of a whole queue costs no more than that.
+    """
+    if state.problem is not None:
+        return Why(RefusalReason.UNAVAILABLE, texts.stopped_text(state.problem))
+    if state.rebuild is not None:
+        return Why(RefusalReason.UNAVAILABLE, texts.rebuilding_text())
+    waiting = state.leases[lease]
+    if state.is_held_up(waiting):
+        spent = state.budget(waiting.environment).level is BudgetLevel.SPENT
+        reason = RefusalReason.BUDGET_SPENT if spent else RefusalReason.NO_RESOURCES
+        return Why(reason, held_up_text(state, lease, config, at))
+    asked = waiting.request.gpus
+    if ahead >= MOST_EXPLAINED:
+        return Why(RefusalReason.NO_RESOURCES, texts.far_back_text(asked, ahead))
+    result = fit(Draft(state, config, state.settled_at), waiting)
+    if isinstance(result, NoRoom):
+        cached = plan.why_caches(state, config, waiting, at)
+        text = no_room_text(state, waiting, config, result, ahead)
+        left = plan.why_residue(state, config, lease)
+        text = joined(text, cached, left)
+    else:
+        text = texts.behind_text(ahead)
+    return Why(RefusalReason.NO_RESOURCES, text)
+
+
+def spent_text(
+    state: State, environment: EnvironmentName, config: PolicyConfig, at: float | None
+) -> str:
+    quota, _source = state.quotas.resolve(environment)
+    budget = state.budget(environment)
+    wait = None if at is None or budget.free_at is None else max(0.0, budget.free_at - at)
+    window, hours = config.budget_window, quota.gpu_hours or 0.0
+    return texts.budget_spent_text(budget.spent, hours, window, wait, quota.per)
+
+
+def held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | None) -> str:
+    lease = state.leases[name]
+    if state.budget(lease.environment).level is BudgetLevel.SPENT:
+        return spent_text(state, lease.environment, config, at)
+    if state.lacks_gpus(lease):
+        return out_of_service.why_lacking(state, lease)
+    return texts.DRAINING

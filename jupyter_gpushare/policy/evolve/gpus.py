@@ -1,0 +1,78 @@
+"""How events about GPUs, and about the node itself, change the state."""
+
+from __future__ import annotations
+
+from ..books.copies import replace
+from ..books.index import drop
+from ..books.queue import Account
+from ..books.state import (
+    GpuState,
+    State,
+)
+from ..books.table import Map
+from ..words import events as ev
+from ..words.model import (
+    OutOfService,
+)
+from .registry import evolves
+from .steps import books_of, charge, put_books
+
+
+@evolves(ev.BootSeen)
+def _boot_seen(state: State, event: ev.BootSeen) -> State:
+    if state.boot_id not in ("", event.boot_id):
+        # Boot time starts anew, so charges of the last boot cannot be compared.
+        fresh = {
+            name: Account(gpus=account.gpus, since=event.at)
+            for name, account in state.accounts.items()
+        }
+        state = replace(state, accounts=Map(fresh), settled_at=event.at)
+        for environment in state.queue.keys:
+            state = charge(state, environment, event.at)
+    return replace(
+        state,
+        boot_id=event.boot_id,
+        usage_half_life=event.usage_half_life,
+        started_at=event.at,
+    )
+
+
+@evolves(ev.GpuFound)
+def _gpu_found(state: State, event: ev.GpuFound) -> State:
+    known = state.gpus.get(event.gpu.uuid, GpuState(event.gpu))
+    return put_books(state, replace(known, gpu=event.gpu))
+
+
+@evolves(ev.GpuRemoved)
+def _gpu_removed(state: State, event: ev.GpuRemoved) -> State:
+    return replace(state, gpus=state.gpus.delete(event.gpu))
+
+
+@evolves(ev.GpuLost)
+def _gpu_lost(state: State, event: ev.GpuLost) -> State:
+    return put_books(state, replace(books_of(state, event.gpu), problem=event.problem))
+
+
+@evolves(ev.GpuRestored)
+def _gpu_restored(state: State, event: ev.GpuRestored) -> State:
+    return put_books(state, replace(books_of(state, event.gpu), problem=None))
+
+
+@evolves(ev.GpuTakenOut)
+def _gpu_taken_out(state: State, event: ev.GpuTakenOut) -> State:
+    return replace(state, out=state.out.set(event.gpu, OutOfService(event.reason, event.by)))
+
+
+@evolves(ev.GpuPutBack)
+def _gpu_put_back(state: State, event: ev.GpuPutBack) -> State:
+    return replace(state, out=drop(state.out, event.gpu))
+
+
+@evolves(ev.UnleasedChanged)
+def _unleased_changed(state: State, event: ev.UnleasedChanged) -> State:
+    return put_books(state, replace(books_of(state, event.gpu), unleased=event.memory))
+
+
+@evolves(ev.GrantingChanged)
+def _granting_changed(state: State, event: ev.GrantingChanged) -> State:
+    return replace(state, problem=event.problem)

@@ -1,0 +1,337 @@
+"""How events in the life of a lease change the state: queued, granted, parked, ended."""
+
+from __future__ import annotations
+
+from ..books.copies import replace
+from ..books.index import drop, lease_of, with_id, without_id
+from ..books.queue import Waiting
+from ..books.state import (
+    Claim,
+    ClaimKey,
+    GpuState,
+    Lease,
+    Reservation,
+    ReservationKey,
+    Stall,
+    State,
+)
+from ..books.table import Map
+from ..words import events as ev
+from ..words.model import (
+    Activity,
+    Bytes,
+    ClaimPhase,
+    GpuUuid,
+    LeasePhase,
+    Parked,
+    PriorityClass,
+)
+from ..words.moves import LEASE_MOVES, InvariantBroken, move
+from . import lifts, recalls, turns
+from .registry import evolves
+from .steps import (
+    books_of,
+    changed,
+    charge,
+    claim_phase,
+    counted,
+    forget_lease,
+    in_line,
+    put_lease,
+)
+
+
+@evolves(ev.RequestRefused)
+def _nothing(state: State, event: ev.Event) -> State:
+    return state
+
+
+@evolves(ev.LeaseQueued)
+def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
+    if event.lease in state.leases:
+        raise InvariantBroken(f"lease {event.lease} was queued twice")
+    process = event.task.process
+    lease = Lease(
+        id=event.lease,
+        environment=event.environment,
+        task=event.task,
+        request=event.request,
+        order=event.order,
+        requested_at=event.at,
+        changed_at=event.at,
+        members=frozenset({process}),
+    )
+    waiting = Waiting(
+        event.lease,
+        event.environment,
+        event.request.priority_class,
+        event.order,
+        event.urgent_at,
+    )
+    request_id, kernel_id = event.request.request_id, event.task.kernel_id
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=with_id(state.by_process, process, lease.id),
+        lease_counts=counted(state, lease.environment, 1),
+        by_request=state.by_request.set((process, request_id), lease.id)
+        if request_id
+        else state.by_request,
+        by_kernel=with_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        if kernel_id
+        else state.by_kernel,
+        last_seen=state.last_seen.set(lease.id, event.at),
+        queue=state.queue.add(waiting),
+        arrivals=max(state.arrivals, event.order + 1),
+    )
+    return in_line(charge(state, event.environment, event.at), event.lease)
+
+
+@evolves(ev.LeasePinned)
+def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
+    state = recalls.not_warned(state, event.lease, keeps=True)
+    return changed(state, event.lease, pinned_until=event.until)
+
+
+@evolves(ev.WorkSeen)
+def _work_seen(state: State, event: ev.WorkSeen) -> State:
+    state = recalls.not_warned(state, event.lease)
+    return changed(state, event.lease, worked_at=event.at)
+
+
+@evolves(ev.AbilityReported)
+def _ability_reported(state: State, event: ev.AbilityReported) -> State:
+    return changed(state, event.lease, ability=(event.rung, event.why))
+
+
+@evolves(ev.LineLooked)
+def _line_looked(state: State, event: ev.LineLooked) -> State:
+    return replace(state, line_looked_at=event.at)
+
+
+@evolves(ev.LeaseParked)
+def _lease_parked(state: State, event: ev.LeaseParked) -> State:
+    before = lease_of(state, event.lease)
+    deeper = before.has_residue
+    phase = LeasePhase.PARKED
+    lease = replace(
+        before,
+        phase=phase if deeper else move(LEASE_MOVES, before.phase, phase, f"lease {before.id}"),
+        activity=Activity.IDLE,
+        changed_at=event.at,
+        parked=Parked(event.rung, event.memory, event.gpus, event.movable),
+        pinned_until=None,
+        worked_at=None,
+    )
+    state = put_lease(state, before, lease)
+    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id)
+    if event.rung.stays:
+        state = lifts.parked(state, lease)
+    else:
+        for part in lease.allocations:
+            state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    return state
+
+
+@evolves(ev.LeaseRestored)
+def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
+    return changed(state, event.lease, parked=None)
+
+
+@evolves(ev.ResumeQueued)
+def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
+    state = changed(state, event.lease, requested_at=event.at)
+    # A person waits, whatever class the task asked for at first.
+    waiting = Waiting(
+        event.lease, event.environment, PriorityClass.INTERACTIVE, event.order, event.urgent_at
+    )
+    state = replace(
+        state,
+        queue=state.queue.add(waiting),
+        arrivals=max(state.arrivals, event.order + 1),
+    )
+    return in_line(charge(state, event.environment, event.at), event.lease)
+
+
+@evolves(ev.ResumeCancelled)
+def _resume_cancelled(state: State, event: ev.ResumeCancelled) -> State:
+    return replace(state, queue=state.queue.remove(event.lease))
+
+
+@evolves(ev.LeaseGranted)
+def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
+    before = lease_of(state, event.lease)
+    phase = move(LEASE_MOVES, before.phase, LeasePhase.HELD, f"lease {before.id}")
+    lease = replace(
+        before,
+        phase=phase,
+        allocations=event.gpus,
+        activity=event.activity,
+        granted_at=event.at,
+        changed_at=event.at,
+        parked=event.parked,
+        pinned_until=None,
+        worked_at=None,
+    )
+    state = recalls.forget(put_lease(state, before, lease), lease.id)
+    opened = 0
+    claims: dict[ClaimKey, Claim] = {}
+    reservations: dict[ReservationKey, Reservation] = {}
+    gpus: dict[GpuUuid, GpuState] = {}
+    sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
+    for part in event.gpus:  # each on another GPU
+        books = books_of(state, part.gpu)
+        key = (event.environment, part.gpu)
+        old = state.reservations.get(key, Reservation(Bytes(0), 0))
+        size = max(sizes[part.gpu], old.memory)
+        grown = size - old.memory
+        # A parked task that left something here has a claim already.
+        more = (event.lease, part.gpu) not in state.claims
+        named = old.named + more * before.request.named
+        reservations[key] = Reservation(Bytes(size), old.claims + more, named=named)
+        gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
+        if more:
+            claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
+        opened += not old.claims
+    earlier = state.reservations
+    state = replace(
+        state,
+        claims=state.claims.update(claims),
+        reservations=state.reservations.update(reservations),
+        gpus=state.gpus.update(gpus),
+        queue=state.queue.remove(lease.id),
+        grants=state.grants + 1,
+        last_seen=state.last_seen.set(
+            lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
+        ),
+    )
+    for part in event.gpus:
+        key = (event.environment, part.gpu)
+        state = lifts.forget(state, event.lease, part.gpu)
+        if key in earlier:
+            state = lifts.granted(state, key, earlier[key].memory, sizes[part.gpu])
+    return charge(state, event.environment, event.at, opened)
+
+
+@evolves(ev.MemberJoined)
+def _member_joined(state: State, event: ev.MemberJoined) -> State:
+    lease = lease_of(state, event.lease)
+    if event.process in lease.members:
+        return state
+    lease = replace(lease, members=lease.members | {event.process})
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=with_id(state.by_process, event.process, lease.id),
+    )
+
+
+@evolves(ev.MemberLeft)
+def _member_left(state: State, event: ev.MemberLeft) -> State:
+    lease = lease_of(state, event.lease)
+    lease = replace(lease, members=lease.members - {event.process})
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        by_process=without_id(state.by_process, event.process, lease.id),
+    )
+
+
+@evolves(ev.HeartbeatSeen)
+def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
+    seen = max(event.at, state.last_seen.get(event.lease, event.at))
+    state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
+    if event.lease in state.stalled:
+        lease = replace(lease_of(state, event.lease), stalled=False)
+        state = replace(
+            state,
+            leases=state.leases.set(lease.id, lease),
+            stalled=state.stalled.delete(lease.id),
+        )
+    return state
+
+
+@evolves(ev.HeartbeatLost)
+def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
+    lease = replace(lease_of(state, event.lease), stalled=True)
+    return replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        stalled=state.stalled.set(lease.id, Stall()),
+    )
+
+
+@evolves(ev.StallLooked)
+def _stall_looked(state: State, event: ev.StallLooked) -> State:
+    before = state.stalled[event.lease]
+    acted = before.acted if event.since is not None and event.since == before.since else 0
+    seen = Stall(event.since, event.cpu, event.at, acted)
+    return replace(state, stalled=state.stalled.set(event.lease, seen))
+
+
+@evolves(ev.StallActed)
+def _stall_acted(state: State, event: ev.StallActed) -> State:
+    before = state.stalled.get(event.lease)
+    if before is None:
+        return state  # read from the ledger: what it was seen to do then is not known any more
+    acted = replace(before, acted=before.acted + 1)
+    return replace(state, stalled=state.stalled.set(event.lease, acted))
+
+
+@evolves(ev.DeadlinesExtended)
+def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
+    later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
+    stalled = Map(dict.fromkeys(state.stalled, Stall()))  # nobody looked meanwhile
+    return replace(state, last_seen=Map(later), stalled=stalled)
+
+
+@evolves(ev.ActivityChanged)
+def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
+    before = lease_of(state, event.lease)
+    lease = replace(
+        before,
+        activity=event.activity,
+        changed_at=event.at,
+        worked_at=None,
+    )
+    return put_lease(recalls.forget(state, lease.id), before, lease)
+
+
+@evolves(ev.LeaseEnded)
+def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
+    before = lease_of(state, event.lease)
+    lease = replace(
+        before,
+        phase=move(LEASE_MOVES, before.phase, LeasePhase.ENDED, f"lease {before.id}"),
+        activity=Activity.IDLE,
+        changed_at=event.at,
+        stalled=False,
+        parked=None,
+        end_reason=event.reason,
+        pinned_until=None,
+        worked_at=None,
+    )
+    state = put_lease(state, before, lease)
+    request_key = (lease.task.process, lease.request.request_id or "")
+    by_request = state.by_request
+    if by_request.get(request_key) == lease.id:
+        by_request = by_request.delete(request_key)
+    kernel_id = lease.task.kernel_id
+    state = replace(
+        state,
+        by_request=by_request,
+        by_kernel=without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
+        if kernel_id
+        else state.by_kernel,
+        last_seen=drop(state.last_seen, lease.id),
+        stalled=drop(state.stalled, lease.id),
+        queue=state.queue.remove(lease.id),
+    )
+    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id)
+    state = replace(state, takers=drop(state.takers, lease.id))
+    if not lease.allocations:  # it waited, or was parked and all is given back
+        return forget_lease(state, lease)
+    for part in lease.allocations:
+        if (lease.id, part.gpu) not in state.draining:  # those of a parked lease drain already
+            state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    return state

@@ -1,0 +1,100 @@
+"""How events about lifted limits change the state."""
+
+from __future__ import annotations
+
+from ..books.copies import replace
+from ..books.index import drop
+from ..books.lifts import answers, lifted_by, lifted_on
+from ..books.state import Lease, Lift, ReservationKey, State
+from ..words import events as ev
+from ..words.model import GpuUuid, LeaseId, LeasePhase
+from ..words.recalls import Give, RecallKey, RecallPhase
+from . import recalls
+from .registry import evolves
+
+
+@evolves(ev.LimitTold)
+def told(state: State, event: ev.LimitTold) -> State:
+    """The state after a task was told its limits on some GPUs."""
+    lease = state.leases[event.lease]
+    for part in event.gpus:
+        key = (event.lease, part.gpu)
+        before = state.lifts.get(key)
+        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
+        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), lifted_by(state, *key)
+        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
+        if extra < burst:
+            # Told again on its way back: the bound does not start anew.
+            state = recalls.move(state, recall, RecallPhase.TOLD, event.at, (part,))
+        else:
+            state = replace(state, recalls=drop(state.recalls, recall))
+        if extra <= 0 and not burst:
+            state = forget(state, *key)
+        if before is not None and part.memory < before.memory:
+            state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
+    return state
+
+
+@evolves(ev.LimitConfirmed)
+def confirmed(state: State, event: ev.LimitConfirmed) -> State:
+    """The state after a task said which limits it has now, and whether they can change at all."""
+    lease = state.leases[event.lease]
+    lease = replace(lease, live_limits=event.live)
+    state = replace(state, leases=state.leases.set(event.lease, lease))
+    for part in event.gpus:
+        if answers(state, event.lease, part):
+            key = RecallKey(event.lease, Give.LIFT, part.gpu)
+            state = recalls.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
+    return state
+
+
+def resized(state: State, key: ReservationKey, before: int) -> State:
+    """What of a reservation is lifted, after its size has changed from ``before`` bytes."""
+    entitlement = before - state.bursts.get(key, 0)
+    return _put(state, key, max(0, state.reservations[key].memory - entitlement))
+
+
+def granted(state: State, key: ReservationKey, before: int, memory: int) -> State:
+    """The same after another lease was granted ``memory`` bytes of it."""
+    if key not in state.bursts:
+        return state
+    entitlement = max(before - state.bursts[key], memory)
+    return _put(state, key, state.reservations[key].memory - entitlement)
+
+
+def _put(state: State, key: ReservationKey, burst: int) -> State:
+    if burst:
+        state = replace(state, bursts=state.bursts.set(key, burst))
+    else:
+        state = forget_reservation(state, key)
+    for lease in lifted_on(state, key):
+        recall = RecallKey(lease.id, Give.LIFT, key[1])
+        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
+            state = forget(state, lease.id, key[1])
+        elif lifted_by(state, lease.id, key[1]) >= burst:  # this step is done
+            state = replace(state, recalls=drop(state.recalls, recall))
+    return state
+
+
+def parked(state: State, lease: Lease) -> State:
+    """The state after a lease was parked and left something on its GPUs.
+
+    What it was lifted to is on its way back, from now on.
+    """
+    for part in lease.allocations:
+        if (lease.environment, part.gpu) not in state.bursts:
+            state = forget(state, lease.id, part.gpu)
+    return state
+
+
+def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
+    """A task is on a GPU no more, or begins anew with its allocation there."""
+    if (lease, gpu) not in state.lifts:
+        return state
+    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
+    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
+
+
+def forget_reservation(state: State, key: ReservationKey) -> State:
+    """Nothing is reserved there any more."""
+    return replace(state, bursts=state.bursts.delete(key)) if key in state.bursts else state

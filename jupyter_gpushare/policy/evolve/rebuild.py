@@ -1,0 +1,68 @@
+"""How events of a restart change the state: a lost ledger rebuilt, books restored."""
+
+from __future__ import annotations
+
+import math
+
+from ..books.copies import replace
+from ..books.queue import Account
+from ..books.state import (
+    Rebuild,
+    State,
+)
+from ..books.table import Map
+from ..words import events as ev
+from ..words.moves import InvariantBroken
+from .registry import evolves
+from .steps import books_of, put_books
+
+
+@evolves(ev.RebuildBegun)
+def _rebuild_begun(state: State, event: ev.RebuildBegun) -> State:
+    known = state.rebuild or Rebuild(event.until)
+    return replace(state, rebuild=replace(known, until=event.until))
+
+
+@evolves(ev.LeaseRebuilt)
+def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
+    if state.rebuild is None:
+        raise InvariantBroken(f"lease {event.lease} is presented, and no lease is unknown")
+    return replace(state, rebuild=replace(state.rebuild, done=state.rebuild.done | {event.lease}))
+
+
+@evolves(ev.RebuildRefused)
+def _rebuild_refused(state: State, event: ev.RebuildRefused) -> State:
+    spared = state.spared.update(dict.fromkeys(event.processes, event.lease))
+    return replace(state, spared=spared)
+
+
+@evolves(ev.RebuildEnded)
+def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
+    return replace(state, rebuild=None)
+
+
+@evolves(ev.BooksRestored)
+def _books_restored(state: State, event: ev.BooksRestored) -> State:
+    accounts = {
+        environment: Account(-math.inf if charge is None else charge, gpus, since)
+        for environment, charge, gpus, since in event.accounts
+    }
+    state = replace(
+        state,
+        grants=event.grants,
+        arrivals=event.arrivals,
+        settled_at=event.settled_at,
+        accounts=Map(accounts),
+    )
+    for environment, gpu, size in event.reservations:
+        held = state.reservations[(environment, gpu)]
+        books = books_of(state, gpu)
+        state = put_books(state, replace(books, reserved=books.reserved - held.memory + size))
+        resized = replace(held, memory=size)
+        state = replace(state, reservations=state.reservations.set((environment, gpu), resized))
+    bursts = {(environment, gpu): burst for environment, gpu, burst in event.bursts}
+    state = replace(state, bursts=Map(bursts))
+    for environment, account in accounts.items():
+        key = account.charge - math.log2(state.quotas.resolve(environment)[0].weight)
+        state = replace(state, queue=state.queue.charge(environment, key))
+    return state

@@ -1,0 +1,121 @@
+"""Steps that several kinds of events share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..books.copies import replace
+from ..books.index import drop, lease_of, without_id
+from ..books.queue import Account
+from ..books.state import (
+    Claim,
+    GpuState,
+    Lease,
+    State,
+)
+from ..books.table import Map
+from ..words.model import (
+    ClaimPhase,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+)
+from ..words.moves import CLAIM_MOVES, InvariantBroken, move
+
+
+def changed(state: State, name: LeaseId, **parts: Any) -> State:
+    return replace(state, leases=state.leases.set(name, replace(lease_of(state, name), **parts)))
+
+
+def put_lease(state: State, before: Lease, lease: Lease) -> State:
+    """Store a lease that moved on; the index of those who can give follows.
+
+    What a parked task left on a GPU is no task there.
+    """
+    index = state.idle
+    state = replace(
+        state,
+        leases=state.leases.set(lease.id, lease),
+        idle=index.set(lease.id, None) if lease.can_give else drop(index, lease.id),
+    )
+    change = before.has_residue - lease.has_residue
+    if change:
+        for part in before.allocations:
+            books = books_of(state, part.gpu)
+            state = put_books(state, replace(books, tasks=books.tasks + change))
+            key = (lease.environment, part.gpu)
+            held = state.reservations[key]
+            held = replace(held, named=held.named + change * lease.request.named)
+            state = replace(state, reservations=state.reservations.set(key, held))
+    return state
+
+
+def counted(state: State, who: EnvironmentName, more: int) -> Map[EnvironmentName, int]:
+    count = state.lease_counts.get(who, 0) + more
+    return state.lease_counts.set(who, count) if count else state.lease_counts.delete(who)
+
+
+def forget_lease(state: State, lease: Lease) -> State:
+    by_process = state.by_process
+    for process in lease.members:
+        by_process = without_id(by_process, process, lease.id)
+    return replace(
+        state,
+        leases=state.leases.delete(lease.id),
+        by_process=by_process,
+        lease_counts=counted(state, lease.environment, -1),
+        steps=drop(state.steps, lease.id),
+    )
+
+
+def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, at: float) -> State:
+    key = (lease, gpu)
+    claim = state.claims.get(key)
+    if claim is None:
+        raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
+    move(CLAIM_MOVES, claim.phase, phase, f"claim of {lease} on {gpu}")
+    resident, draining = drop(state.resident, key), drop(state.draining, key)
+    if phase is ClaimPhase.RESIDENT:
+        resident = resident.set(key, None)
+    elif phase is ClaimPhase.DRAINING:
+        draining = draining.set(key, None)
+    return replace(
+        state,
+        claims=state.claims.set(key, Claim(phase, at)),
+        resident=resident,
+        draining=draining,
+    )
+
+
+def books_of(state: State, gpu: GpuUuid) -> GpuState:
+    found = state.gpus.get(gpu)
+    if found is None:
+        raise InvariantBroken(f"no GPU {gpu}")
+    return found
+
+
+def put_books(state: State, gpu: GpuState) -> State:
+    return replace(state, gpus=state.gpus.set(gpu.gpu.uuid, gpu))
+
+
+def charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0) -> State:
+    """Charge use up to ``at``, then hold ``gpus`` more (or fewer)."""
+    account = state.accounts.get(environment, Account()).settled(at, state.usage_half_life)
+    account = replace(account, gpus=account.gpus + gpus)
+    weight = state.quotas.resolve(environment)[0].weight
+    key = account.charge - math.log2(weight)
+    return replace(
+        state,
+        accounts=state.accounts.set(environment, account),
+        queue=state.queue.charge(environment, key),
+    )
+
+
+def in_line(state: State, name: LeaseId) -> State:
+    """Hold a waiting request up, or let it in again, as the state now says."""
+    if name not in state.queue.waiting:
+        return state
+    if state.is_held_up(lease_of(state, name)):
+        return replace(state, queue=state.queue.hold_up(name, state.grants))
+    return replace(state, queue=state.queue.let_in(name, state.grants))

@@ -1,0 +1,115 @@
+"""Budgets of GPU-hours: what a spent one means for who waits and who holds."""
+
+from __future__ import annotations
+
+from support.policy_moves import ALICE, asked, budgets, idle, park, phase, resume
+from support.policy_world import (
+    World,
+    gpu,
+    plain_config,
+)
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    BudgetLevel,
+    EnvironmentName,
+    LeaseId,
+    Quota,
+    RefusalReason,
+)
+
+
+def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
+    """The request waits with its reason, others pass it, and it goes on when the window rolls."""
+    world = budgets(10.0)
+    world.spent["alice"] = 10.0
+    world.measure_budgets()
+    assert world.state.budget(ALICE).level is BudgetLevel.SPENT
+    waits = world.request("alice", 1)
+    assert isinstance(waits, core.Wait)
+    assert "10 of 10 GPU-hours in the last 7 days" in waits.message
+    assert "in about" not in waits.message
+    told = ((ALICE, 10.0),), ((ALICE, world.at + 2.6 * 3600),)
+    world.run(cmd.MeasureBudgets(world.at, *told))
+    why = core.why_waiting(world.state, waits.lease, 0, world.config, world.at)
+    assert "again in about 3 hours, when" in why.message
+    why = core.why_waiting(world.state, waits.lease, 0, world.config)
+    assert why.reason is RefusalReason.BUDGET_SPENT
+    now = world.request("alice", 2, wait=False)
+    assert isinstance(now, core.Refuse)
+    assert now.reason is RefusalReason.NO_RESOURCES
+    assert "10 of 10" in now.message
+    for pid in range(3, 12):  # far more than the bound of 2
+        decision = world.request("bob", pid)
+        assert isinstance(decision, core.Grant)
+        world.release(decision.lease, "bob")
+        world.observe()
+    world.request("carol", 20)
+    world.request("dave", 21)
+    world.spent["alice"] = 7.9
+    world.measure_budgets()
+    assert world.state.budget(ALICE).level is BudgetLevel.OK
+    assert world.state.queue.service_order(world.state.grants)[0].lease == "L1"
+    assert world.state.queue.first_urgent(world.state.grants) is None, "it was in no line so far"
+
+
+def test_a_raised_budget_serves_who_waits() -> None:
+    """An administrator's override counts at once, and so does taking it back."""
+    world = budgets(10.0)
+    world.spent["alice"] = 11.0
+    world.measure_budgets()
+    world.request("alice", 1)
+    root = EnvironmentName("root")
+    world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, gpu_hours=12.0), root))
+    assert phase(world, "L1") == "held"
+    assert world.state.budget(ALICE).level is BudgetLevel.WARNED
+    world.run(cmd.UnsetQuota(world.at, ALICE, root))
+    assert world.state.budget(ALICE).level is BudgetLevel.SPENT
+    assert phase(world, "L1") == "held", "what runs goes on"
+    assert isinstance(world.request("alice", 2), core.Wait), "even on the GPU that is held"
+
+
+def test_a_budget_of_nothing_is_spent_from_the_start() -> None:
+    """0 GPU-hours: nothing was measured, and nothing may be held."""
+    world = budgets(0.0)
+    assert isinstance(world.request("alice", 1), core.Wait)
+
+
+def test_an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
+    """Though nobody waits and no time-out is set; what computes is left alone."""
+    world = World(plain_config(spent_idle_timeout=20.0, heartbeat_timeout=1e6)).start(
+        [gpu(0), gpu(1)], Quota(2, None, gpu_hours=5.0)
+    )
+    world.request("alice", 1)
+    world.request("alice", 2)
+    idle(world, "L1")
+    world.tick(100)
+    assert asked(world) == []
+    world.spent["alice"] = 5.0
+    world.measure_budgets()
+    world.tick(1)
+    assert asked(world) == ["L1"]
+    park(world, "L1")
+    world.observe()
+    assert isinstance(resume(world, "L1"), core.Wait)
+    why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config)
+    assert why.reason is RefusalReason.BUDGET_SPENT
+    world.spent["alice"] = 1.0
+    world.measure_budgets()
+    assert phase(world, "L1") == "held"
+
+
+def test_a_spent_budget_shortens_the_time_out() -> None:
+    """The node's default of half an hour would keep a GPU that nobody has paid for."""
+    world = World(
+        plain_config(idle_timeout=1800.0, spent_idle_timeout=20.0, heartbeat_timeout=1e6)
+    ).start([gpu(0)], Quota(1, None, gpu_hours=5.0))
+    world.request("alice", 1)
+    idle(world, "L1")
+    world.spent["alice"] = 5.0
+    world.measure_budgets()
+    world.tick(10)
+    assert asked(world) == []
+    world.tick(11)
+    assert asked(world) == ["L1"]

@@ -1,0 +1,140 @@
+"""Leases that are held, stall, drain, or outlive a restart."""
+
+from __future__ import annotations
+
+from support.policy_moves import phase, two_people_one_gpu
+from support.policy_world import (
+    BOOT,
+    GIB,
+    World,
+    gpu,
+    process,
+)
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    LeaseId,
+    LeasePhase,
+    Quota,
+    Request,
+)
+
+
+def test_a_stalled_holder_keeps_what_it_uses() -> None:
+    """No sign of life is no proof: only a measurement or death is."""
+    world = two_people_one_gpu()
+    for _ in range(10):
+        world.at += 10
+        bob = world.state.leases[LeaseId("L2")]
+        world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
+        world.run(cmd.Tick(world.at, world.at))
+    assert phase(world, "L1") == "held"
+    assert world.state.leases[LeaseId("L1")].stalled
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    del world.memory[(1, gpu(0).uuid)]
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_a_released_lease_drains_until_measured() -> None:
+    """`release` ends the entitlement at once and the claim only when the memory is gone."""
+    world = two_people_one_gpu()
+    world.release("L1", "alice")
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
+    del world.memory[(1, gpu(0).uuid)]
+    stale = cmd.Observe(world.at - 1, world.readings())
+    world.run(stale)
+    assert phase(world, "L1") == "ended", "a reading begun before the release proves nothing"
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_a_dead_holder_gives_way_after_one_measurement() -> None:
+    """Death frees what a measurement confirms; a child that lives on keeps its memory."""
+    world = two_people_one_gpu()
+    alice = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Attach(world.at, alice.id, alice.environment, process(3)))
+    world.memory[(3, gpu(0).uuid)] = 4 * GIB
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
+    world.die(3)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_a_late_tick_is_nobodys_fault() -> None:
+    """The host slept for an hour: nobody could be heard, so nobody is stalled."""
+    world = two_people_one_gpu()
+    due = world.at + 5
+    world.at += 3600
+    world.run(cmd.Tick(world.at, due))
+    assert not world.state.stalled
+    assert world.state.leases[LeaseId("L2")].phase is LeasePhase.QUEUED
+
+
+def test_a_reboot_ends_everything() -> None:
+    """A new boot id means that every task is gone."""
+    world = two_people_one_gpu()
+    world.memory.clear()
+    gpus = tuple(books.gpu for books in world.state.gpus.values())
+    world.run(cmd.Start(3.0, "boot-2", gpus))
+    assert not world.state.leases
+    assert not world.state.reservations
+
+
+def test_a_full_disk_grants_nothing_and_takes_nothing() -> None:
+    """While granting is stopped, releases work, requests are refused, the queue keeps its order."""
+    world = two_people_one_gpu()
+    world.run(cmd.SetGranting(world.at, "the disk is full."))
+    refused = world.request("carol", 4)
+    assert refused.reason.value == "unavailable"
+    assert "the disk is full" in refused.message
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "queued")
+    world.run(cmd.SetGranting(world.at, None))
+    assert phase(world, "L2") == "held"
+
+
+def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:
+    """Listing again: a held GPU that is gone is lost, a free one forgotten; both may come back."""
+    world = World().start([gpu(0), gpu(1)], Quota(1, Bytes(24 * GIB)))
+    world.request("alice", 1)
+    world.run(cmd.Discover(world.at, ()))
+    assert [books.gpu.index for books in world.state.gpus.values()] == [0]
+    assert world.state.gpus[gpu(0).uuid].problem == "this GPU is no longer in the node"
+    world.request("bob", 2)
+    assert phase(world, "L2") == "queued"
+    world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
+    assert all(books.problem is None for books in world.state.gpus.values())
+    assert world.gpus_of("L2") == [1], "what waits is served when a GPU comes"
+
+
+def test_a_reservation_grows_only_into_room() -> None:
+    """A second task that asks for more than is left waits, though its GPU is shared."""
+    world = World().start([gpu(0)], Quota(1, None))
+    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
+    world.request("bob", 2, Request(1, Bytes(16 * GIB)))
+    world.request("alice", 3, Request(1, Bytes(10 * GIB)))
+    assert phase(world, "L3") == "queued"
+
+
+def test_a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
+    """What waits is neither granted nor refused while only the ledger has been read."""
+    world = two_people_one_gpu()
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    world.state = state
+    world.memory[(9, gpu(0).uuid)] = 2 * GIB  # a squatter that came meanwhile
+    world.run(cmd.Start(world.at, BOOT, (gpu(0),)))
+    world.observe()
+    assert phase(world, "L2") == "queued"
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(8 * GIB))))
+    assert phase(world, "L2") == "queued"
