@@ -112,12 +112,12 @@ class Broker:
 
     @property
     def standing(self) -> Standing:
-        """How this process stands with its GPUs."""
+        """The state of this process's lease."""
         return self._holding.standing
 
     @property
     def grant(self) -> Grant | None:
-        """What this process has now."""
+        """The grant that this process has now."""
         return self._holding.grant
 
     @property
@@ -183,7 +183,7 @@ class Broker:
                 self._frameworks.gate_steps(self.turns)
 
     def _late(self, adapter: registry.Adapter) -> bool:
-        """Whether the lease is taken later, when CUDA starts."""
+        """Whether the lease is to be taken later, when CUDA starts."""
         return (
             adapter.catches_first_use
             and self.grant is None
@@ -257,7 +257,7 @@ class Broker:
 
     @property
     def lock(self) -> threading.RLock:
-        """`Holding.lock`: who has it changes what is held."""
+        """`Holding.lock`: the thread that has it may change what is held."""
         return self._holding.lock
 
     def request(
@@ -345,9 +345,9 @@ class Broker:
     # -- getting again ---------------------------------------------------------------
 
     def resume(self) -> Grant | None:
-        """Have the GPUs of a parked lease again, and all memory on them; waits in the queue.
+        """Get the GPUs of a parked lease and all its memory back; waits in the queue.
 
-        ``None``: nothing was parked. Raises :class:`GpuShareError`.
+        ``None``: no lease was parked. Raises :class:`GpuShareError`.
         """
         with self._holding.lock:
             self._holding.settle()
@@ -356,10 +356,11 @@ class Broker:
             return None
 
     def pin(self, seconds: float | None) -> float | None:
-        """Keep the GPUs though nothing runs: for ``seconds``, or the usual time.
+        """Keep the GPUs while idle: for ``seconds``, or the usual time.
 
-        Seconds for which they are kept now (0: no longer than the rule says); ``None``: this
-        process holds none. Raises :class:`GpuShareError` beyond the administrator's limit.
+        Returns the seconds for which they are kept now (0: as long as the usual rule says);
+        ``None``: this process holds no GPU. Raises :class:`GpuShareError` beyond the
+        administrator's limit.
         """
         grant = self.grant
         if grant is None:

@@ -41,10 +41,10 @@ class Cells:
         self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
 
     def before_cell(self) -> None:
-        """A cell is about to run: what was given back while nothing ran is asked for again.
+        """Before a cell runs, ask again for GPUs that were given back while no cell ran.
 
-        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
-        may need lies in host memory, bars it (`barred` says why).
+        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU. If memory that the cell
+        may need lies in host memory, Ctrl-C bars the cell instead (`barred` says why).
         """
         me = threading.get_ident()
         self._stopped.pop(me, None)
@@ -83,9 +83,10 @@ class Cells:
                 self._say(f"This cell runs without a GPU: {error} The next one asks again.")
 
     def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread, be it a cell or not.
+        """Code begins or ends in this thread: a cell or other code.
 
-        What cannot be refused has back what it may need, as a cell has; it may wait for it.
+        Code that cannot be refused gets the memory back that it may need, as a cell does, and may
+        wait.
         """
         if not begins:
             self._giving.code_ends()
@@ -97,9 +98,10 @@ class Cells:
 
     @property
     def barred(self) -> str | None:
-        """Why what begins in this thread must not run; ``None``: it may.
+        """Why the code that begins in this thread must not run; ``None``: it may.
 
-        Whatever has stopped `before_cell`, nothing runs while what it may need is elsewhere.
+        Code does not run while memory that it may need is elsewhere, also if `before_cell` was
+        stopped.
         """
         why = self._stopped.get(threading.get_ident())
         if self._is_elsewhere:
@@ -108,7 +110,7 @@ class Cells:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether code would find something on the GPU missing, or use what it may not."""
+        """Whether code would miss memory on the GPU, or use a GPU that it may not."""
         parked = self._holding.standing is Standing.PARKED and self._aside.is_incomplete
         return parked or self._holding.standing is Standing.PARKING or self._aside.holds
 

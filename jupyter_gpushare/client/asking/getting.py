@@ -95,7 +95,7 @@ class Getting:
         return self._ask_node(wanted, wait, wait_timeout)
 
     def join(self) -> Grant | None:
-        """Join our parent's lease; when it has ended, ask for one of our own."""
+        """Join the parent's lease; if it has ended, ask for a lease of our own."""
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
             session = self._line.any()
@@ -191,7 +191,7 @@ class Getting:
         return grant is not None and grant.lease == lease
 
     def resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        """What was parked, again. ``wait`` false: now or never."""
+        """Resume the parked lease. Without ``wait`` only if that is possible at once."""
         lease, had = self._holding.parked, self._holding.had
         if lease is None and self._holding.grant is not None:
             self._settle_in(self._holding.grant)  # it has its GPUs, and failed the first time
@@ -258,10 +258,12 @@ class Getting:
             self._set_activity(busy)
 
     def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
+        """Exchange the held or parked lease for another.
 
-        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
-        request must not wait for GPUs that its own process holds.
+        Arguments and errors are those of `request`.
+
+        The new lease is taken beside the old one if there is room. Otherwise the old one is parked
+        meanwhile: a request must not wait for GPUs that its own process holds.
         """
         if cuda_started():
             raise GpuShareError(
@@ -291,7 +293,7 @@ class Getting:
             self._frameworks.gate_steps(self._turns)
 
     def grant_for(self, adapter: registry.Adapter) -> Grant | None:
-        """What a framework may use: more than granted only where it can be lowered again."""
+        """The grant for one framework: its lifted limit counts only if it can be lowered again."""
         return self._limits.of(self._holding.grant) if is_live(adapter) else self._holding.grant
 
 

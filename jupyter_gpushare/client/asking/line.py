@@ -43,7 +43,7 @@ class Line:
 
     @property
     def is_promised(self) -> bool:
-        """Whether somebody relies on the node manager: it is configured, or the system's."""
+        """Whether a node manager is expected here: it is configured, or it is the system's."""
         found = self._found
         return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
 

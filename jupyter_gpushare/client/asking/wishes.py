@@ -47,7 +47,7 @@ class Wishes:
         return self._asked.over(self.settings.ask)
 
     def set_ask(self, ask: Ask) -> None:
-        """What the next request asks, stronger than any setting."""
+        """Set what the next requests ask; it is stronger than any setting."""
         self._asked = ask
 
     def told_environ(self) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from .translate import Caller
 
 
 class Principal(Protocol):
-    """What identity says of a connection."""
+    """The identity of a connection."""
 
     @property
     def environment(self) -> str: ...

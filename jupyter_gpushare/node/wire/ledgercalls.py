@@ -111,7 +111,7 @@ class LedgerCalls:
         self._spawn(self._from_ledger(guest, call, work, mine))
 
     def _visible(self, guest: Guest, asked: str | None) -> str | None:
-        """Whose records may be read: everybody's only by an administrator."""
+        """The environment whose records may be read; only an administrator may read everybody's."""
         who = guest.who
         if who.admin or (asked is not None and who.viewer.is_mine(asked)):
             return asked

@@ -81,7 +81,7 @@ class QuotaCalls:
         guest.conn.reply(call.id, {**self.answer(whose), "warnings": warnings})
 
     def warnings(self) -> list[str]:
-        """What of all quotas in force an administrator may not have meant."""
+        """Sentences about quotas in force that an administrator may not have meant."""
         state, book = self._manager.state, self._manager.state.quotas
         everybody = [
             (_NOBODYS, book.of_default),
@@ -98,7 +98,7 @@ class QuotaCalls:
         return seen | {lease.environment for lease in state.leases.values()}
 
     def _known_names(self) -> set[EnvironmentName]:
-        """The same, and everybody who is configured, has a quota, or is of a group with one."""
+        """All seen names, and all that are configured, have a quota, or are in a group with one."""
         book = self._with_members().quotas
         return self._seen_names() | {*book.users, *book.overrides, *book.groups_of}
 

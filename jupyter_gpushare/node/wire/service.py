@@ -1,4 +1,4 @@
-"""Connections and the manager: who waits for which lease, and who is told what."""
+"""Connects clients with the manager: which client waits for which lease, and is told what."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ from .quotacalls import QuotaCalls
 from .statuses import Statuses
 from .translate import Caller
 
-#: What changes what the voucher of a lease says; a grant brings one anyway.
+#: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
 _CHANGES_VOUCHER = (Method.PARKED, Method.RESTORED, Method.MEMORY)
 
-#: What changes where requests stand, or why, though nobody is told of an effect.
+#: Events that change the places of requests, or the reasons why they wait, without an effect.
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
 )
 QUEUE_INTERVAL = 1.0
-#: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
+#: Seconds after which waiting people are told again without a change: estimates grow old.
 REMIND_INTERVAL = 30.0
 #: To a client whose process cannot be found.
 UNSEEN = (
@@ -153,9 +153,9 @@ class Service:
         manager.listeners.append(self._heard)
 
     async def recall(self) -> None:
-        """Read from the ledger what only people want to know: the waits of the last hour.
+        """Read the waits of the last hour from the ledger, for people.
 
-        Where that cannot be read they are told from now on: nobody's GPUs hang on it.
+        If they cannot be read, waits are counted from now on: no grant depends on them.
         """
         reads = self._manager.reads
         try:
@@ -185,7 +185,7 @@ class Service:
     # -- the transport calls these --------------------------------------------
 
     def on_open(self, conn: Conn) -> None:
-        """A connection; it is nobody until it says hello."""
+        """A new connection; it has no identity until it says hello."""
 
     def on_hello(self, conn: Conn, principal: Principal, call: Call) -> None:
         """Identity has spoken."""
@@ -329,7 +329,7 @@ class Service:
         """A lease that the ledger perhaps forgot, or knows as it was before."""
         state, voucher = self._manager.state, vouchers.read(self._key, call.params.voucher)
         if voucher is None or voucher.lease != call.params.lease or state.rebuild is None:
-            self._command(guest, call)  # nobody but the ledger says what it is
+            self._command(guest, call)  # only the ledger knows it
             return
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
@@ -386,7 +386,7 @@ class Service:
         if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
-            self._tell_turn(name, self._manager.state)  # one that came back missed it
+            self._tell_turn(name, self._manager.state)  # a client that came back has missed it
             if call.method is Method.ATTACH:
                 self._tell_limits_again(guest, lease, self._manager.state)
                 recall = self._manager.state.memory_recall(name)
@@ -516,7 +516,7 @@ class Service:
             guest.conn.notify(Notice.LIMIT.value, notice)
 
     def _warn(self, effect: WarnOfRecall, state: State) -> None:
-        """The task says it on its terminal; whoever watches shows a countdown."""
+        """The task says it on its terminal; watching panels show a countdown."""
         lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
         if lease is None or recall is None:
             return
@@ -583,7 +583,7 @@ class Service:
 
 
 def _is_quiet(event: object) -> bool:
-    """Events that change nothing a person sees."""
+    """Whether the event changes nothing that a person sees."""
     if isinstance(event, RecallMoved):
         return event.give in MEMORY and event.phase is RecallPhase.TOLD
     return type(event).__name__ in (

@@ -73,7 +73,7 @@ class Statuses:
         self._changed.set()
 
     def measured(self, readings: Readings) -> None:
-        """Memory in use and utilisation change without any event: tell those who watch."""
+        """Tell watchers about memory in use and utilisation, which change without an event."""
         now = figures(readings)
         if now != self._figures:
             self._figures = now
@@ -121,9 +121,9 @@ class Statuses:
                 self._changed.set()  # no news for the others
 
     async def answer_all(self) -> None:
-        """All who ask for a status while one is made wait for the next, and share it.
+        """Answer all who asked for a status while one was made with the next one.
 
-        A few of each environment: who asks for many makes others wait for no more.
+        It answers a few of each environment, so that many questions of one do not delay others.
         """
         while True:
             await self._wanted.wait()
@@ -176,5 +176,5 @@ class Statuses:
 
 
 def _as_change(status: Encoded) -> Encoded:
-    """What a notification says of a status."""
+    """The content of a notification of a status."""
     return encoded({"status": status})

@@ -1,4 +1,4 @@
-"""What follows from what a lease's own task, or an administrator, says of it."""
+"""Decides commands about one lease, from its own task or from an administrator."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     if seconds and until <= draft.at:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.pin_limit_text(limit))
     draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, max(draft.at, until)))
-    ask_back(draft)  # somebody else may be able to help who waits
+    ask_back(draft)  # another task may be able to help the waiting request
     return Done(lease.id)
 
 

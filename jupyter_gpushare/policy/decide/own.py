@@ -1,4 +1,4 @@
-"""Whose lease a command is about: only who owns it, or its own task, may speak of it."""
+"""Finds the lease of a command, if the caller may speak of it: its owner, or its own task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unknown_lease() -> Refuse:
 def own_task(
     draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId
 ) -> Lease | None:
-    """The lease whose own task, not only a member, is ``process``; a sign of its life."""
+    """The lease whose own task is ``process``, not only a member. The command is a sign of life."""
     found = own_lease(draft, lease, environment, process)
     if found is None or found.task.process != process:
         return None

@@ -1,4 +1,4 @@
-"""What follows from what tasks give back, keep, or are asked for."""
+"""Decides tasks' answers to recalls: what they give back or keep."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def _goes_further(lease: Lease, rung: Rung) -> bool:
 
 
 def _is_asked(state: State, lease: LeaseId) -> bool:
-    """Whether an answer of this task about its memory is waited for."""
+    """Whether the node manager waits for this task's answer about its memory."""
     recall = state.memory_recall(lease)
     return recall is not None and (recall.is_asked or recall.moving > 0)
 
 
 def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
-    """What counts against the host's memory; the other rungs move nothing there."""
+    """The bytes that count against the host's memory; the other rungs move none there."""
     moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
     return _at_most_its_gpus(state, lease, command.memory) if moves else 0
 

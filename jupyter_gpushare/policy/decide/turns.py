@@ -1,4 +1,4 @@
-"""What follows from what tasks that share a GPU in time say."""
+"""Decides what tasks that share a GPU by turns report and ask."""
 
 from __future__ import annotations
 
