@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from ..books.copies import replace
 from ..books.state import State
 from ..words import events as ev
-from ..words import moves
 from ..words.model import Allocation, LeaseId
-from ..words.recalls import MEMORY, RECALL_MOVES, Give, Recall, RecallKey, RecallPhase, Why, moved
+from ..words.recalls import MEMORY, Give, Recall, RecallKey, RecallPhase, Why, moved
 from .registry import evolves
 
 
@@ -77,7 +76,7 @@ def not_warned(state: State, lease: LeaseId, *, keeps: bool = False) -> State:
         return state
     if recall.phase is RecallPhase.WARNED:
         return forget(state, lease)
-    phase = recall.phase
-    if keeps:
-        phase = moves.move(RECALL_MOVES, phase, RecallPhase.KEPT, f"recall from {lease}")
-    return put(state, key, replace(recall, phase=phase, warned_at=None))
+    # The clock of asking runs on, and what is moving to host memory still moves.
+    now = moved(recall, key, RecallPhase.KEPT, recall.since) if keeps else recall
+    asked = replace(now, asked_at=recall.asked_at, moving=recall.moving, warned_at=None)
+    return put(state, key, asked)
