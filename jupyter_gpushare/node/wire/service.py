@@ -51,6 +51,7 @@ from ...policy.words.model import (
     ProcessId,
 )
 from ...policy.words.recalls import MEMORY, RecallPhase
+from ...protocol import documents as doc
 from ...protocol.calls import (
     Call,
     DailyUsageParams,
@@ -587,7 +588,7 @@ class Service:
         state, config = self._with_members(), self._manager.config
         book, seen = state.quotas, self._seen_names()
         quotas = [
-            {**environment_quota(state, name, config), "seen": name in seen}
+            environment_quota(state, name, config, seen=name in seen)
             for name in sorted(self._known_names())
         ]
         guest.conn.reply(
@@ -607,12 +608,12 @@ class Service:
         told = {n: g for n, g in self.members().items() if n not in book.groups_of}
         return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
 
-    def _quota_answer(self, whose: QuotaName) -> dict[str, Any]:
+    def _quota_answer(self, whose: QuotaName) -> doc.ListedQuota | doc.GroupQuota:
         state, config = self._with_members(), self._manager.config
         if whose.environment is None:
             return group_quota(state, whose.group, config)
         name = EnvironmentName(whose.environment)
-        return {**environment_quota(state, name, config), "seen": name in self._seen_names()}
+        return environment_quota(state, name, config, seen=name in self._seen_names())
 
     _special = {  # noqa: RUF012 - a constant table of methods
         Method.ATTACH: _attach,

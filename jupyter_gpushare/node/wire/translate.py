@@ -287,7 +287,7 @@ def queued_notice(
         "secret": secret_of(key, lease.id),
         "request_id": lease.request.request_id,
         "position": place.position,
-        "ahead": {kind.value: count for kind, count in place.ahead.items()},
+        "ahead": place.ahead,
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
         "message": why.message,

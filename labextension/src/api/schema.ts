@@ -256,7 +256,6 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description GPU-hours held in a period; null: they are not limited */
         Budget: {
             /** @description GPU-hours that may be held */
             hours: number;
@@ -270,11 +269,14 @@ export interface components {
             when?: string;
             /** @description the rolling window, seconds */
             window: number;
-        } | null;
+        };
         DailyUsage: {
+            /** @description oldest first */
             days: components["schemas"]["UsedOnDay"][];
             environment: string;
+            /** @description your named servers that held a GPU on these days, where each has a quota of its own and none is asked for */
             servers?: {
+                /** @description oldest first */
                 days: components["schemas"]["UsedOnDay"][];
                 environment: string;
             }[];
@@ -300,10 +302,11 @@ export interface components {
             lifted: number;
             /** @description bytes */
             memory: number;
-            /** @description bytes */
+            /** @description bytes that are reserved for you */
             mine: number;
             name: string;
-            out_of_service?: components["schemas"]["OutOfService"];
+            /** @description An administrator took the GPU out of service; null: it serves */
+            out_of_service?: components["schemas"]["OutOfService"] | null;
             /** @description bytes that its tasks keep across their steps, as they say */
             persistent: number;
             problem: string | null;
@@ -330,7 +333,7 @@ export interface components {
             unleased: number;
             /** @description bytes; null is unknown */
             used: number | null;
-            /** @description 0 to 1 */
+            /** @description 0 to 1; null: the driver does not tell */
             utilisation: number | null;
             uuid: string;
         };
@@ -339,7 +342,8 @@ export interface components {
             changed: boolean;
             /** @description its UUID */
             gpu: string;
-            out_of_service: components["schemas"]["OutOfService"];
+            /** @description An administrator took the GPU out of service; null: it serves */
+            out_of_service: components["schemas"]["OutOfService"] | null;
         };
         GroupQuota: {
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
@@ -368,7 +372,8 @@ export interface components {
             when?: string | null;
         };
         HeldQuota: {
-            budget: components["schemas"]["Budget"];
+            /** @description GPU-hours held in a period; null: they are not limited */
+            budget: components["schemas"]["Budget"] | null;
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             /** @description the groups whose quotas make it up, where its source is 'group' */
@@ -380,7 +385,9 @@ export interface components {
             memory: number | null;
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
+                /** @description that are not held yet */
                 gpus: number;
+                /** @description of those held, what is not reserved yet */
                 memory: {
                     /** @description bytes */
                     bytes: number;
@@ -442,6 +449,7 @@ export interface components {
                 temporary: number | null;
                 uuid: string;
             }[];
+            /** @description Unix time, seconds */
             granted: number | null;
             /** @description null: another environment's */
             id: string | null;
@@ -540,15 +548,14 @@ export interface components {
         };
         Live: {
             status: components["schemas"]["Status"];
-            /** @constant */
+            /** @enum {unknown} */
             type: "status";
         } | {
             message: string;
             reason: string;
-            /** @constant */
+            /** @enum {unknown} */
             type: "unavailable";
         };
-        /** @description An administrator took the GPU out of service; null: it serves */
         OutOfService: {
             /** @description who did it; null: not yours to know */
             by: string | null;
@@ -556,9 +563,11 @@ export interface components {
             leases: number;
             /** @description why, in the administrator's words */
             reason: string;
-        } | null;
+        };
         OwnQuota: {
+            /** @description whether you may administer */
             admin: boolean;
+            /** @description who you are */
             environment: string;
             quota: components["schemas"]["HeldQuota"];
         };
@@ -567,7 +576,8 @@ export interface components {
             seconds?: number | null;
         };
         Quota: {
-            budget: components["schemas"]["Budget"];
+            /** @description GPU-hours held in a period; null: they are not limited */
+            budget: components["schemas"]["Budget"] | null;
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             environment: string;
@@ -584,7 +594,9 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
+                /** @description that are not held yet */
                 gpus: number;
+                /** @description of those held, what is not reserved yet */
                 memory: {
                     /** @description bytes */
                     bytes: number;
@@ -636,7 +648,9 @@ export interface components {
             reason: string;
         };
         Status: {
+            /** @description whether you may administer */
             admin: boolean;
+            /** @description who you are */
             environment: string;
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
@@ -678,10 +692,39 @@ export interface components {
             };
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
-            servers?: (components["schemas"]["HeldQuota"] & {
+            /** @description your named servers that run or hold something, where each has a quota of its own; mine: bytes reserved for it, by GPU */
+            servers?: {
+                /** @description GPU-hours held in a period; null: they are not limited */
+                budget: components["schemas"]["Budget"] | null;
+                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+                burst_memory?: number;
                 environment: string;
+                /** @description the groups whose quotas make it up, where its source is 'group' */
+                from_groups?: string[];
+                gpus: number;
+                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+                idle_timeout?: number | null;
+                /** @description bytes on each GPU; null: whole GPUs */
+                memory: number | null;
+                /** @description bytes reserved for it, by GPU */
                 mine: number[];
-            })[];
+                /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+                remaining?: {
+                    /** @description that are not held yet */
+                    gpus: number;
+                    /** @description of those held, what is not reserved yet */
+                    memory: {
+                        /** @description bytes */
+                        bytes: number;
+                        index: number;
+                        uuid: string;
+                    }[];
+                };
+                /** @enum {unknown} */
+                source: "default" | "group" | "user" | "override";
+                used_gpus: number;
+                weight: number;
+            }[];
             waits: {
                 batch: {
                     /** @description requests granted in the window */
@@ -744,7 +787,7 @@ export interface components {
                 interactive: number;
             };
             /** @description the GPU-hours that it waits for; null: it does not */
-            budget?: components["schemas"]["Budget"];
+            budget?: components["schemas"]["Budget"] | null;
             environment: string | null;
             gpus: number;
             lease: string | null;
@@ -786,7 +829,7 @@ export interface components {
             priority_class: "interactive" | "batch";
             /**
              * @description why it waits; null: not yours to know
-             * @enum {string|null}
+             * @enum {unknown}
              */
             reason: "no_resources" | "budget_spent" | "unavailable" | null;
             /** @description seconds */
