@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -101,7 +102,7 @@ def _said(schema: Json, said: object) -> Json:
             return {**rest, **_PERIOD}
         case Range(least, most):
             bounds = {"minimum": least, "maximum": most}
-            return {**schema, **{name: x for name, x in bounds.items() if x is not None}}
+            return {**schema, **{name: x for name, x in bounds.items() if isfinite(x)}}
         case Text(most, pattern):
             form = {"pattern": pattern} if pattern else {}
             return {**schema, "minLength": 1, "maxLength": most, **form}

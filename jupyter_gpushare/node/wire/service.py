@@ -276,7 +276,7 @@ class Service:
             tuple(principal.groups),
             principal.all_servers,
         )
-        looks = call.params.client_name == PAGES
+        looks = call.params.client.name == PAGES
         self._guests[conn.id] = _Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)

@@ -117,7 +117,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
 
 
 def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
-    activity = Activity.BUSY if params.busy else Activity.IDLE
+    activity = Activity(params.state)
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
@@ -188,7 +188,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         LeaseId(p.lease),
         who.environment,
         who.process,
-        tuple(Allocation(GpuUuid(uuid), Bytes(memory)) for uuid, memory in p.gpus),
+        tuple(Allocation(GpuUuid(one.uuid), Bytes(one.memory)) for one in p.limits),
         p.live,
     ),
     msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
@@ -202,7 +202,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         LeaseId(p.lease),
         who.environment,
         who.process,
-        tuple(_figures(part) for part in p.gpus),
+        tuple(_figures(part) for part in p.figures),
         p.steps,
         p.can_take_turns,
     ),
