@@ -7,34 +7,19 @@ what the document allows (and what it does not) to a real server.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jupyter_gpushare._version import __version__
+from jupyter_gpushare.protocol import calls
 from jupyter_gpushare.protocol import documents as doc
-from jupyter_gpushare.protocol.messages import (
-    LINE_PATTERN,
-    LONGEST_SINCE,
-    MOST_GPU_HOURS,
-    MOST_IDLE,
-    MOST_MEMORY,
-    NAME,
-    TEXT,
-    WEIGHTS,
-)
-from jupyter_gpushare.protocol.sizes import MOST_GPUS
+from jupyter_gpushare.protocol.messages import MOST_MEMORY, NAME, TEXT, Method
 
-from .schema import Json, components, reference
+from .schema import Json, components, fields, reference
 
 LONGEST_NAME, LONGEST_REASON, LONGEST_DRAIN_REASON = NAME, TEXT, NAME
-LONGEST_HISTORY = 1000
-MOST_PIN = 1e9  # seconds
-MOST_DAYS = 366
-MOST_PAGES = 1_000_000
-LARGEST_OFFSET = 14 * 3600  # seconds; the time zones' extremes are 12 h behind and 14 h ahead
-MOST_READINGS = 86400  # seconds
-MOST_SECONDS = LONGEST_SINCE
 TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 # No control characters, and no white space at either end.
 NAME_PATTERN = (
@@ -79,33 +64,6 @@ HUB = Host(
 )
 
 
-def _object(
-    properties: Json,
-    *,
-    required: list[str] | None = None,
-    optional: tuple[str, ...] = (),
-    closed: bool = False,
-) -> Json:
-    needed = list(properties) if required is None else required
-    schema: Json = {
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in needed if name not in optional],
-    }
-    if closed:
-        schema["additionalProperties"] = False
-    return schema
-
-
-def _or_null(kind: str, **more: Any) -> Json:
-    return {"type": [kind, "null"], **more}
-
-
-_PER: Json = {
-    "description": "'week', 'month', or the first day of a term; null: the rolling window",
-    "anyOf": [{"enum": ["week", "month", None]}, {"type": "string", "format": "date"}],
-}
-
 #: What REST answers with. Those with a name are components; the others stand inside them.
 _ANSWERS: Final[Mapping[str, Any]] = {
     kind.__name__: kind
@@ -119,87 +77,49 @@ _ANSWERS: Final[Mapping[str, Any]] = {
 
 
 def _bodies() -> Json:
+    """What REST takes: a call's parameters, less those of the path, and what only people write."""
+    sizes = {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY}
+    memory = [sizes, {"enum": ["8GiB", "16 GB", "512MiB", "0.5GiB"]}, {"type": "null"}]
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    burst = [share, sizes, {"enum": ["60GiB", "40 GB", "0.9"]}, {"type": "null"}]
+    wish = fields(calls.QuotaParams)
+    about = {name: wish[name]["description"] for name in ("memory", "burst_memory")}
     return {
-        "Pin": _object(
+        "Pin": _closed(_without(calls.PinParams, "lease"), ()),
+        "Revoke": _closed(_without(calls.RevokeParams, "lease"), ("reason",), TEXT_PATTERN),
+        "Drain": _closed(_without(calls.DrainParams, "gpu"), ("reason",)),
+        "QuotaWish": _closed(
             {
-                "seconds": {
-                    "type": ["number", "null"],
-                    "minimum": 0,
-                    "maximum": MOST_PIN,
-                    "description": "null, or left out: keep_for; 0: no more",
-                }
-            },
-            required=[],
-            closed=True,
-        ),
-        "Revoke": _object(
-            {
-                "reason": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": LONGEST_REASON,
-                    "pattern": TEXT_PATTERN,
-                }
-            },
-            closed=True,
-        ),
-        "Drain": _object(
-            {
-                "reason": {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": LONGEST_DRAIN_REASON,
-                    "pattern": LINE_PATTERN,
-                }
-            },
-            closed=True,
-        ),
-        "QuotaWish": _object(
-            {
-                "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
+                **_without(calls.QuotaParams, "whose"),
                 "memory": {
-                    "description": "On each GPU: bytes, or text as '8GiB'; null is the whole GPU. "
-                    "What a wish leaves out, this or another, stays as it is.",
-                    "anyOf": [
-                        {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY},
-                        {"type": "string", "enum": ["8GiB", "16 GB", "512MiB", "0.5GiB"]},
-                        {"type": "null"},
-                    ],
+                    "description": f"{about['memory']}; or text as '8GiB'. What a wish leaves out, "
+                    "this or another, stays as it is.",
+                    "anyOf": memory,
                 },
-                "weight": {
-                    "type": "number",
-                    "minimum": WEIGHTS[0],
-                    "maximum": WEIGHTS[1],
-                },
-                "gpu_hours": _or_null(
-                    "number",
-                    minimum=0,
-                    maximum=MOST_GPU_HOURS,
-                    description="For the period 'per'; null is no budget.",
-                ),
-                "per": _PER,
-                "idle_timeout": _or_null(
-                    "number",
-                    minimum=0,
-                    maximum=MOST_IDLE,
-                    description="Seconds until an idle kernel's GPUs are asked back; 0 is never; "
-                    "null is the node's own time-out.",
-                ),
                 "burst_memory": {
-                    "description": "Up to what limits are lifted on a nearly empty GPU: bytes, "
-                    "text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the "
-                    "node's own.",
-                    "anyOf": [
-                        {"type": "number", "minimum": 0, "maximum": 1},
-                        {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY},
-                        {"type": "string", "enum": ["60GiB", "40 GB", "0.9"]},
-                        {"type": "null"},
-                    ],
+                    "description": f"{about['burst_memory']}; or text as '60GiB'",
+                    "anyOf": burst,
                 },
             },
-            required=["gpus"],
-            closed=True,
+            ("gpus",),
         ),
+    }
+
+
+def _without(kind: type, name: str) -> Json:
+    """The parameters of a call but for one."""
+    return {each: schema for each, schema in fields(kind).items() if each != name}
+
+
+def _closed(properties: Json, required: tuple[str, ...], pattern: str = "") -> Json:
+    """An object that has nothing else; ``pattern`` is that of its required texts."""
+    if pattern:
+        properties = {**properties, **{x: {**properties[x], "pattern": pattern} for x in required}}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
     }
 
 
@@ -245,12 +165,19 @@ _NAME: Json = {
     "pattern": NAME_PATTERN,
 }
 _ENVIRONMENT = _path_parameter("environment", _NAME)
-_PAGE = _query(
-    "page",
-    {"type": "integer", "minimum": 0, "maximum": MOST_PAGES},
-    "Which page of the lists; 0 is the first, and all that one has who is no administrator.",
-)
-_ONE_ENVIRONMENT = _query("environment", _NAME, "Only this environment (others': admins only).")
+
+
+def _queries(method: Method) -> Json:
+    """The parameters of a call as those of a query."""
+    kind = calls.PARAMS[method]
+    defaults = {one.name: one.default for one in dataclasses.fields(kind)}
+    queries = []
+    for name, schema in fields(kind).items():
+        about = schema.pop("description")
+        if defaults[name] is not None:
+            schema["default"] = defaults[name]
+        queries.append(_query(name, _NAME if name == "environment" else schema, about))
+    return {"parameters": queries}
 
 
 def _body(schema: str) -> Json:
@@ -272,17 +199,18 @@ def _paths(host: Host) -> Json:
             **more,
         }
 
-    since = {"type": "number", "minimum": 0, "maximum": MOST_SECONDS}
-    limit = {"type": "integer", "minimum": 1, "maximum": LONGEST_HISTORY, "default": 50}
     paths = {
         "/status": {
             "get": operation(
-                "getStatus", "GPUs, leases and queue of the node.", "Status", parameters=[_PAGE]
+                "getStatus",
+                "GPUs, leases and queue of the node.",
+                "Status",
+                **_queries(Method.STATUS),
             )
         },
         "/leases": {
             "get": operation(
-                "getLeases", "Leases and waiting requests.", "Leases", parameters=[_PAGE]
+                "getLeases", "Leases and waiting requests.", "Leases", **_queries(Method.STATUS)
             )
         },
         "/leases/{lease}": {
@@ -331,7 +259,7 @@ def _paths(host: Host) -> Json:
                 "getUsage",
                 "GPU-seconds held and busy by environment.",
                 "Usage",
-                parameters=[_query("since", since, "Seconds back from now."), _ONE_ENVIRONMENT],
+                **_queries(Method.USAGE),
             )
         },
         "/usage/daily": {
@@ -339,24 +267,7 @@ def _paths(host: Host) -> Json:
                 "getDailyUsage",
                 "GPU-seconds by local day, oldest first; today ends now.",
                 "DailyUsage",
-                parameters=[
-                    _query(
-                        "days",
-                        {"type": "integer", "minimum": 1, "maximum": MOST_DAYS, "default": 30},
-                        "So many days.",
-                    ),
-                    _query(
-                        "utc_offset",
-                        {
-                            "type": "number",
-                            "minimum": -LARGEST_OFFSET,
-                            "maximum": LARGEST_OFFSET,
-                            "default": 0,
-                        },
-                        "Seconds by which the local clock is ahead of UTC's.",
-                    ),
-                    _ONE_ENVIRONMENT,
-                ],
+                **_queries(Method.USAGE_DAILY),
             )
         },
         "/readings": {
@@ -364,13 +275,7 @@ def _paths(host: Host) -> Json:
                 "getReadings",
                 "The GPUs' utilisation and memory used over the last quarter of an hour.",
                 "Readings",
-                parameters=[
-                    _query(
-                        "since",
-                        {"type": "number", "minimum": 0, "maximum": MOST_READINGS},
-                        "Seconds back from now.",
-                    )
-                ],
+                **_queries(Method.READINGS),
             )
         },
         "/history": {
@@ -378,7 +283,7 @@ def _paths(host: Host) -> Json:
                 "getHistory",
                 "The ledger's latest events, newest first.",
                 "History",
-                parameters=[_query("limit", limit, "At most so many."), _ONE_ENVIRONMENT],
+                **_queries(Method.HISTORY),
             )
         },
         "/quotas": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import EnumMeta
 from math import isfinite
 from types import NoneType, UnionType
 from typing import (
@@ -14,7 +15,6 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
 
 from jupyter_gpushare.protocol.shapes import Period, Range, Text, Words
@@ -66,12 +66,13 @@ class _Writer:
                 schema = _said(schema, said)
             return schema
         if origin in (Union, UnionType):
-            some = [self.of(part) for part in parts if part is not NoneType]
+            # A word for what is left out is nothing that is sent.
+            some = [self.of(x) for x in parts if x is not NoneType and type(x) is not EnumMeta]
             one = some[0] if len(some) == 1 else {"oneOf": some}
             return _or_null(one) if NoneType in parts else one
         if origin in (list, tuple):
             return {"type": "array", "items": self.of(parts[0])}
-        return self._object(hint) if is_typeddict(hint) else {"type": _TYPES[hint]}
+        return {"type": _TYPES[hint]} if hint in _TYPES else self._object(hint)
 
     def _object(self, kind: Any) -> Json:
         hints = _hints(kind)

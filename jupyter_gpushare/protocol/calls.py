@@ -37,7 +37,6 @@ from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
 from .sizes import MOST_GPUS
 
 Id = Annotated[str, Text(IDENTIFIER)]
-LeaseId = Annotated[Id, "the lease"]
 Name = Annotated[str, Text(NAME)]
 Environment = Annotated[Name | None, "only this environment (others': administrators only)"]
 Whole = Annotated[int, Range(0, 2**53)]
@@ -99,7 +98,7 @@ class RequestParams:
 class AttachParams:
     """A lease, the secret that came with it, and its newest voucher."""
 
-    lease: LeaseId
+    lease: Id
     secret: Id
     voucher: Annotated[str | None, Text(VOUCHER), "the newest that came for this lease"] = None
 
@@ -108,14 +107,14 @@ class AttachParams:
 class LeaseParams:
     """A lease by its id."""
 
-    lease: LeaseId
+    lease: Id
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseParams:
     """A lease by its id, or by the ``request_id`` this process chose."""
 
-    lease: LeaseId | None
+    lease: Id | None
     request_id: Id | None
 
     def mistake(self) -> str:
@@ -128,7 +127,7 @@ class ReleaseParams:
 class ActivityParams:
     """Whether the task computes."""
 
-    lease: LeaseId
+    lease: Id
     state: Annotated[str, words("busy", "idle")]
 
 
@@ -136,7 +135,7 @@ class ActivityParams:
 class ParkingParams:
     """A task is about to move ``memory`` bytes of GPU memory to the host's."""
 
-    lease: LeaseId
+    lease: Id
     memory: Annotated[Whole, "bytes"]
 
 
@@ -144,7 +143,7 @@ class ParkingParams:
 class ParkedParams:
     """How a task gave its GPUs back."""
 
-    lease: LeaseId
+    lease: Id
     rung: Annotated[str, words(*RUNGS)] = "release"
     memory: Annotated[Whole, NullIsLeftOut(), "bytes in host memory now"] = 0
     movable: Annotated[str, words(*MOVABLE), "the GPUs on which it can go on"] = "any"
@@ -155,7 +154,7 @@ class ParkedParams:
 class RestoredParams:
     """A resumed task has all its memory again."""
 
-    lease: LeaseId
+    lease: Id
     seconds: Took = 0.0
 
 
@@ -163,7 +162,7 @@ class RestoredParams:
 class PinParams:
     """Keep an idle lease's GPUs for a while."""
 
-    lease: LeaseId
+    lease: Id
     seconds: Annotated[float | None, Range(0.0, 1e9), "null, or left out: keep_for; 0: no more"]
 
 
@@ -171,7 +170,7 @@ class PinParams:
 class AbilityParams:
     """The highest rung a task could take, and why no higher one, for people."""
 
-    lease: LeaseId
+    lease: Id
     rung: Annotated[str, words(*RUNGS)]
     why: Annotated[str, Text(TEXT), NullIsLeftOut(), "why no higher one, for people"] = ""
 
@@ -188,7 +187,7 @@ class GpuLimit:
 class LimitedParams:
     """The limits (bytes by GPU) that a task's frameworks have now; not ``live``: for good."""
 
-    lease: LeaseId
+    lease: Id
     limits: tuple[GpuLimit, ...]
     live: Annotated[bool, "false: none of them can change its limit while it runs"] = True
 
@@ -197,7 +196,7 @@ class LimitedParams:
 class KeptParams:
     """Why a task that was asked for its GPUs keeps them, for people."""
 
-    lease: LeaseId
+    lease: Id
     reason: Annotated[str, Text(TEXT), "for people"]
 
 
@@ -205,7 +204,7 @@ class KeptParams:
 class ResumeParams:
     """A parked lease."""
 
-    lease: LeaseId
+    lease: Id
     wait: Annotated[bool, "false: now or never"] = True
 
 
@@ -223,7 +222,7 @@ class GpuMemory:
 class MemoryParams:
     """A task's memory after ``steps`` optimizer steps; ``can_take_turns``: a gate is in place."""
 
-    lease: LeaseId
+    lease: Id
     figures: Annotated[tuple[GpuMemory, ...], "bytes"]
     steps: Whole
     can_take_turns: Annotated[bool, "it stops between two steps when it is told"] = False
@@ -363,7 +362,7 @@ class QuotaParams:
 class RevokeParams:
     """Which lease, and what its user is told."""
 
-    lease: LeaseId
+    lease: Id
     reason: Annotated[str, Text(TEXT), "the lease's owner reads it"]
 
 

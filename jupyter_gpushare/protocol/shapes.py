@@ -6,9 +6,11 @@ document and the tables of the pages are made from them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import EnumMeta
+from functools import cache
 from math import inf
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -96,10 +98,11 @@ def shape(hint: Any) -> Shape:
     return Shape(hint)
 
 
-def shapes(kind: Any) -> dict[str, Shape]:
+@cache
+def shapes(kind: Any) -> Mapping[str, Shape]:
     """The shapes of a type's fields."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: shape(hint) for name, hint in hints.items()}
+    return MappingProxyType({name: shape(hint) for name, hint in hints.items()})
 
 
 def private(kind: Any) -> tuple[str, ...]:

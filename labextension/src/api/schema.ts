@@ -282,6 +282,7 @@ export interface components {
             }[];
         };
         Drain: {
+            /** @description one line; everybody who waits reads it */
             reason: string;
         };
         Error: {
@@ -614,14 +615,14 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
-            /** @description Up to what limits are lifted on a nearly empty GPU: bytes, text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the node's own. */
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0 is not at all; null is the node's own; or text as '60GiB' */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
-            /** @description For the period 'per'; null is no budget. */
+            /** @description for the period 'per'; null is no budget */
             gpu_hours?: number | null;
             gpus: number;
-            /** @description Seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out. */
+            /** @description seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out */
             idle_timeout?: number | null;
-            /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
+            /** @description bytes on each GPU; null: whole GPUs; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
@@ -645,6 +646,7 @@ export interface components {
             times: number[];
         };
         Revoke: {
+            /** @description the lease's owner reads it */
             reason: string;
         };
         Status: {
@@ -1021,9 +1023,9 @@ export interface operations {
     getHistory: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description at most so many */
                 limit?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;
@@ -1100,7 +1102,7 @@ export interface operations {
     getLeases: {
         parameters: {
             query?: {
-                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                /** @description which page of the lists; 0 is the first, and all that one has who is no administrator */
                 page?: number;
             };
             header?: never;
@@ -1838,7 +1840,7 @@ export interface operations {
     getReadings: {
         parameters: {
             query?: {
-                /** @description Seconds back from now. */
+                /** @description seconds back from now */
                 since?: number;
             };
             header?: never;
@@ -1915,7 +1917,7 @@ export interface operations {
     getStatus: {
         parameters: {
             query?: {
-                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                /** @description which page of the lists; 0 is the first, and all that one has who is no administrator */
                 page?: number;
             };
             header?: never;
@@ -1992,9 +1994,9 @@ export interface operations {
     getUsage: {
         parameters: {
             query?: {
-                /** @description Seconds back from now. */
+                /** @description seconds back from now */
                 since?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;
@@ -2071,11 +2073,11 @@ export interface operations {
     getDailyUsage: {
         parameters: {
             query?: {
-                /** @description So many days. */
+                /** @description so many days */
                 days?: number;
-                /** @description Seconds by which the local clock is ahead of UTC's. */
+                /** @description seconds by which the local clock is ahead of UTC's */
                 utc_offset?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;
