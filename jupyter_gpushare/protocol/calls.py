@@ -59,7 +59,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who calls. ``token`` where identity needs one."""
+    """The caller introduces itself; with a ``token`` if identity needs one."""
 
     protocol: Annotated[Whole, "1"]
     client: Client
@@ -210,7 +210,7 @@ class ResumeParams:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What a task says of its memory on one GPU, in bytes."""
+    """A task's report of its memory on one GPU, in bytes."""
 
     uuid: Id
     persistent: Whole
@@ -287,7 +287,7 @@ class TaskEndedParams:
 
 @dataclass(frozen=True, slots=True)
 class QuotaName:
-    """Whose quota: an environment's, a group's, or, without either, the default one."""
+    """Names a quota: an environment's, a group's, or, without either, the default one."""
 
     environment: Name | None = None
     group: Name | None = None
@@ -315,7 +315,7 @@ class LeftOut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaParams:
-    """An admin's override. What is left out stays as it is."""
+    """An admin's override. Fields left out stay as they are."""
 
     whose: Annotated[QuotaName, Inside()]
     gpus: Annotated[int, Range(0, MOST_GPUS)] | LeftOut = LeftOut.KEEP
@@ -360,7 +360,7 @@ class QuotaParams:
 
 @dataclass(frozen=True, slots=True)
 class RevokeParams:
-    """Which lease, and what its user is told."""
+    """The lease to revoke, and the reason for its user."""
 
     lease: Id
     reason: Annotated[str, Text(TEXT), "the lease's owner reads it"]
@@ -375,7 +375,7 @@ class GpuParams:
 
 @dataclass(frozen=True, slots=True)
 class DrainParams:
-    """Which GPU to take out of service, and what everybody is told of it."""
+    """The GPU to take out of service, and the reason for everybody."""
 
     gpu: GpuId
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]

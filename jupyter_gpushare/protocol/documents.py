@@ -9,9 +9,9 @@ leave out.
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
-from .messages import RUNGS
+from .messages import RUNGS, Notice
 from .shapes import Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
@@ -686,3 +686,208 @@ class Nodes(TypedDict):
     """The node managers that JupyterHub's service knows."""
 
     nodes: list[ConnectedNode]
+
+
+class NodeName(TypedDict):
+    """Which node manager answers."""
+
+    name: str
+    version: str
+    simulated: bool
+
+
+class Welcome(TypedDict):
+    """Who calls, and what may be called."""
+
+    protocol: int
+    node: NodeName
+    environment: Annotated[str, "who you are"]
+    parks: NotRequired[Annotated[bool, "whether your idle kernels may be asked for their GPUs"]]
+    admin: bool
+    quota: HeldQuota
+    heartbeat_interval: Seconds
+    features: Annotated[
+        list[str],
+        "the calls that are understood, and the notifications as notice:NAME, and pipelined",
+    ]
+
+
+class GrantedGpu(TypedDict):
+    """A GPU that was granted."""
+
+    uuid: str
+    index: int
+    name: str
+    memory: Annotated[Bytes, "bytes granted"]
+    capacity: Annotated[Bytes, "bytes of the whole GPU"]
+    shared_with: NotRequired[Annotated[list[str], "your other tasks that share the memory there"]]
+
+
+class NewVoucher(TypedDict):
+    """What a lease's holder keeps in case the ledger is lost."""
+
+    voucher: NotRequired[str]
+
+
+class Held(NewVoucher):
+    """A lease with its GPUs."""
+
+    lease: str
+    gpus: list[GrantedGpu]
+    state: str
+
+
+class Granted(Held):
+    """The answer to a request."""
+
+    secret: str
+
+
+class Done(NewVoucher):
+    """The state of a lease after a call."""
+
+    state: str
+    seconds: NotRequired[Annotated[Seconds, "for which it is kept now: of pin only"]]
+
+
+class Ended(TypedDict):
+    """How many leases ended."""
+
+    ended: Count
+
+
+# -- notices -----------------------------------------------------------------------------------
+
+
+class Queued(TypedDict):
+    """Where a waiting request stands."""
+
+    lease: str
+    secret: str
+    request_id: str | None
+    position: int
+    ahead: Ahead
+    waiting: Seconds
+    reason: Annotated[str, words("no_resources", "budget_spent", "unavailable"), "why it waits"]
+    message: Annotated[str, "why it waits, for a person"]
+    budget: NotRequired[
+        Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
+    ]
+    outlook: NotRequired[Annotated[Outlook, "what it can expect"]]
+
+
+class Revoked(TypedDict):
+    """A lease ended."""
+
+    lease: str
+    reason: str
+    message: str
+
+
+class ParkGpu(TypedDict):
+    """What may stay on a GPU that is asked back."""
+
+    uuid: str
+    may_stay: Annotated[Bytes, "bytes that nobody needs there now"]
+    used: Annotated[int | None, "bytes that were measured; null: unknown"]
+
+
+AskedWhy = Annotated[
+    str, words("contended", "idle", "budget_spent", "over_limit", "out_of_service")
+]
+
+
+class Park(TypedDict):
+    """An idle task shall give its GPUs back."""
+
+    lease: str
+    reason: AskedWhy
+    message: str
+    gpus: list[ParkGpu]
+
+
+class ParkWarning(TypedDict):
+    """An idle task will be asked for its GPUs."""
+
+    lease: str
+    reason: AskedWhy
+    seconds: Annotated[Seconds, "until then"]
+    message: str
+
+
+class TurnGpu(TypedDict):
+    """How much a task may use of a GPU in its turn."""
+
+    uuid: str
+    index: int
+    memory: Bytes
+
+
+class Yield(TypedDict):
+    """A task may finish its step, and must then ask for a turn."""
+
+    lease: str
+    gpus: list[TurnGpu]
+
+
+class Turn(Yield):
+    """A task may compute."""
+
+    quantum: Annotated[float | None, "seconds; null: it is alone, and there are no turns"]
+
+
+class LimitGpu(TypedDict):
+    """How much a task may use of a GPU."""
+
+    uuid: str
+    memory: Bytes
+
+
+class Limit(TypedDict):
+    """A task may use more, or less, than until now."""
+
+    lease: str
+    gpus: list[LimitGpu]
+
+
+class UsesTooMuch(TypedDict):
+    """A task uses more than it may."""
+
+    lease: str
+    stage: Annotated[str, words("warned", "trim")]
+    gpu: str
+    used: Annotated[int | None, "bytes"]
+    limit: Bytes
+    message: str
+
+
+class Changed(TypedDict):
+    """What a watcher sees is different now."""
+
+    status: Status
+
+
+class BudgetNews(TypedDict):
+    """GPU-hours are nearly, or all, spent."""
+
+    level: Annotated[str, words("ok", "warned", "spent")]
+    hours: float
+    spent: float
+    window: Seconds
+    message: str
+
+
+#: What each notice says.
+NOTICES: Final[dict[Notice, Any]] = {
+    Notice.QUEUED: Queued,
+    Notice.GRANTED: Held,
+    Notice.REVOKED: Revoked,
+    Notice.CHANGED: Changed,
+    Notice.BUDGET: BudgetNews,
+    Notice.PARK: Park,
+    Notice.PARK_WARNING: ParkWarning,
+    Notice.TURN: Turn,
+    Notice.YIELD: Yield,
+    Notice.LIMIT: Limit,
+    Notice.OVER_LIMIT: UsesTooMuch,
+}

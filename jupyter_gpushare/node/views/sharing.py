@@ -1,4 +1,4 @@
-"""What the status tells of persistent and temporary memory, and of turns. Pure."""
+"""The status's figures on persistent and temporary memory, and on turns. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
 
 
 def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
-    """What a task says of its memory on one GPU, in bytes; ``None``: it does not say."""
+    """The memory that a task reports on one GPU, in bytes; ``None``: it reports none."""
     told = state.figures.get((lease.id, uuid))
     return {
         "persistent": None if told is None else told.persistent,
@@ -41,7 +41,7 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
 def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> doc.LeaseTurn:
     """How a task stands with its turn; ``None``: it needs none.
 
-    ``offset`` in seconds makes Unix time of boot time.
+    Adding ``offset`` to a boot time gives a Unix time, in seconds.
     """
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
