@@ -1,14 +1,20 @@
-"""Write the pages under docs/generated/ from the code; ``--check`` fails when one is stale."""
+"""Write the pages under docs/generated/, and the tables of docs/protocol.md, from the code.
+
+``--check`` fails when one is stale.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import enum
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, is_typeddict
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "generated"
@@ -200,6 +206,106 @@ def openapi() -> str:
     return json.dumps(document(), indent=1, sort_keys=True) + "\n"
 
 
+def protocol() -> str:
+    """The page about the protocol, with what its calls may say, and the status document."""
+    from jupyter_gpushare.node.wire.translate import ADMIN_ONLY
+    from jupyter_gpushare.protocol.calls import PARAMS
+
+    begin, end = "<!-- made: the status document -->\n", "<!-- end -->"
+    text, _, rest = (HERE / "protocol.md").read_text("utf-8").partition(begin)
+    for method, kind in PARAMS.items():
+        who = ["(administrator)"] if method in ADMIN_ONLY else []
+        said = " ".join([*who, ", ".join(parameters(kind))]).strip()
+        row = re.compile(rf"^\| `{re.escape(method.value)}` \|.*?\|", re.MULTILINE)
+        text, found = row.subn(lambda _, m=method, s=said: f"| `{m.value}` | {s} |", text)
+        if found != 1:
+            raise SystemExit(f"docs/protocol.md has {found} rows for `{method.value}`")
+    return f"{text}{begin}{status()}{end}{rest.partition(end)[2]}"
+
+
+def parameters(kind: Any) -> Iterable[str]:
+    """A call's parameters with their bounds, in words; ``?``: it may be left out."""
+    from jupyter_gpushare.protocol.shapes import Inside, shapes
+
+    defaults = {one.name: one.default for one in dataclasses.fields(kind)}
+    for name, shape in shapes(kind).items():
+        if shape.mark(Inside) is not None:
+            yield "`environment`, or `group`, or `default: true`"
+            continue
+        default = defaults[name]
+        optional = shape.null or default is not dataclasses.MISSING
+        part = get_args(shape.kind)[0] if get_origin(shape.kind) is tuple else shape.kind
+        inner = ", ".join(parameters(part)) if dataclasses.is_dataclass(part) else ""
+        around = f": [{{{inner}}}]" if part is not shape.kind else f": {{{inner}}}" if inner else ""
+        told = "; ".join(told_of(shape, default))
+        yield f"`{name}{'?' if optional else ''}`{around}" + (f" ({told})" if told else "")
+
+
+def told_of(shape: Any, default: Any) -> Iterable[str]:
+    """What stands beside a parameter's type, in words."""
+    from jupyter_gpushare.protocol.messages import IDENTIFIER
+    from jupyter_gpushare.protocol.shapes import Range, Text, Words
+
+    words, bounds, text = shape.mark(Words), shape.mark(Range), shape.mark(Text)
+    if words is not None:
+        yield ", ".join(f"`{word}`" for word in words)
+    if bounds is not None and bounds.most < 2**53:
+        yield f"{bounds.least:g} to {bounds.most:,.16g}"
+    if text is not None and text.most != IDENTIFIER:
+        yield f"at most {text.most:,} characters"
+    if (about := shape.mark(str)) is not None:
+        yield about
+    if isinstance(default, str | int | float) and not isinstance(default, enum.Enum):
+        said = f"{default:g}" if isinstance(default, float) else json.dumps(default).strip('"')
+        yield f"left out: `{said}`" if said else "left out: nothing"
+
+
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def status() -> str:
+    """The fields of the status document, a table a part."""
+    from jupyter_gpushare.protocol.documents import Status
+    from jupyter_gpushare.protocol.shapes import shapes
+
+    told: dict[Any, str] = {}
+    parts = []
+    for name, shape in shapes(Status).items():
+        about = shape.mark(str)
+        parts.append(f"\n`{name}`" + (f": {about}\n" if about else "\n"))
+        rows = list(_rows(_part(shape), "", name, told))
+        parts += ["\n" + table(("field", "is", "meaning"), rows)] if rows else []
+    return "".join(parts) + "\n"
+
+
+def _part(shape: Any) -> Any:
+    from jupyter_gpushare.protocol.shapes import shape as taken_apart
+
+    listed = get_origin(shape.kind) is list
+    return taken_apart(get_args(shape.kind)[0]).kind if listed else shape.kind
+
+
+def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[tuple[str, ...]]:
+    """A row a field; the fields of an object in it follow it, unless they were ``told`` before."""
+    from jupyter_gpushare.protocol.shapes import Private, Words, shapes
+
+    if not is_typeddict(kind):
+        return
+    told[kind] = path
+    for name, shape in shapes(kind).items():
+        part, words = _part(shape), shape.mark(Words)
+        what = ", ".join(f"`{word}`" for word in words) if words else _WORDS.get(part, "object")
+        listed = "list of: " if get_origin(shape.kind) is list else ""
+        about = [shape.mark(str) or "", "null: another's" if shape.mark(Private) else ""]
+        before = told.get(part)
+        about += [f"as in `{before}`"] if before else []
+        null = " or null" if shape.null else ""
+        said = "; ".join(filter(None, about))
+        yield f"`{prefix}{name}`", f"{listed}{what}{null}", said
+        if not before:
+            yield from _rows(part, f"{prefix}{name}.", f"{path}.{name}", told)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "errors.md": errors,
@@ -208,6 +314,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "metrics.md": metrics,
     "openapi.json": openapi,
+    "../protocol.md": protocol,
 }
 
 
@@ -219,7 +326,7 @@ def main() -> int:
     OUT.mkdir(exist_ok=True)
     stale = []
     for name, make in PAGES.items():
-        text = (MADE if name.endswith(".md") else "") + make()
+        text = (MADE if name.endswith(".md") and "/" not in name else "") + make()
         path = OUT / name
         if check:
             if not path.exists() or path.read_text("utf-8") != text:

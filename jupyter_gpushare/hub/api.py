@@ -38,18 +38,10 @@ class ApiHandler(JsonHandler):
         with refusals():
             return await self.ask(self.node_named(self.query("node")), method, **params)
 
-    def number(self, name: str, least: float, most: float) -> float | None:
+    def params(self, method: Method) -> dict[str, Any]:
+        """The parameters of a call as the query says them."""
         with refusals():
-            return wishes.number(name, self.query(name), least, most)
-
-    def count(self, name: str, least: int, most: int) -> int | None:
-        with refusals():
-            return wishes.count(name, self.query(name), least, most)
-
-    def environment(self) -> str | None:
-        with refusals():
-            text = self.query("environment")
-            return None if text is None else wishes.checked_name(text)
+            return wishes.query(method, self.query)
 
 
 class NodesHandler(ApiHandler):
@@ -66,20 +58,21 @@ class NodesHandler(ApiHandler):
                 return {"name": name, "connected": state.connected, "message": state.message}
 
 
-class StatusHandler(ApiHandler):
-    """The whole status document."""
+def asking(method: Method) -> type[ApiHandler]:
+    """A handler that asks by the query, and answers what the node manager answers."""
 
-    async def get(self) -> None:
-        self.answer(
-            await self.ask_node(Method.STATUS, page=self.count("page", 0, openapi.MOST_PAGES))
-        )
+    class AskingHandler(ApiHandler):
+        async def get(self) -> None:
+            self.answer(await self.ask_node(method, **self.params(method)))
+
+    return AskingHandler
 
 
 class LeasesHandler(ApiHandler):
     """Leases and queue alone."""
 
     async def get(self) -> None:
-        status = await self.ask_node(Method.STATUS, page=self.count("page", 0, openapi.MOST_PAGES))
+        status = await self.ask_node(Method.STATUS, **self.params(Method.STATUS))
         self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
 
 
@@ -144,46 +137,6 @@ class QuotaHandler(ApiHandler):
         self.answer({name: status[name] for name in ("environment", "admin", "quota")})
 
 
-class UsageHandler(ApiHandler):
-    """GPU-seconds by environment."""
-
-    async def get(self) -> None:
-        since = self.number("since", 0, openapi.MOST_SECONDS)
-        environment = self.environment()
-        self.answer(await self.ask_node(Method.USAGE, since=since, environment=environment))
-
-
-class DailyUsageHandler(ApiHandler):
-    """GPU-seconds by local day."""
-
-    async def get(self) -> None:
-        days = self.count("days", 1, openapi.MOST_DAYS)
-        offset = self.number("utc_offset", -openapi.LARGEST_OFFSET, openapi.LARGEST_OFFSET)
-        environment = self.environment()
-        self.answer(
-            await self.ask_node(
-                Method.USAGE_DAILY, days=days, utc_offset=offset, environment=environment
-            )
-        )
-
-
-class ReadingsHandler(ApiHandler):
-    """Utilisation and memory used over the last minutes."""
-
-    async def get(self) -> None:
-        since = self.number("since", 0, openapi.MOST_READINGS)
-        self.answer(await self.ask_node(Method.READINGS, since=since))
-
-
-class HistoryHandler(ApiHandler):
-    """The ledger's latest events."""
-
-    async def get(self) -> None:
-        limit = self.count("limit", 1, openapi.LONGEST_HISTORY)
-        environment = self.environment()
-        self.answer(await self.ask_node(Method.HISTORY, limit=limit, environment=environment))
-
-
 class QuotasHandler(ApiHandler):
     """The quotas of every environment that the node manager knows."""
 
@@ -234,7 +187,7 @@ class NothingHandler(JsonHandler):
 
 ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/nodes", NodesHandler),
-    (r"api/status", StatusHandler),
+    (r"api/status", asking(Method.STATUS)),
     (r"api/leases", LeasesHandler),
     (r"api/leases/([^/]+)", LeaseHandler),
     (r"api/leases/([^/]+)/pin", PinHandler),
@@ -242,10 +195,10 @@ ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/gpus/([^/]+)/drain", DrainHandler),
     (r"api/gpus/([^/]+)/resume", ResumeGpuHandler),
     (r"api/quota", QuotaHandler),
-    (r"api/usage", UsageHandler),
-    (r"api/usage/daily", DailyUsageHandler),
-    (r"api/readings", ReadingsHandler),
-    (r"api/history", HistoryHandler),
+    (r"api/usage", asking(Method.USAGE)),
+    (r"api/usage/daily", asking(Method.USAGE_DAILY)),
+    (r"api/readings", asking(Method.READINGS)),
+    (r"api/history", asking(Method.HISTORY)),
     (r"api/quotas", QuotasHandler),
     (r"api/quotas/(.+)", EnvironmentQuotaHandler),
     (r"api/openapi\.json", OpenApiHandler),

@@ -21,6 +21,7 @@ from tornado import web
 
 from jupyter_gpushare.link import openapi, wishes
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
 from jupyter_gpushare.protocol.messages import Method
 
 from . import forms, views
@@ -167,9 +168,9 @@ class PageHandler(ServiceHandler):
 
     def offset(self) -> float:
         """Seconds by which the reader's clock is ahead of UTC's; 0 unless the page says it."""
-        most = openapi.LARGEST_OFFSET
         with refusals():
-            return wishes.number("utc_offset", self.query("utc_offset"), -most, most) or 0.0
+            told = wishes.typed(DailyUsageParams, "utc_offset", self.query("utc_offset"))
+            return float(told or 0.0)
 
 
 def is_admin(answers: Sequence[Answered]) -> bool:
@@ -306,7 +307,7 @@ class LeaseFormHandler(PageHandler):
     async def _keep(self, node: str, lease: Mapping[str, Any]) -> Note:
         """Keep it for the usual time, or no longer (``seconds`` is 0)."""
         with refusals():
-            seconds = wishes.number("seconds", self.typed("seconds") or None, 0, openapi.MOST_PIN)
+            seconds = wishes.typed(PinParams, "seconds", self.typed("seconds") or None)
         more = {} if seconds is None else {"seconds": seconds}
         if seconds == 0 and not lease["pinned_until"]:
             return Note("There was nothing to do: the GPU was not kept.", Done.NOTHING)
@@ -338,7 +339,7 @@ class UsageCsvHandler(CsvHandler):
     async def get(self) -> None:
         offset = self.offset()
         with refusals():
-            days = wishes.count("days", self.query("days"), 1, openapi.MOST_DAYS) or DAYS
+            days = wishes.typed(DailyUsageParams, "days", self.query("days")) or DAYS
         rows: list[list[str | int | float]] = []
         for answer in await self.every_node(Method.USAGE_DAILY, days=days, utc_offset=offset):
             if answer.document is None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from jupyter_gpushare.protocol.messages import LINE_PATTERN
+from jupyter_gpushare.protocol.calls import PARAMS, PinParams
+from jupyter_gpushare.protocol.messages import LINE_PATTERN, Method
 from jupyter_gpushare.protocol.quota import QUOTA, read_field
+from jupyter_gpushare.protocol.shapes import Range, shapes
 
 from . import openapi
 from .errors import NodeProblem
@@ -81,7 +83,7 @@ def number(name: str, text: str | None, least: float, most: float) -> float | No
     return value
 
 
-def count(name: str, text: str | None, least: int, most: int) -> int | None:
+def count(name: str, text: str | None, least: float, most: float) -> int | None:
     """Return a whole number of a query within bounds, ``None`` when it is not given."""
     value = number(name, text, least, most)
     if value is None:
@@ -89,6 +91,23 @@ def count(name: str, text: str | None, least: int, most: int) -> int | None:
     if not value.is_integer():
         raise bad_request(f"{name!r} must be a whole number.")
     return int(value)
+
+
+def typed(kind: type, name: str, text: str | None) -> float | str | None:
+    """Return what a query says of a call's parameter, by its declaration; ``None``: nothing."""
+    shape = shapes(kind)[name]
+    if shape.kind is str:
+        return None if text is None else checked_name(text)
+    bounds = shape.mark(Range) or Range()
+    if shape.kind is int:
+        return count(name, text, *bounds)
+    return number(name, text, *bounds)
+
+
+def query(method: Method, given: Callable[[str], str | None]) -> dict[str, float | str | None]:
+    """Return the parameters of a call as a query says them."""
+    kind = PARAMS[method]
+    return {name: typed(kind, name, given(name)) for name in shapes(kind)}
 
 
 def checked_name(text: str) -> str:
@@ -143,7 +162,8 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
     if seconds is None:
         return None
     wrong = isinstance(seconds, bool) or not isinstance(seconds, int | float)
-    if wrong or not 0 <= seconds <= openapi.MOST_PIN:
+    bounds = shapes(PinParams)["seconds"].mark(Range) or Range()
+    if wrong or not bounds.least <= seconds <= bounds.most:
         raise bad_request("'seconds' must be a number from 0; leave it out for the usual time.")
     return float(seconds)
 

@@ -124,21 +124,10 @@ class GpuShareHandler(APIHandler):
         with node_problems():
             return wishes.json_object(self.request.body, *known)
 
-    def query_number(self, name: str, least: float, most: float) -> float | None:
-        """Return a number of the query within bounds, ``None`` when it is not given."""
+    def query(self, method: Method) -> dict[str, Any]:
+        """Return the parameters of a call as the query says them, ``None`` where it does not."""
         with node_problems():
-            return wishes.number(name, self._query(name), least, most)
-
-    def query_count(self, name: str, least: int, most: int) -> int | None:
-        """Return a whole number of the query within bounds, ``None`` when it is not given."""
-        with node_problems():
-            return wishes.count(name, self._query(name), least, most)
-
-    def query_name(self, name: str) -> str | None:
-        """Return an environment's name of the query, ``None`` when it is not given."""
-        with node_problems():
-            text = self._query(name)
-            return None if text is None else wishes.checked_name(text)
+            return wishes.query(method, self._query)
 
     def _query(self, name: str) -> str | None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
@@ -157,15 +146,16 @@ def checked_lease(text: str) -> str:
         return wishes.checked_lease(text)
 
 
-class StatusHandler(GpuShareHandler):
-    """The whole status document."""
+def asking(method: Method) -> type[GpuShareHandler]:
+    """Return a handler that asks by the query, and answers what the node manager answers."""
 
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        self.answer(
-            await self.ask(Method.STATUS, page=self.query_count("page", 0, openapi.MOST_PAGES))
-        )
+    class AskingHandler(GpuShareHandler):
+        @web.authenticated
+        @authorized
+        async def get(self) -> None:
+            self.answer(await self.ask(method, **self.query(method)))
+
+    return AskingHandler
 
 
 class LeasesHandler(GpuShareHandler):
@@ -174,7 +164,7 @@ class LeasesHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        status = await self.ask(Method.STATUS, page=self.query_count("page", 0, openapi.MOST_PAGES))
+        status = await self.ask(Method.STATUS, **self.query(Method.STATUS))
         self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
 
 
@@ -261,56 +251,6 @@ class QuotaHandler(GpuShareHandler):
         self.answer({name: status[name] for name in ("environment", "admin", "quota")})
 
 
-class UsageHandler(GpuShareHandler):
-    """GPU-seconds by environment."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        since = self.query_number("since", 0, openapi.MOST_SECONDS)
-        environment = self.query_name("environment")
-        self.answer(await self.ask(Method.USAGE, since=since, environment=environment))
-
-
-class DailyUsageHandler(GpuShareHandler):
-    """GPU-seconds by local day, one's own and the node's."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        days = self.query_count("days", 1, openapi.MOST_DAYS)
-        utc_offset = self.query_number(
-            "utc_offset", -openapi.LARGEST_OFFSET, openapi.LARGEST_OFFSET
-        )
-        environment = self.query_name("environment")
-        self.answer(
-            await self.ask(
-                Method.USAGE_DAILY, days=days, utc_offset=utc_offset, environment=environment
-            )
-        )
-
-
-class ReadingsHandler(GpuShareHandler):
-    """Utilisation and memory used over the last minutes."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        since = self.query_number("since", 0, openapi.MOST_READINGS)
-        self.answer(await self.ask(Method.READINGS, since=since))
-
-
-class HistoryHandler(GpuShareHandler):
-    """The ledger's latest events."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        limit = self.query_count("limit", 1, openapi.LONGEST_HISTORY)
-        environment = self.query_name("environment")
-        self.answer(await self.ask(Method.HISTORY, limit=limit, environment=environment))
-
-
 class QuotasHandler(GpuShareHandler):
     """The quotas of every environment that the node manager knows."""
 
@@ -369,7 +309,7 @@ def rest_routes(link: NodeLink) -> list[Route]:
     """Return the REST routes, without the base URL."""
     given = {"link": link}
     return [
-        (r"gpushare/api/status", StatusHandler, given),
+        (r"gpushare/api/status", asking(Method.STATUS), given),
         (r"gpushare/api/leases", LeasesHandler, given),
         (r"gpushare/api/leases/([^/]+)", LeaseHandler, given),
         (r"gpushare/api/leases/([^/]+)/pin", PinHandler, given),
@@ -377,10 +317,10 @@ def rest_routes(link: NodeLink) -> list[Route]:
         (r"gpushare/api/gpus/([^/]+)/drain", DrainHandler, given),
         (r"gpushare/api/gpus/([^/]+)/resume", ResumeGpuHandler, given),
         (r"gpushare/api/quota", QuotaHandler, given),
-        (r"gpushare/api/usage", UsageHandler, given),
-        (r"gpushare/api/usage/daily", DailyUsageHandler, given),
-        (r"gpushare/api/readings", ReadingsHandler, given),
-        (r"gpushare/api/history", HistoryHandler, given),
+        (r"gpushare/api/usage", asking(Method.USAGE), given),
+        (r"gpushare/api/usage/daily", asking(Method.USAGE_DAILY), given),
+        (r"gpushare/api/readings", asking(Method.READINGS), given),
+        (r"gpushare/api/history", asking(Method.HISTORY), given),
         (r"gpushare/api/quotas", QuotasHandler, given),
         (r"gpushare/api/quotas/(.+)", EnvironmentQuotaHandler, given),
         (r"gpushare/api/openapi\.json", OpenApiHandler, given),

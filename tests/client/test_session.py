@@ -498,7 +498,7 @@ def test_only_changes_of_activity_are_told(recorder: Recorder) -> None:
         node.wait_for(Method.ACTIVITY)
         session.set_activity(LEASE, True)
         node.wait_for(Method.ACTIVITY, 2)
-        assert [call.params.busy for call in node.calls(Method.ACTIVITY)] == [False, True]
+        assert [call.params.state for call in node.calls(Method.ACTIVITY)] == ["idle", "busy"]
 
 
 def test_telling_the_activity_does_not_wait(recorder: Recorder) -> None:

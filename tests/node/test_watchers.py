@@ -21,7 +21,7 @@ from jupyter_gpushare.node.wire import statuses
 from jupyter_gpushare.node.wire.service import Service
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import EnvironmentName, Gpu, ProcessId, Quota
-from jupyter_gpushare.protocol.calls import Call, Hello
+from jupyter_gpushare.protocol.calls import Call, Client, Hello
 from jupyter_gpushare.protocol.framing import Encoded
 from jupyter_gpushare.protocol.messages import PROTOCOL, CallId, Method, Notice
 
@@ -91,7 +91,7 @@ class House:
     async def enter(self, who: str, *, watching: bool = True) -> Reader:
         self.number += 1
         reader = Reader(self.number)
-        hello = Hello(PROTOCOL, "test", "0", None)
+        hello = Hello(PROTOCOL, Client("test", "0"), None)
         self.service.on_hello(reader, Person(who), Call(1, Method.HELLO, hello))
         await until(lambda: 1 in reader.got)
         if watching:

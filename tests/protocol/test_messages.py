@@ -17,8 +17,10 @@ from jupyter_gpushare.protocol.calls import (
     AttachParams,
     BackupParams,
     Call,
+    Client,
     DailyUsageParams,
     DrainParams,
+    GpuLimit,
     GpuMemory,
     GpuParams,
     Hello,
@@ -111,7 +113,7 @@ ODD_PARAMS = st.dictionaries(NAMES, ODD | st.dictionaries(NAMES, ODD, max_size=4
 GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.HELLO: (
         {"protocol": 1, "client": {"name": "n", "version": "1"}, "token": "t"},
-        Hello(1, "n", "1", "t"),
+        Hello(1, Client("n", "1"), "t"),
     ),
     Method.REQUEST: (
         {
@@ -126,7 +128,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.ATTACH: ({"lease": "l", "secret": "s"}, AttachParams("l", "s")),
     Method.HEARTBEAT: ({"lease": "l"}, LeaseParams("l")),
-    Method.ACTIVITY: ({"lease": "l", "state": "idle"}, ActivityParams("l", False)),
+    Method.ACTIVITY: ({"lease": "l", "state": "idle"}, ActivityParams("l", "idle")),
     Method.PARKING: ({"lease": "l", "memory": 5}, ParkingParams("l", 5)),
     Method.PARKED: (
         {"lease": "l", "rung": "driver", "memory": 5, "movable": "same", "seconds": 1.5},
@@ -151,7 +153,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.TURN_DONE: ({"lease": "l"}, LeaseParams("l")),
     Method.LIMITED: (
         {"lease": "l", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
-        LimitedParams("l", (("GPU-1", 5),), False),
+        LimitedParams("l", (GpuLimit("GPU-1", 5),), False),
     ),
     Method.KEPT: ({"lease": "l", "reason": "why"}, KeptParams("l", "why")),
     Method.RESUME: ({"lease": "l", "wait": False}, ResumeParams("l", False)),
@@ -277,7 +279,7 @@ def test_odd_params_of_every_method_are_read_or_refused(
 def texts(params: object) -> list[str]:
     """All texts in params that were read."""
     values = [getattr(params, name) for name in type(params).__slots__]  # type: ignore[attr-defined]
-    inner = [v for v in values if isinstance(v, TaskParams | QuotaName)]
+    inner = [v for v in values if isinstance(v, Client | TaskParams | QuotaName)]
     return [v for v in values if isinstance(v, str)] + [t for v in inner for t in texts(v)]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ...policy.words.model import GpuReading
+from ...protocol import documents as doc
 
 #: Seconds between two samples that are kept, at least.
 STEP: Final = 5.0
@@ -68,7 +69,7 @@ class Samples:
             )
         )
 
-    def document(self, since: float, gpus: Iterable[str]) -> dict[str, Any]:
+    def document(self, since: float, gpus: Iterable[str]) -> doc.Readings:
         """The samples after ``since`` (Unix seconds) of ``gpus``, oldest first."""
         samples = [sample for sample in self._samples if sample.wall >= since]
         unknown = (None, None)

@@ -7,15 +7,16 @@ from typing import Any, Final
 
 from ...policy.say.texts import gpus, hours, size
 from ...policy.words.model import MONTH, WEEK
+from ...protocol import documents as doc
 from ...protocol.sizes import format_burst
 from ...protocol.times import format_duration
 from ..ledger.ledger import Record
 
 
-def entry(record: Record) -> dict[str, Any]:
+def entry(record: Record) -> doc.Event:
     """One line of history; ``at`` in Unix seconds."""
     words, text = TOLD.get(record.kind, (record.kind, lambda data: record.kind))
-    ended = record.data if record.kind == "LeaseEnded" else {}
+    ended: Mapping[str, Any] = record.data if record.kind == "LeaseEnded" else {}
     return {
         "at": record.wall,
         "kind": record.kind,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...policy.books import placement
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
+from ...protocol import documents as doc
 
 if TYPE_CHECKING:
     from .status import Viewer
 
 
-def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> dict[str, Any]:
+def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> doc.Outlook:
     """An outlook as JSON data; times in seconds, ``None`` for the unknown."""
     outlook = outlook or Outlook()
     estimate = outlook.estimate
@@ -25,7 +26,7 @@ def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> d
     }
 
 
-def _idle(state: State, idle: Idle, viewer: Viewer) -> dict[str, Any]:
+def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
     lease = state.leases[idle.lease]
     mine = viewer.is_mine(lease.environment)
     known = mine or viewer.admin

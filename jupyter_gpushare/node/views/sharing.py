@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
 from ...policy.turns import order
@@ -11,10 +9,11 @@ from ...policy.words.config import PolicyConfig
 from ...policy.words.model import GpuUuid
 from ...policy.words.recalls import Give
 from ...policy.words.turns import TurnPhase
+from ...protocol import documents as doc
 
 
-def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
-    """How a GPU is shared: the sum of what its tasks keep, and the most that a step of one needs.
+def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
+    """How a GPU is shared: the sum of what its tasks keep, and the most that one's step needs.
 
     ``shared`` are the bytes that tasks use by turns, with the head-room.
     """
@@ -29,7 +28,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
     }
 
 
-def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
+def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
     """The memory that a task reports on one GPU, in bytes; ``None``: it reports none."""
     told = state.figures.get((lease.id, uuid))
     return {
@@ -39,8 +38,8 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
     }
 
 
-def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
-    """The state of a task's turn; ``None``: the task needs no turn.
+def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> doc.LeaseTurn:
+    """How a task stands with its turn; ``None``: it needs none.
 
     Adding ``offset`` to a boot time gives a Unix time, in seconds.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Final
+from typing import Final, cast
 
 from ...policy import core
 from ...policy.books.placement import wanted
@@ -37,6 +37,8 @@ from ...policy.words.model import (
     is_own,
 )
 from ...policy.words.recalls import Recall, Why
+from ...protocol import documents as doc
+from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
 
@@ -106,15 +108,16 @@ class Place:
     """The place of a waiting request in the order of service."""
 
     position: int  # 1 is served next
-    ahead: Mapping[PriorityClass, int]
+    ahead: doc.Ahead
 
 
 def places(state: State) -> dict[LeaseId, Place]:
     """The places of all waiting requests, the first in line first, in one pass over the queue."""
     result: dict[LeaseId, Place] = {}
-    ahead = {kind: 0 for kind in PriorityClass}
+    ahead = dict.fromkeys(PriorityClass, 0)
     for position, item in enumerate(state.queue.service_order(state.grants), start=1):
-        result[item.lease] = Place(position, dict(ahead))
+        interactive, batch = ahead[PriorityClass.INTERACTIVE], ahead[PriorityClass.BATCH]
+        result[item.lease] = Place(position, {"interactive": interactive, "batch": batch})
         ahead[item.priority_class] += 1
     return result
 
@@ -165,12 +168,7 @@ PAGE_OF_ADMIN: Final = 500
 PAGE: Final = 200
 
 #: The fields of a lease that other people are not told. Its id would let them follow its work.
-_HIDDEN: Final = dict.fromkeys(
-    (
-        *("id", "environment", "name", "kernel_id", "path", "pid", "kept", "ability"),
-        *("over_limit", "stall", "may_be_taken_at", "warning", "pinned_until"),
-    )
-)
+_HIDDEN: Final = dict.fromkeys(private(doc.Lease))
 
 
 class _Listing:
@@ -227,12 +225,12 @@ class Sheet:
         facts: NodeFacts,
         config: PolicyConfig,
         readings: Mapping[str, GpuReading],
-        waits: Mapping[str, Any],
+        waits: doc.Waits,
         connected: Iterable[EnvironmentName] = (),
         outlooks: Outlooks = dict,
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
-        self._readings, self._waits = readings, dict(waits)
+        self._readings, self._waits = readings, waits
         self._offset = facts.now - facts.boot
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)
@@ -242,7 +240,7 @@ class Sheet:
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
         self._parked_memory = state.parked_memory()
         self._gpus = [
-            {**_gpu(state, uuid, readings), **sharing.of_gpu(state, uuid, config)}
+            _gpu(state, uuid, readings, config)
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
         ]
         self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
@@ -250,7 +248,7 @@ class Sheet:
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)
 
-    def head(self, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+    def head(self, viewer: Viewer, page: int = 0) -> doc.StatusHead:
         """A status without the rows of leases and of the queue."""
         state, facts, config = self._state, self._facts, self._config
         _, leases = self.leases(viewer, page)
@@ -293,27 +291,45 @@ class Sheet:
         """Those who wait, in the order of service: a page, and how many come after it."""
         return self._queue.page(viewer.own(self._queue.environments()), viewer, page)
 
-    def lease_row(self, lease: Lease, view: View) -> dict[str, Any]:
+    def lease_row(self, lease: Lease, view: View) -> doc.Lease:
         """The row of a lease for viewers with this ``view`` of it."""
         state, offset, config = self._state, self._offset, self._config
-        place = self._places.get(lease.id)
-        row = {
-            **_lease(state, lease, offset, self._facts.boot, self._measured),
+        place, recall = self._places.get(lease.id), state.memory_recall(lease.id)
+        row: doc.Lease = {
+            "id": lease.id,
+            "environment": lease.environment,
             "mine": view is View.OWN,
-            "position": None if place is None else place.position,
+            "state": display_state(state, lease).value,
+            "phase": lease.phase.value,
+            "activity": lease.activity.value,
+            "name": lease.task.name,
+            "kind": lease.task.kind.value,
+            "kernel_id": lease.task.kernel_id,
+            "path": lease.task.path,
+            "pid": lease.task.process.pid,
+            "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,
                 "memory": outlook_status.asked_memory(state, lease, self._largest),
             },
+            "priority_class": lease.request.priority_class.value,
+            "requested": lease.requested_at + offset,
+            "granted": None if lease.granted_at is None else lease.granted_at + offset,
+            "since": lease.changed_at + offset,
+            "age": max(0.0, self._facts.boot - (lease.granted_at or lease.requested_at)),
+            "position": None if place is None else place.position,
+            "reason": lease.end_reason.value if lease.end_reason else None,
+            "kept": None if recall is None else recall.said,
+            "live_limits": lease.live_limits,
             "over_limit": self._over_limit(lease),
             "stall": self._stall(lease),
-            **_parking(lease, state.memory_recall(lease.id), offset, config),
+            **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
             **sharing.of_lease(state, lease, offset, config),
         }
-        return {**row, **_HIDDEN} if view is View.OTHER else row
+        return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 
-    def queue_row(self, lease: Lease, viewer: Viewer) -> dict[str, Any]:
+    def queue_row(self, lease: Lease, viewer: Viewer) -> doc.Waiting:
         """The row of a waiting request.
 
         It is the same for all viewers with :attr:`View.OTHER` of it.
@@ -333,7 +349,7 @@ class Sheet:
             "gpus": lease.request.gpus,
             "memory": outlook_status.asked_memory(state, lease, self._largest),
             "waiting": max(0.0, boot - lease.requested_at),
-            "ahead": {kind.value: count for kind, count in place.ahead.items()},
+            "ahead": place.ahead,
             "reason": why.reason.value if why else None,
             "message": why.message if why else None,
             "budget": budget_of(state, lease, config) if why else None,
@@ -342,7 +358,7 @@ class Sheet:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _servers(self, viewer: Viewer) -> list[dict[str, Any]]:
+    def _servers(self, viewer: Viewer) -> list[doc.ServerQuota]:
         """Quotas of the viewer's named servers, where each has its own, that run or hold something.
 
         ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
@@ -353,14 +369,14 @@ class Sheet:
             {
                 "environment": name,
                 **quota_document(self._state, name, self._config),
-                "mine": [_reserved(self._state, name, row["uuid"]) for row in self._gpus],
+                "mine": [_reserved(self._state, name, GpuUuid(row["uuid"])) for row in self._gpus],
             }
             for name in sorted(viewer.own(self._live) - {viewer.environment})
         ]
 
-    def _gpu(self, row: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
+    def _gpu(self, row: doc.GpuOfAll, viewer: Viewer) -> doc.Gpu:
         """A GPU as ``viewer`` may see it."""
-        uuid = row["uuid"]
+        uuid = GpuUuid(row["uuid"])
         return {
             **row,
             "mine": _reserved(self._state, viewer.environment, uuid),
@@ -376,7 +392,23 @@ class Sheet:
             ],
         }
 
-    def _stall(self, lease: Lease) -> dict[str, Any] | None:
+    def _gpus_of(self, lease: Lease) -> list[doc.LeaseGpu]:
+        """The GPUs of a lease that are still there, in the node's order."""
+        state = self._state
+        here = [part for part in lease.allocations if part.gpu in state.gpus]
+        return [
+            {
+                "uuid": part.gpu,
+                "index": state.gpus[part.gpu].gpu.index,
+                "memory": part.memory,
+                "limit": lifts.limit(state, lease, part),
+                "measured": self._measured.get((lease.id, part.gpu)),
+                **sharing.of_claim(state, lease, part.gpu),
+            }
+            for part in sorted(here, key=lambda part: state.gpus[part.gpu].gpu.index)
+        ]
+
+    def _stall(self, lease: Lease) -> doc.Stall | None:
         """The next step against a stalled task; ``at`` is set while the time for it runs."""
         stall = self._state.stalled.get(lease.id)
         step = None if stall is None else stalled.following(lease, stall, self._config)
@@ -385,7 +417,7 @@ class Sheet:
         at = None if step.at is None else step.at + self._offset
         return {"next": step.action.value, "after": step.after, "at": at}
 
-    def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
+    def _over_limit(self, lease: Lease) -> doc.OverLimit | None:
         """The last step against a task over its limit, and when the next one is due."""
         offset, config = self._offset, self._config
         for (gpu, _process, kind), flag in self._flags:
@@ -405,7 +437,7 @@ class Sheet:
         return None
 
 
-def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> dict[str, Any]:
+def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> doc.Status:
     """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
     return {
         **sheet.head(viewer, page),
@@ -421,7 +453,7 @@ def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
 
 def quota_document(
     state: State, environment: EnvironmentName, config: PolicyConfig
-) -> dict[str, Any]:
+) -> doc.HeldQuota:
     """An environment's quota in force, where it comes from, and what is held and left of it.
 
     ``budget`` is ``None`` where GPU-hours are not limited. ``idle_timeout`` is the quota's own,
@@ -429,7 +461,7 @@ def quota_document(
     the quota has none: up to 1 a share of a GPU, else bytes; 0: limits are not lifted.
     """
     quota, source = state.quotas.resolve(environment)
-    held = []
+    held: list[doc.RemainingMemory] = []
     for uuid, books in state.gpus.items():
         key = (environment, uuid)
         if own := state.reservations.get(key):
@@ -457,18 +489,19 @@ def quota_document(
 
 
 def environment_quota(
-    state: State, environment: EnvironmentName, config: PolicyConfig
-) -> dict[str, Any]:
+    state: State, environment: EnvironmentName, config: PolicyConfig, *, seen: bool
+) -> doc.ListedQuota:
     """A row of an administrator's list."""
     return {
         "environment": environment,
         "groups": list(state.quotas.groups_of.get(environment, ())),
         **quota_document(state, environment, config),
         "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
+        "seen": seen,
     }
 
 
-def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[str, Any]:
+def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.GroupQuota:
     """The quota of a group, or the default one (``group`` is ``None``), and who set it."""
     book = state.quotas
     quota = book.of_group(group) or book.of_default
@@ -492,7 +525,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> dict[s
 
 def _budget(
     state: State, environment: EnvironmentName, quota: Quota, config: PolicyConfig
-) -> dict[str, Any] | None:
+) -> doc.Budget | None:
     if quota.gpu_hours is None:
         return None
     budget = state.budget(environment)
@@ -506,14 +539,14 @@ def _budget(
     }
 
 
-def budget_of(state: State, lease: Lease, config: PolicyConfig) -> dict[str, Any] | None:
+def budget_of(state: State, lease: Lease, config: PolicyConfig) -> doc.Budget | None:
     """The budget that a waiting request waits for; ``None``: it does not wait for one."""
     quota, _source = state.quotas.resolve(lease.environment)
     spent = state.budget(lease.environment).level is BudgetLevel.SPENT
     return _budget(state, lease.environment, quota, config) if spent else None
 
 
-def granted_gpus(state: State, lease: Lease) -> list[dict[str, Any]]:
+def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
     """The GPUs of a lease as ``request`` answers them. Sizes in bytes.
 
     ``shared_with`` are the same environment's other tasks that share the memory there.
@@ -567,7 +600,9 @@ def measured_by_lease(
     return result
 
 
-def _gpu(state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading]) -> dict[str, Any]:
+def _gpu(
+    state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading], config: PolicyConfig
+) -> doc.GpuOfAll:
     books = state.gpus[uuid]
     reading = readings.get(uuid)
     return {
@@ -584,10 +619,11 @@ def _gpu(state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading]) -> dic
         "tasks": books.tasks,
         "health": "ok" if books.problem is None else "lost",
         "problem": books.problem,
+        **sharing.of_gpu(state, uuid, config),
     }
 
 
-def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> dict[str, Any] | None:
+def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> doc.OutOfService | None:
     """Why a GPU is out of service, and how many leases are still there; ``None``: it serves."""
     out = state.out.get(uuid)
     if out is None:
@@ -596,50 +632,6 @@ def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> dict[str, Any
         "reason": out.reason,
         "by": out.by if viewer.admin else None,
         "leases": sum(gpu == uuid for _lease, gpu in state.claims),
-    }
-
-
-def _lease(
-    state: State,
-    lease: Lease,
-    offset: float,
-    boot: float,
-    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
-) -> dict[str, Any]:
-    recall = state.memory_recall(lease.id)
-    return {
-        "id": lease.id,
-        "environment": lease.environment,
-        "state": display_state(state, lease).value,
-        "phase": lease.phase.value,
-        "activity": lease.activity.value,
-        "name": lease.task.name,
-        "kind": lease.task.kind.value,
-        "kernel_id": lease.task.kernel_id,
-        "path": lease.task.path,
-        "pid": lease.task.process.pid,
-        "gpus": [
-            {
-                "uuid": part.gpu,
-                "index": state.gpus[part.gpu].gpu.index,
-                "memory": part.memory,
-                "limit": lifts.limit(state, lease, part),
-                "measured": measured.get((lease.id, part.gpu)),
-                **sharing.of_claim(state, lease, part.gpu),
-            }
-            for part in sorted(
-                (one for one in lease.allocations if one.gpu in state.gpus),
-                key=lambda one: state.gpus[one.gpu].gpu.index,
-            )
-        ],
-        "priority_class": lease.request.priority_class.value,
-        "requested": lease.requested_at + offset,
-        "granted": None if lease.granted_at is None else lease.granted_at + offset,
-        "since": lease.changed_at + offset,
-        "age": max(0.0, boot - (lease.granted_at or lease.requested_at)),
-        "reason": lease.end_reason.value if lease.end_reason else None,
-        "kept": recall and recall.said,
-        "live_limits": lease.live_limits,
     }
 
 
@@ -653,15 +645,16 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
 
 def _parking(
     lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
-) -> dict[str, Any]:
+) -> doc.LeaseParking:
     """The part of a row about giving a lease's GPUs back, and about what it gave back."""
-    parked, warning = lease.parked, None
+    parked = lease.parked
+    warning: doc.Warning | None = None
     if recall is not None and recall.warned_at is not None:
         at = recall.warned_at + config.notify_before + offset
         # Older panels know no other word; `gpus` say that one is out of service.
         out = recall.why is Why.OUT_OF_SERVICE
         warning = {"reason": (Why.IDLE if out else recall.why).value, "at": at}
-    ability = None
+    ability: doc.Ability | None = None
     if lease.ability is not None:
         ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}
     return {

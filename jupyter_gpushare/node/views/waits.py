@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from ...policy.books.state import State
 from ...policy.words.events import LeaseGranted
 from ...policy.words.model import PriorityClass
+from ...protocol import documents as doc
 from ..host.outcome import Outcome
 from ..ledger.ledger import Record
 
@@ -74,11 +75,12 @@ class Waits:
             for kind, waits in self._waits.items()
         }
 
-    def document(self, wall: float) -> dict[str, Any]:
+    def document(self, wall: float) -> doc.Waits:
         """The waits as JSON data; times in seconds, ``None`` where no request waited."""
         return {
             "window": WINDOW,
-            **{kind.value: _summary(self._waits[kind], wall - WINDOW) for kind in PriorityClass},
+            "interactive": _summary(self._waits[PriorityClass.INTERACTIVE], wall - WINDOW),
+            "batch": _summary(self._waits[PriorityClass.BATCH], wall - WINDOW),
         }
 
 
@@ -89,7 +91,7 @@ def _kind(record: Record) -> PriorityClass | None:
     return next((kind for kind in PriorityClass if kind.value == word), None)
 
 
-def _summary(waits: Iterable[_Wait], since: float) -> dict[str, Any]:
+def _summary(waits: Iterable[_Wait], since: float) -> doc.WaitsOfClass:
     lately = [wait.waited for wait in waits if wait.granted >= since]
     waited = [seconds for seconds in lately if seconds > 0]
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ class Conn(Protocol):
         message: str,
         data: dict[str, Any] | None = None,
     ) -> None: ...
-    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool: ...
+    def notify(self, method: str, params: Mapping[str, object] | Encoded) -> bool: ...
     def close(self) -> None: ...
 
 

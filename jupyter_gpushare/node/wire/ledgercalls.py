@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
 from typing import Any
 
+from ...protocol import documents as doc
 from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
 from ...protocol.errors import Reason
 from ...protocol.framing import Encoded, encoded
@@ -72,12 +72,21 @@ class LedgerCalls:
         gpus = len(self._manager.state.gpus)
         viewer = guest.who.viewer if params.environment is None else None
 
-        def of(ledger: Reads, name: str) -> dict[str, Any]:
-            days = ledger.usage_daily(now, params.days, params.utc_offset, name)
-            return {
-                "environment": name,
-                "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
-            }
+        def of(ledger: Reads, name: str) -> doc.DaysOfServer:
+            days: list[doc.UsedOnDay] = [
+                {
+                    "start": day.start,
+                    "end": day.end,
+                    "held": day.held,
+                    "busy": day.busy,
+                    "leases": day.leases,
+                    "node_held": day.node_held,
+                    "node_busy": day.node_busy,
+                    "capacity": gpus * (day.end - day.start),
+                }
+                for day in ledger.usage_daily(now, params.days, params.utc_offset, name)
+            ]
+            return {"environment": name, "days": days}
 
         def work(ledger: Reads) -> Encoded:
             own = of(ledger, whose)

@@ -12,6 +12,7 @@ from ...policy.books.state import State
 from ...policy.say import texts
 from ...policy.words import commands as cmd
 from ...policy.words.model import EnvironmentName
+from ...protocol import documents as doc
 from ...protocol.calls import Call, QuotaName
 from ...protocol.messages import Method
 from ..host.clock import Clock
@@ -107,7 +108,7 @@ class QuotaCalls:
         state, config = self._with_members(), self._manager.config
         book, seen = state.quotas, self._seen_names()
         quotas = [
-            {**environment_quota(state, name, config), "seen": name in seen}
+            environment_quota(state, name, config, seen=name in seen)
             for name in sorted(self._known_names())
         ]
         guest.conn.reply(
@@ -127,13 +128,13 @@ class QuotaCalls:
         told = {n: g for n, g in self.members().items() if n not in book.groups_of}
         return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
 
-    def answer(self, whose: QuotaName) -> dict[str, Any]:
+    def answer(self, whose: QuotaName) -> doc.ListedQuota | doc.GroupQuota:
         """The quota in force of an environment or a group."""
         state, config = self._with_members(), self._manager.config
         if whose.environment is None:
             return group_quota(state, whose.group, config)
         name = EnvironmentName(whose.environment)
-        return {**environment_quota(state, name, config), "seen": name in self._seen_names()}
+        return environment_quota(state, name, config, seen=name in self._seen_names())
 
 
 def _capacities(state: State) -> list[int]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ from ...policy.words.model import (
     LeasePhase,
 )
 from ...policy.words.recalls import MEMORY, RecallPhase
+from ...protocol import documents as doc
 from ...protocol.calls import (
     Call,
     ReleaseParams,
@@ -210,7 +211,7 @@ class Service:
             tuple(principal.groups),
             principal.all_servers,
         )
-        looks = call.params.client_name == PAGES
+        looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
@@ -233,23 +234,22 @@ class Service:
         return bool(config.idle_timeout or config.idle_timeouts if own is None else own)
 
     def _welcome(self, conn: Conn, who: Caller, call: Call, decision: core.Decision) -> None:
-        conn.reply(
-            call.id,
-            {
-                "protocol": PROTOCOL,
-                "node": {
-                    "name": self._name,
-                    "version": self._version,
-                    "simulated": self._manager.inventory.simulated,
-                },
-                "environment": who.environment,
-                "parks": self._parks(who.environment),
-                "admin": who.admin,
-                "quota": quota_document(self._manager.state, who.environment, self._manager.config),
-                "heartbeat_interval": self._heartbeat_interval,
-                "features": FEATURES,
+        manager = self._manager
+        welcome: doc.Welcome = {
+            "protocol": PROTOCOL,
+            "node": {
+                "name": self._name,
+                "version": self._version,
+                "simulated": manager.inventory.simulated,
             },
-        )
+            "environment": who.environment,
+            "parks": self._parks(who.environment),
+            "admin": who.admin,
+            "quota": quota_document(manager.state, who.environment, manager.config),
+            "heartbeat_interval": self._heartbeat_interval,
+            "features": list(FEATURES),
+        }
+        conn.reply(call.id, welcome)
 
     def on_call(self, conn: Conn, call: Call) -> None:
         """A call of somebody who said hello."""
@@ -493,7 +493,9 @@ class Service:
         notice = translate.park_notice(recall, state, lease, measured)
         self._tell_task(name, state, Notice.PARK, notice)
 
-    def _tell_task(self, name: LeaseId, state: State, kind: Notice, notice: dict[str, Any]) -> None:
+    def _tell_task(
+        self, name: LeaseId, state: State, kind: Notice, notice: Mapping[str, object]
+    ) -> None:
         """Tell the task's own process; not a child that shares the lease, nor a page."""
         lease = state.leases.get(name)
         for conn_id in self._holders.get(name, ()) if lease is not None else ():

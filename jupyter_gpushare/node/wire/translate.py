@@ -45,6 +45,7 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Give, Recall, RecallPhase, Why
 from ...policy.words.turns import Figures, TurnPhase
 from ...protocol import calls
+from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
 from ..views.outlook import outlook_document
@@ -117,7 +118,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
 
 
 def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
-    activity = Activity.BUSY if params.busy else Activity.IDLE
+    activity = Activity(params.state)
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
@@ -188,7 +189,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         LeaseId(p.lease),
         who.environment,
         who.process,
-        tuple(Allocation(GpuUuid(uuid), Bytes(memory)) for uuid, memory in p.gpus),
+        tuple(Allocation(GpuUuid(one.uuid), Bytes(one.memory)) for one in p.limits),
         p.live,
     ),
     msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
@@ -202,7 +203,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         LeaseId(p.lease),
         who.environment,
         who.process,
-        tuple(_figures(part) for part in p.gpus),
+        tuple(_figures(part) for part in p.figures),
         p.steps,
         p.can_take_turns,
     ),
@@ -253,14 +254,14 @@ def reason_of(refusal: RefusalReason) -> Reason:
     return _REASONS[refusal]
 
 
-def voucher(state: State, lease: Lease, key: bytes) -> dict[str, str]:
+def voucher(state: State, lease: Lease, key: bytes) -> doc.NewVoucher:
     """The voucher of a lease as it is now; its holder keeps it in case the ledger is lost."""
     current = voucher_of(state, lease)
     signed = "" if current is None else vouchers.sign(key, current)
     return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
 
 
-def lease_result(state: State, lease: Lease, key: bytes) -> dict[str, Any]:
+def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
     """The answer to ``request`` and ``attach``."""
     return {
         "lease": lease.id,
@@ -279,7 +280,7 @@ def queued_notice(
     place: Place,
     outlook: Outlook | None,
     config: PolicyConfig,
-) -> dict[str, Any]:
+) -> doc.Queued:
     """The notice to a waiting request at boot time ``at``: its place, why it waits, its outlook."""
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
     return {
@@ -287,7 +288,7 @@ def queued_notice(
         "secret": secret_of(key, lease.id),
         "request_id": lease.request.request_id,
         "position": place.position,
-        "ahead": {kind.value: count for kind, count in place.ahead.items()},
+        "ahead": place.ahead,
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
         "message": why.message,
@@ -301,7 +302,7 @@ def park_notice(
     state: State,
     lease: Lease,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
-) -> dict[str, Any]:
+) -> doc.Park:
     """The notice that asks an idle task to give its GPUs back.
 
     It may leave ``may_stay`` bytes on each GPU, which no request needs now. ``used`` is its
@@ -332,7 +333,7 @@ def _why_out(state: State, lease: Lease, why: Why) -> str:
     return out_of_service.text(state, lease)
 
 
-def limit_notice(effect: TellLimit) -> dict[str, Any]:
+def limit_notice(effect: TellLimit) -> doc.Limit:
     """The notice of how much a task may use on these GPUs from now on."""
     return {
         "lease": effect.lease,
@@ -340,7 +341,7 @@ def limit_notice(effect: TellLimit) -> dict[str, Any]:
     }
 
 
-def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> dict[str, Any]:
+def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> doc.UsesTooMuch:
     """The notice to a task that uses more of a GPU than it may."""
     index = state.gpus[effect.gpu].gpu.index
     return {
@@ -355,7 +356,7 @@ def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig)
 
 def park_warning(
     effect: WarnOfRecall, recall: Recall, state: State, lease: Lease
-) -> dict[str, Any]:
+) -> doc.ParkWarning:
     """The notice to an idle task's people, ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
@@ -369,7 +370,7 @@ def park_warning(
 
 def turn_notice(
     state: State, lease: Lease, config: PolicyConfig
-) -> tuple[msg.Notice, dict[str, Any]] | None:
+) -> tuple[msg.Notice, doc.Turn | doc.Yield] | None:
     """The notice about a task's turn: it may compute, or must ask. ``None``: it has already asked.
 
     ``memory`` is the memory that it may use on each GPU during its turn. Without a ``quantum``
@@ -381,7 +382,7 @@ def turn_notice(
     if cache is not None and cache.phase is RecallPhase.ANSWERED:
         return None  # its next step begins when this was measured
     limits = shares.limits(state, lease.id)
-    gpus = [
+    gpus: list[doc.TurnGpu] = [
         {"uuid": gpu, "index": state.gpus[gpu].gpu.index, "memory": size}
         for gpu, size in limits
         if gpu in state.gpus
@@ -394,7 +395,7 @@ def turn_notice(
     return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}
 
 
-def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:
+def budget_notice(effect: TellBudget, config: PolicyConfig) -> doc.BudgetNews:
     """The notice to the people of an environment whose budget is nearly, or all, spent."""
     window = config.budget_window
     return {

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -359,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count(call_id, reason)
         self._send(messages.error_answer(call_id, reason, message, code=code, data=data))
 
-    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool:
+    def notify(self, method: str, params: Mapping[str, object] | Encoded) -> bool:
         """Tell something unasked.
 
         A ``changed`` is dropped while the client does not read: then the

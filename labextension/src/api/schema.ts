@@ -256,7 +256,6 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description GPU-hours held in a period; null: they are not limited */
         Budget: {
             /** @description GPU-hours that may be held */
             hours: number;
@@ -270,16 +269,20 @@ export interface components {
             when?: string;
             /** @description the rolling window, seconds */
             window: number;
-        } | null;
+        };
         DailyUsage: {
+            /** @description oldest first */
             days: components["schemas"]["UsedOnDay"][];
             environment: string;
+            /** @description your named servers that held a GPU on these days, where each has a quota of its own and none is asked for */
             servers?: {
+                /** @description oldest first */
                 days: components["schemas"]["UsedOnDay"][];
                 environment: string;
             }[];
         };
         Drain: {
+            /** @description one line; everybody who waits reads it */
             reason: string;
         };
         Error: {
@@ -300,10 +303,11 @@ export interface components {
             lifted: number;
             /** @description bytes */
             memory: number;
-            /** @description bytes */
+            /** @description bytes that are reserved for you */
             mine: number;
             name: string;
-            out_of_service?: components["schemas"]["OutOfService"];
+            /** @description An administrator took the GPU out of service; null: it serves */
+            out_of_service?: components["schemas"]["OutOfService"] | null;
             /** @description bytes that its tasks keep across their steps, as they say */
             persistent: number;
             problem: string | null;
@@ -330,7 +334,7 @@ export interface components {
             unleased: number;
             /** @description bytes; null is unknown */
             used: number | null;
-            /** @description 0 to 1 */
+            /** @description 0 to 1; null: the driver does not tell */
             utilisation: number | null;
             uuid: string;
         };
@@ -339,7 +343,8 @@ export interface components {
             changed: boolean;
             /** @description its UUID */
             gpu: string;
-            out_of_service: components["schemas"]["OutOfService"];
+            /** @description An administrator took the GPU out of service; null: it serves */
+            out_of_service: components["schemas"]["OutOfService"] | null;
         };
         GroupQuota: {
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
@@ -368,7 +373,8 @@ export interface components {
             when?: string | null;
         };
         HeldQuota: {
-            budget: components["schemas"]["Budget"];
+            /** @description GPU-hours held in a period; null: they are not limited */
+            budget: components["schemas"]["Budget"] | null;
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             /** @description the groups whose quotas make it up, where its source is 'group' */
@@ -380,7 +386,9 @@ export interface components {
             memory: number | null;
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
+                /** @description that are not held yet */
                 gpus: number;
+                /** @description of those held, what is not reserved yet */
                 memory: {
                     /** @description bytes */
                     bytes: number;
@@ -442,6 +450,7 @@ export interface components {
                 temporary: number | null;
                 uuid: string;
             }[];
+            /** @description Unix time, seconds */
             granted: number | null;
             /** @description null: another environment's */
             id: string | null;
@@ -540,15 +549,14 @@ export interface components {
         };
         Live: {
             status: components["schemas"]["Status"];
-            /** @constant */
+            /** @enum {unknown} */
             type: "status";
         } | {
             message: string;
             reason: string;
-            /** @constant */
+            /** @enum {unknown} */
             type: "unavailable";
         };
-        /** @description An administrator took the GPU out of service; null: it serves */
         OutOfService: {
             /** @description who did it; null: not yours to know */
             by: string | null;
@@ -556,9 +564,11 @@ export interface components {
             leases: number;
             /** @description why, in the administrator's words */
             reason: string;
-        } | null;
+        };
         OwnQuota: {
+            /** @description whether you may administer */
             admin: boolean;
+            /** @description who you are */
             environment: string;
             quota: components["schemas"]["HeldQuota"];
         };
@@ -567,7 +577,8 @@ export interface components {
             seconds?: number | null;
         };
         Quota: {
-            budget: components["schemas"]["Budget"];
+            /** @description GPU-hours held in a period; null: they are not limited */
+            budget: components["schemas"]["Budget"] | null;
             /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             environment: string;
@@ -584,7 +595,9 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
+                /** @description that are not held yet */
                 gpus: number;
+                /** @description of those held, what is not reserved yet */
                 memory: {
                     /** @description bytes */
                     bytes: number;
@@ -602,14 +615,14 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
-            /** @description Up to what limits are lifted on a nearly empty GPU: bytes, text as '60GiB', or up to 1.0 a share of a GPU; 0 is not at all; null is the node's own. */
+            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0 is not at all; null is the node's own; or text as '60GiB' */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
-            /** @description For the period 'per'; null is no budget. */
+            /** @description for the period 'per'; null is no budget */
             gpu_hours?: number | null;
             gpus: number;
-            /** @description Seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out. */
+            /** @description seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out */
             idle_timeout?: number | null;
-            /** @description On each GPU: bytes, or text as '8GiB'; null is the whole GPU. What a wish leaves out, this or another, stays as it is. */
+            /** @description bytes on each GPU; null: whole GPUs; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
@@ -633,10 +646,13 @@ export interface components {
             times: number[];
         };
         Revoke: {
+            /** @description the lease's owner reads it */
             reason: string;
         };
         Status: {
+            /** @description whether you may administer */
             admin: boolean;
+            /** @description who you are */
             environment: string;
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
@@ -678,10 +694,39 @@ export interface components {
             };
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
-            servers?: (components["schemas"]["HeldQuota"] & {
+            /** @description your named servers that run or hold something, where each has a quota of its own; mine: bytes reserved for it, by GPU */
+            servers?: {
+                /** @description GPU-hours held in a period; null: they are not limited */
+                budget: components["schemas"]["Budget"] | null;
+                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+                burst_memory?: number;
                 environment: string;
+                /** @description the groups whose quotas make it up, where its source is 'group' */
+                from_groups?: string[];
+                gpus: number;
+                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+                idle_timeout?: number | null;
+                /** @description bytes on each GPU; null: whole GPUs */
+                memory: number | null;
+                /** @description bytes reserved for it, by GPU */
                 mine: number[];
-            })[];
+                /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
+                remaining?: {
+                    /** @description that are not held yet */
+                    gpus: number;
+                    /** @description of those held, what is not reserved yet */
+                    memory: {
+                        /** @description bytes */
+                        bytes: number;
+                        index: number;
+                        uuid: string;
+                    }[];
+                };
+                /** @enum {unknown} */
+                source: "default" | "group" | "user" | "override";
+                used_gpus: number;
+                weight: number;
+            }[];
             waits: {
                 batch: {
                     /** @description requests granted in the window */
@@ -744,7 +789,7 @@ export interface components {
                 interactive: number;
             };
             /** @description the GPU-hours that it waits for; null: it does not */
-            budget?: components["schemas"]["Budget"];
+            budget?: components["schemas"]["Budget"] | null;
             environment: string | null;
             gpus: number;
             lease: string | null;
@@ -786,7 +831,7 @@ export interface components {
             priority_class: "interactive" | "batch";
             /**
              * @description why it waits; null: not yours to know
-             * @enum {string|null}
+             * @enum {unknown}
              */
             reason: "no_resources" | "budget_spent" | "unavailable" | null;
             /** @description seconds */
@@ -978,9 +1023,9 @@ export interface operations {
     getHistory: {
         parameters: {
             query?: {
-                /** @description At most so many. */
+                /** @description at most so many */
                 limit?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;
@@ -1057,7 +1102,7 @@ export interface operations {
     getLeases: {
         parameters: {
             query?: {
-                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                /** @description which page of the lists; 0 is the first, and all that one has who is no administrator */
                 page?: number;
             };
             header?: never;
@@ -1795,7 +1840,7 @@ export interface operations {
     getReadings: {
         parameters: {
             query?: {
-                /** @description Seconds back from now. */
+                /** @description seconds back from now */
                 since?: number;
             };
             header?: never;
@@ -1872,7 +1917,7 @@ export interface operations {
     getStatus: {
         parameters: {
             query?: {
-                /** @description Which page of the lists; 0 is the first, and all that one has who is no administrator. */
+                /** @description which page of the lists; 0 is the first, and all that one has who is no administrator */
                 page?: number;
             };
             header?: never;
@@ -1949,9 +1994,9 @@ export interface operations {
     getUsage: {
         parameters: {
             query?: {
-                /** @description Seconds back from now. */
+                /** @description seconds back from now */
                 since?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;
@@ -2028,11 +2073,11 @@ export interface operations {
     getDailyUsage: {
         parameters: {
             query?: {
-                /** @description So many days. */
+                /** @description so many days */
                 days?: number;
-                /** @description Seconds by which the local clock is ahead of UTC's. */
+                /** @description seconds by which the local clock is ahead of UTC's */
                 utc_offset?: number;
-                /** @description Only this environment (others': admins only). */
+                /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
             header?: never;

@@ -1,0 +1,893 @@
+"""Every document, result and notice of a node manager, each declared once.
+
+The node manager builds them, and its builders are checked against these types. Whoever reads one
+may name its type, and loads nothing for it (``if TYPE_CHECKING``). The OpenAPI document, the
+panel's types and the tables of docs/protocol.md are made from them. A text in ``Annotated`` is
+what all of these say of the field. ``NotRequired`` is what some answers, or older node managers,
+leave out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, NotRequired, TypedDict
+
+from .messages import RUNGS, Notice
+from .shapes import Period, Private, Range, words
+
+Count = Annotated[int, Range(0)]
+Bytes = Annotated[int, Range(0), "bytes"]
+Measured = Annotated[int | None, "bytes; null is unknown"]
+Seconds = Annotated[float, "seconds"]
+Unix = Annotated[float, "Unix time, seconds"]
+Class = Annotated[str, words("interactive", "batch")]
+MemoryLimit = Annotated[int | None, Range(0), "bytes on each GPU; null: whole GPUs"]
+Per = Annotated[
+    str | None,
+    Period(),
+    "'week', 'month', or the first day of a term; null: the rolling window",
+]
+WhyEnded = Annotated[
+    str | None,
+    "Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), "
+    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) "
+    "or rebooted; there may be more words later. null: it has not ended.",
+]
+IdleTimeout = Annotated[
+    float | None,
+    Range(0),
+    "seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own "
+    "time-out",
+]
+Burst = Annotated[
+    float,
+    "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; "
+    "0: not at all",
+]
+OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
+Warnings = Annotated[
+    list[str],
+    "what an administrator may not have meant by a quota that was set (more than any GPU or this "
+    "node has; a user whom nobody knows), as sentences; it holds all the same",
+]
+
+
+# -- quotas ------------------------------------------------------------------------------------
+
+
+class Budget(TypedDict):
+    """GPU-hours held in a period."""
+
+    hours: Annotated[float, "GPU-hours that may be held"]
+    spent: Annotated[float, "GPU-hours held, as measured last"]
+    window: Annotated[Seconds, "the rolling window, seconds"]
+    per: NotRequired[Per]
+    when: NotRequired[Annotated[str, "the period in words: 'this month'"]]
+    level: Annotated[str, words("ok", "warned", "spent")]
+
+
+GpuHours = Annotated[Budget | None, "GPU-hours held in a period; null: they are not limited"]
+
+
+class RemainingMemory(TypedDict):
+    """Memory of a held GPU that is not reserved yet."""
+
+    uuid: str
+    index: Count
+    bytes: Bytes
+
+
+class Remaining(TypedDict):
+    """What is left of a quota."""
+
+    gpus: Annotated[Count, "that are not held yet"]
+    memory: Annotated[list[RemainingMemory], "of those held, what is not reserved yet"]
+
+
+class QuotaNumbers(TypedDict):
+    """What every quota says."""
+
+    gpus: Count
+    memory: MemoryLimit
+    weight: float
+
+
+class HeldQuota(QuotaNumbers):
+    """An environment's quota in force, where it comes from, and what is held and left of it."""
+
+    source: Annotated[str, words("default", "group", "user", "override")]
+    from_groups: NotRequired[
+        Annotated[list[str], "the groups whose quotas make it up, where its source is 'group'"]
+    ]
+    used_gpus: Count
+    remaining: NotRequired[
+        Annotated[
+            Remaining,
+            "what is left of it: GPUs that are not held yet, and on each that is held the memory "
+            "that is not reserved yet",
+        ]
+    ]
+    idle_timeout: NotRequired[IdleTimeout]
+    burst_memory: NotRequired[Burst]
+    budget: GpuHours
+
+
+class ServerQuota(HeldQuota):
+    """The quota of a named server that has one of its own."""
+
+    environment: str
+    mine: Annotated[list[Bytes], "bytes reserved for it, by GPU"]
+
+
+class ListedQuota(HeldQuota):
+    """A row of an administrator's list."""
+
+    environment: str
+    groups: Annotated[list[str], "as identity told them"]
+    own_burst_memory: NotRequired[OwnBurst]
+    seen: NotRequired[Annotated[bool, "whether it was ever here"]]
+
+
+class Quota(ListedQuota):
+    """One environment's quota, as an administrator sees it."""
+
+    warnings: NotRequired[Warnings]
+
+
+class GroupQuota(QuotaNumbers):
+    """The quota of a group, or the default one, and who set it."""
+
+    group: NotRequired[Annotated[str | None, "null: the default quota"]]
+    members: NotRequired[Annotated[int | None, "that are known; null: not asked"]]
+    source: NotRequired[Annotated[str, words("configuration", "override")]]
+    gpu_hours: Annotated[float | None, Range(0), "GPU-hours; null: they are not limited"]
+    per: NotRequired[Per]
+    when: NotRequired[Annotated[str | None, "the same in words, as 'this month'"]]
+    idle_timeout: NotRequired[IdleTimeout]
+    burst_memory: NotRequired[Burst]
+    own_burst_memory: NotRequired[OwnBurst]
+    warnings: NotRequired[Warnings]
+
+
+class Quotas(TypedDict):
+    """Every environment that is known: configured, overridden, with groups, in a group of the
+    Hub's with a quota, or with a lease now or lately."""
+
+    quotas: list[Quota]
+    default: GroupQuota
+    groups: NotRequired[list[GroupQuota]]
+    warnings: NotRequired[Warnings]
+
+
+# -- the status document -----------------------------------------------------------------------
+
+
+class Node(TypedDict):
+    """The node manager itself."""
+
+    name: str
+    version: str
+    simulated: bool
+    problem: str | None
+    quotas_as_of: NotRequired[
+        Annotated[float | None, "when JupyterHub, which is away, told its groups' quotas"]
+    ]
+    connected: NotRequired[Annotated[bool, "whether a server or task of one's own talks to it now"]]
+    ledger: NotRequired[Annotated[str | None, "where it is, for administrators of the node"]]
+    time: Unix
+    started: Unix
+    max_tasks_per_gpu: Count
+    heartbeat_timeout: Seconds
+    parked_memory: Annotated[Bytes, "of the host, bytes"]
+    parked_memory_limit: Annotated[int | None, Range(0), "bytes; null: not limited"]
+    notify_before: Annotated[Seconds, "seconds from a lease's warning to its parking"]
+    pin_limit: Annotated[Seconds, "the most for which an idle task keeps its GPUs"]
+    keep_for: Annotated[Seconds, "the usual time of a pin"]
+    quantum: Annotated[Seconds, "after which a turn ends with the step, if others wait"]
+
+
+class OutOfService(TypedDict):
+    """An administrator took a GPU out of service."""
+
+    reason: Annotated[str, "why, in the administrator's words"]
+    by: Annotated[str | None, "who did it; null: not yours to know"]
+    leases: Annotated[Count, "that are still there; 0: it is empty"]
+
+
+IsOut = Annotated[
+    OutOfService | None, "An administrator took the GPU out of service; null: it serves"
+]
+
+
+class Squatter(TypedDict):
+    """A process that uses memory which it has no right to."""
+
+    pid: int | None
+    memory: Annotated[int | None, "bytes"]
+    kind: Annotated[str, words("squatter", "over_limit")]
+
+
+class SharedGpu(TypedDict):
+    """How a GPU is shared."""
+
+    share_mode: Annotated[
+        str, words("space", "time"), "whether its tasks have a part each, or take turns"
+    ]
+    shared: Annotated[Bytes, "bytes that tasks use by turns, with the head-room"]
+    persistent: Annotated[Bytes, "bytes that its tasks keep across their steps, as they say"]
+    temporary: Annotated[Bytes, "the most that a step of one of them needs beyond, in bytes"]
+    in_turns: Annotated[bool, "whether a task computes there in its turn"]
+
+
+class GpuOfAll(SharedGpu):
+    """What everybody is told of a GPU."""
+
+    uuid: str
+    index: int
+    name: str
+    memory: Bytes
+    reserved: Bytes
+    unleased: Bytes
+    free: Bytes
+    used: Measured
+    lifted: Annotated[Bytes, "bytes of reserved above what people are entitled to"]
+    utilisation: Annotated[float | None, "0 to 1; null: the driver does not tell"]
+    tasks: Count
+    health: Annotated[str, words("ok", "lost")]
+    problem: str | None
+
+
+class Gpu(GpuOfAll):
+    """A GPU."""
+
+    mine: Annotated[Bytes, "bytes that are reserved for you"]
+    out_of_service: NotRequired[IsOut]
+    squatters: list[Squatter]
+
+
+class Figures(TypedDict):
+    """What a task says of its memory on one GPU."""
+
+    persistent: Annotated[int | None, "bytes it keeps across its steps; null: unknown"]
+    temporary: Annotated[int | None, "bytes that a step needs beyond those"]
+    cache: Annotated[int | None, "bytes that its framework keeps unused"]
+
+
+class LeaseGpu(Figures):
+    """A GPU of a lease."""
+
+    uuid: str
+    index: int
+    memory: Annotated[Bytes, "bytes granted to this lease"]
+    limit: Annotated[Bytes, "bytes it may use now: more while it is lifted"]
+    measured: Annotated[int | None, "bytes it uses; null is unknown"]
+
+
+class Asked(TypedDict):
+    """What was asked for."""
+
+    gpus: Count
+    memory: MemoryLimit
+
+
+class OverLimit(TypedDict):
+    """A task uses more of a GPU than it may."""
+
+    gpu: str
+    used: Annotated[int | None, "bytes"]
+    limit: Bytes
+    since: Unix
+    stage: Annotated[str, words("warned", "trim", "park", "last")]
+    next: Annotated[str | None, words("trim", "park", "last")]
+    next_at: Annotated[float | None, "Unix time, seconds"]
+
+
+class Stall(TypedDict):
+    """What is done next about a task that gives no sign of life."""
+
+    next: Annotated[str, words("interrupt", "kill")]
+    after: Annotated[float, "seconds that it makes no progress while somebody waits for its memory"]
+    at: Annotated[
+        float | None,
+        "Unix time, seconds, if it makes no progress until then; null: it does, or nobody waits "
+        "for its memory",
+    ]
+
+
+class Warning(TypedDict):
+    """The GPUs will be asked back."""
+
+    reason: Annotated[str, words("contended", "idle", "budget_spent")]
+    at: Annotated[Unix, "when: Unix time, seconds"]
+
+
+class Ability(TypedDict):
+    """The highest rung that a task can take, and why no higher."""
+
+    rung: Annotated[str, words(*RUNGS)]
+    why: str
+
+
+class LeaseParking(TypedDict):
+    """What a lease's people are told of giving its GPUs back, and of what it gave back."""
+
+    rung: Annotated[
+        str | None,
+        words(*RUNGS[:-1]),
+        "how a parked or resuming task gave its GPUs back",
+    ]
+    parked_memory: Annotated[int | None, Range(0), "bytes of its GPUs' memory in the host's"]
+    warning: Annotated[
+        Warning | None, Private(), "its GPUs will be asked back; null: not, or not yours to know"
+    ]
+    pinned_until: Annotated[
+        float | None, Private(), "until when its people keep its GPUs: Unix time, seconds"
+    ]
+    ability: Annotated[
+        Ability | None, Private(), "the highest rung it can take, and why no higher; null: unknown"
+    ]
+
+
+class LeaseTurn(TypedDict):
+    """How a task stands with its turn."""
+
+    turn: Annotated[
+        str | None,
+        words("rest", "waits", "holds", "yields"),
+        "how it stands with its turn; null: it needs none",
+    ]
+    turn_since: Annotated[float | None, "since when it stands so: Unix time, seconds"]
+    turn_place: Annotated[int | None, Range(1), "its place in the line for a turn; 1 is next"]
+    overran: Annotated[bool, "whether it has once not given its turn back in time"]
+
+
+class Lease(LeaseParking, LeaseTurn):
+    """A lease, or a request that waits."""
+
+    id: Annotated[str | None, Private(), "null: another environment's"]
+    environment: Annotated[str | None, Private()]
+    mine: bool
+    state: Annotated[
+        str,
+        words(
+            *("queued", "active", "idle", "stalled", "draining"),
+            *("parking", "parked", "resuming", "over_limit", "ended"),
+        ),
+    ]
+    phase: Annotated[str, words("queued", "held", "parked", "ended")]
+    activity: Annotated[str, words("busy", "idle")]
+    name: Annotated[str | None, Private()]
+    kind: Annotated[str, words("kernel", "process")]
+    kernel_id: Annotated[str | None, Private()]
+    path: Annotated[
+        str | None,
+        Private(),
+        "Of the notebook or script, as the task itself says it; nobody checks it. It begins with "
+        "'/' when it is absolute on the node's file system: a script's always, a notebook's where "
+        "its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to "
+        "the root of its Jupyter server. Of a console it names no file. To open it, look for the "
+        "session whose kernel is kernel_id: its path is what the contents API takes. Else use "
+        "this path, less the server's root. null: unknown, or another environment's.",
+    ]
+    pid: Annotated[int | None, Private()]
+    gpus: list[LeaseGpu]
+    asked: Asked
+    priority_class: Class
+    requested: Unix
+    granted: Annotated[float | None, "Unix time, seconds"]
+    since: Annotated[Unix, "of the present state: Unix time, seconds"]
+    age: Seconds
+    position: int | None
+    reason: WhyEnded
+    kept: Annotated[
+        str | None, Private(), "why an idle task that was asked for its GPUs keeps them"
+    ]
+    over_limit: Annotated[
+        OverLimit | None,
+        Private(),
+        "it uses more of a GPU than it may, and what is done about it when; null: it does not, or "
+        "not yours to know",
+    ]
+    stall: Annotated[
+        Stall | None,
+        Private(),
+        "what is done next about a task that gives no sign of life; null: it is not stalled, "
+        "nothing more is done, or not yours to know",
+    ]
+    live_limits: Annotated[
+        bool | None,
+        "whether its frameworks' memory limits can change while it runs; null: not tried yet",
+    ]
+    may_be_taken_at: NotRequired[
+        Annotated[
+            float | None,
+            Private(),
+            "until when an idle one keeps its GPUs whoever waits: Unix time, seconds; null: for "
+            "ever, or not yours to know",
+        ]
+    ]
+
+
+class Ahead(TypedDict):
+    """How many requests are served before."""
+
+    interactive: Count
+    batch: Count
+
+
+class Estimate(TypedDict):
+    """In how many seconds a request is granted, about."""
+
+    low: Seconds
+    high: Seconds
+    basis: Annotated[str, words("idle", "waits", "budget")]
+
+
+class IdleKernel(TypedDict):
+    """An idle kernel that will be asked for its GPUs."""
+
+    mine: bool
+    environment: Annotated[str | None, "null: others'"]
+    name: Annotated[str | None, "null: others'"]
+    idle: Annotated[Seconds, "seconds since it last ran"]
+    after: Annotated[Seconds, "of idleness it is asked"]
+    left: Annotated[Seconds, "seconds until then"]
+
+
+class Outlook(TypedDict):
+    """What a waiting request can expect."""
+
+    estimate: Annotated[
+        Estimate | None,
+        "seconds until it is granted, about; null: there is none yet. Made of when idle kernels "
+        "are asked for their GPUs (if they stay idle), of recent waits, or of when some GPU-hours "
+        "are left again",
+    ]
+    idle: Annotated[IdleKernel | None, "the idle kernel whose GPU it gets, if nothing else happens"]
+    idle_after: Annotated[Seconds, "after which an idle kernel is asked; 0: never"]
+
+
+class Waiting(TypedDict):
+    """A request that waits."""
+
+    position: int
+    lease: str | None
+    mine: bool
+    environment: str | None
+    priority_class: Class
+    gpus: Count
+    memory: MemoryLimit
+    waiting: Seconds
+    ahead: Ahead
+    reason: Annotated[
+        str | None,
+        words("no_resources", "budget_spent", "unavailable"),
+        "why it waits; null: not yours to know",
+    ]
+    message: Annotated[str | None, "why it waits, for a person; null: not yours to know"]
+    budget: NotRequired[
+        Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
+    ]
+    outlook: NotRequired[Annotated[Outlook | None, "what it can expect; null: not yours to know"]]
+
+
+class More(TypedDict):
+    """Rows that are not in this page of the lists."""
+
+    leases: Count
+    queue: Count
+
+
+MoreRows = Annotated[
+    More,
+    "how many rows there are after this page of an administrator's, or how many of others' are "
+    "left out",
+]
+
+
+class WaitsOfClass(TypedDict):
+    """How long requests of one class had waited that were granted in the window."""
+
+    granted: Annotated[Count, "requests granted in the window"]
+    waited: Annotated[Count, "those of them that had to wait"]
+    median: Annotated[float | None, "seconds, of those that waited"]
+    longest: Annotated[float | None, "seconds"]
+
+
+class Waits(TypedDict):
+    """How long requests had waited that were granted lately."""
+
+    window: Seconds
+    interactive: WaitsOfClass
+    batch: WaitsOfClass
+
+
+class OwnQuota(TypedDict):
+    """Who one is, and one's quota."""
+
+    environment: Annotated[str, "who you are"]
+    admin: Annotated[bool, "whether you may administer"]
+    quota: HeldQuota
+
+
+class StatusHead(OwnQuota):
+    """A status without the rows of leases and of the queue."""
+
+    node: Node
+    servers: NotRequired[
+        Annotated[
+            list[ServerQuota],
+            "your named servers that run or hold something, where each has a quota of its own; "
+            "mine: bytes reserved for it, by GPU",
+        ]
+    ]
+    gpus: list[Gpu]
+    more: NotRequired[MoreRows]
+    waits: Waits
+
+
+class Leases(TypedDict):
+    """Leases and waiting requests."""
+
+    leases: list[Lease]
+    queue: list[Waiting]
+    more: NotRequired[MoreRows]
+
+
+class Status(StatusHead):
+    """GPUs, leases and queue of the node, as one viewer may see them."""
+
+    leases: list[Lease]
+    queue: list[Waiting]
+
+
+class LiveStatus(TypedDict):
+    """A new status."""
+
+    type: Annotated[str, words("status")]
+    status: Status
+
+
+class LiveUnavailable(TypedDict):
+    """There is no node manager now."""
+
+    type: Annotated[str, words("unavailable")]
+    reason: str
+    message: str
+
+
+Live = LiveStatus | LiveUnavailable
+
+
+# -- what was ----------------------------------------------------------------------------------
+
+
+class UsageRow(TypedDict):
+    """What one environment held."""
+
+    environment: str
+    gpu_seconds_held: Seconds
+    gpu_seconds_busy: Seconds
+    leases: Count
+
+
+class Usage(TypedDict):
+    """GPU-seconds by environment."""
+
+    since: Unix
+    until: Unix
+    rows: list[UsageRow]
+
+
+class UsedOnDay(TypedDict):
+    """One day; today ends now."""
+
+    start: Unix
+    end: Unix
+    held: Annotated[Seconds, "GPU-seconds"]
+    busy: Annotated[Seconds, "GPU-seconds"]
+    leases: Count
+    node_held: Annotated[Seconds, "GPU-seconds of all"]
+    node_busy: Annotated[Seconds, "GPU-seconds of all"]
+    capacity: Annotated[Seconds, "GPU-seconds that the node's GPUs of now could give"]
+
+
+class DaysOfServer(TypedDict):
+    """An environment's days."""
+
+    environment: str
+    days: Annotated[list[UsedOnDay], "oldest first"]
+
+
+class DailyUsage(DaysOfServer):
+    """GPU-seconds by local day."""
+
+    servers: NotRequired[
+        Annotated[
+            list[DaysOfServer],
+            "your named servers that held a GPU on these days, where each has a quota of its own "
+            "and none is asked for",
+        ]
+    ]
+
+
+class GpuReadings(TypedDict):
+    """What was measured of one GPU, a value a time."""
+
+    uuid: str
+    utilisation: list[Annotated[float | None, "0 to 1"]]
+    used: list[Annotated[int | None, "bytes"]]
+
+
+class Readings(TypedDict):
+    """What was measured lately, oldest first."""
+
+    step: Annotated[Seconds, "seconds between two times, at least"]
+    times: list[Unix]
+    gpus: list[GpuReadings]
+
+
+class Event(TypedDict):
+    """One of the ledger's events."""
+
+    at: Unix
+    kind: str
+    what: NotRequired[Annotated[str, "the kind in words"]]
+    environment: str | None
+    lease: str | None
+    text: str
+    reason: WhyEnded
+    detail: Annotated[
+        str | None,
+        "the reason in more words: an administrator's own where it is revoked; null: there are "
+        "none, or no lease ended",
+    ]
+
+
+class History(TypedDict):
+    """The ledger's latest events, newest first."""
+
+    events: list[Event]
+
+
+# -- other answers -----------------------------------------------------------------------------
+
+
+class Error(TypedDict):
+    """Why a request was refused."""
+
+    reason: Annotated[str, "A word for programs."]
+    message: Annotated[str, "What happened, why, and what to do."]
+
+
+class LeaseState(TypedDict):
+    """What became of a lease."""
+
+    lease: str
+    state: str
+
+
+class GpuService(TypedDict):
+    """Whether a GPU serves."""
+
+    gpu: Annotated[str, "its UUID"]
+    out_of_service: IsOut
+    changed: Annotated[bool, "false: it was so already"]
+
+
+class ConnectedNode(TypedDict):
+    """A node manager that JupyterHub's service knows."""
+
+    name: str
+    connected: bool
+    message: Annotated[str, "why not; empty where it is"]
+
+
+class Nodes(TypedDict):
+    """The node managers that JupyterHub's service knows."""
+
+    nodes: list[ConnectedNode]
+
+
+class NodeName(TypedDict):
+    """Which node manager answers."""
+
+    name: str
+    version: str
+    simulated: bool
+
+
+class Welcome(TypedDict):
+    """Who calls, and what may be called."""
+
+    protocol: int
+    node: NodeName
+    environment: Annotated[str, "who you are"]
+    parks: NotRequired[Annotated[bool, "whether your idle kernels may be asked for their GPUs"]]
+    admin: bool
+    quota: HeldQuota
+    heartbeat_interval: Seconds
+    features: Annotated[
+        list[str],
+        "the calls that are understood, and the notifications as notice:NAME, and pipelined",
+    ]
+
+
+class GrantedGpu(TypedDict):
+    """A GPU that was granted."""
+
+    uuid: str
+    index: int
+    name: str
+    memory: Annotated[Bytes, "bytes granted"]
+    capacity: Annotated[Bytes, "bytes of the whole GPU"]
+    shared_with: NotRequired[Annotated[list[str], "your other tasks that share the memory there"]]
+
+
+class NewVoucher(TypedDict):
+    """What a lease's holder keeps in case the ledger is lost."""
+
+    voucher: NotRequired[str]
+
+
+class Held(NewVoucher):
+    """A lease with its GPUs."""
+
+    lease: str
+    gpus: list[GrantedGpu]
+    state: str
+
+
+class Granted(Held):
+    """The answer to a request."""
+
+    secret: str
+
+
+class Done(NewVoucher):
+    """The state of a lease after a call."""
+
+    state: str
+    seconds: NotRequired[Annotated[Seconds, "for which it is kept now: of pin only"]]
+
+
+class Ended(TypedDict):
+    """How many leases ended."""
+
+    ended: Count
+
+
+# -- notices -----------------------------------------------------------------------------------
+
+
+class Queued(TypedDict):
+    """Where a waiting request stands."""
+
+    lease: str
+    secret: str
+    request_id: str | None
+    position: int
+    ahead: Ahead
+    waiting: Seconds
+    reason: Annotated[str, words("no_resources", "budget_spent", "unavailable"), "why it waits"]
+    message: Annotated[str, "why it waits, for a person"]
+    budget: NotRequired[
+        Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
+    ]
+    outlook: NotRequired[Annotated[Outlook, "what it can expect"]]
+
+
+class Revoked(TypedDict):
+    """A lease ended."""
+
+    lease: str
+    reason: str
+    message: str
+
+
+class ParkGpu(TypedDict):
+    """What may stay on a GPU that is asked back."""
+
+    uuid: str
+    may_stay: Annotated[Bytes, "bytes that nobody needs there now"]
+    used: Annotated[int | None, "bytes that were measured; null: unknown"]
+
+
+AskedWhy = Annotated[
+    str, words("contended", "idle", "budget_spent", "over_limit", "out_of_service")
+]
+
+
+class Park(TypedDict):
+    """An idle task shall give its GPUs back."""
+
+    lease: str
+    reason: AskedWhy
+    message: str
+    gpus: list[ParkGpu]
+
+
+class ParkWarning(TypedDict):
+    """An idle task will be asked for its GPUs."""
+
+    lease: str
+    reason: AskedWhy
+    seconds: Annotated[Seconds, "until then"]
+    message: str
+
+
+class TurnGpu(TypedDict):
+    """How much a task may use of a GPU in its turn."""
+
+    uuid: str
+    index: int
+    memory: Bytes
+
+
+class Yield(TypedDict):
+    """A task may finish its step, and must then ask for a turn."""
+
+    lease: str
+    gpus: list[TurnGpu]
+
+
+class Turn(Yield):
+    """A task may compute."""
+
+    quantum: Annotated[float | None, "seconds; null: it is alone, and there are no turns"]
+
+
+class LimitGpu(TypedDict):
+    """How much a task may use of a GPU."""
+
+    uuid: str
+    memory: Bytes
+
+
+class Limit(TypedDict):
+    """A task may use more, or less, than until now."""
+
+    lease: str
+    gpus: list[LimitGpu]
+
+
+class UsesTooMuch(TypedDict):
+    """A task uses more than it may."""
+
+    lease: str
+    stage: Annotated[str, words("warned", "trim")]
+    gpu: str
+    used: Annotated[int | None, "bytes"]
+    limit: Bytes
+    message: str
+
+
+class Changed(TypedDict):
+    """What a watcher sees is different now."""
+
+    status: Status
+
+
+class BudgetNews(TypedDict):
+    """GPU-hours are nearly, or all, spent."""
+
+    level: Annotated[str, words("ok", "warned", "spent")]
+    hours: float
+    spent: float
+    window: Seconds
+    message: str
+
+
+#: What each notice says.
+NOTICES: Final[dict[Notice, Any]] = {
+    Notice.QUEUED: Queued,
+    Notice.GRANTED: Held,
+    Notice.REVOKED: Revoked,
+    Notice.CHANGED: Changed,
+    Notice.BUDGET: BudgetNews,
+    Notice.PARK: Park,
+    Notice.PARK_WARNING: ParkWarning,
+    Notice.TURN: Turn,
+    Notice.YIELD: Yield,
+    Notice.LIMIT: Limit,
+    Notice.OVER_LIMIT: UsesTooMuch,
+}

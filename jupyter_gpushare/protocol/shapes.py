@@ -1,0 +1,110 @@
+"""What a declaration says of a value beyond its Python type: its bounds, words and form.
+
+These stand in ``Annotated[…]``, beside the text that describes the value. Parsers, the OpenAPI
+document and the tables of the pages are made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import EnumMeta
+from functools import cache
+from math import inf
+from types import MappingProxyType, NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+Mark = TypeVar("Mark")
+
+
+class Range(NamedTuple):
+    """Bounds of a number, both included."""
+
+    least: float = -inf
+    most: float = inf
+
+
+class Words(tuple[str, ...]):
+    """The words that a text may be."""
+
+    __slots__ = ()
+
+
+class Text(NamedTuple):
+    """A text of 1 to ``most`` characters; all of it must match ``pattern``."""
+
+    most: int
+    pattern: str = ""
+
+
+class Period(NamedTuple):
+    """What a budget is for, as :mod:`.periods` reads it."""
+
+
+class GpuCount(NamedTuple):
+    """How many GPUs are asked for, or the word for as many as the quota allows."""
+
+
+class NullIsLeftOut(NamedTuple):
+    """Null says the same as nothing."""
+
+
+class Inside(NamedTuple):
+    """An object whose members stand among those of the object that has it."""
+
+
+class Private(NamedTuple):
+    """``null`` for those whose it is not, and who are no administrators."""
+
+
+class Shape(NamedTuple):
+    """A type without what is around it: whether it may be null, and what is said beside it."""
+
+    kind: Any
+    null: bool = False
+    said: tuple[Any, ...] = ()
+
+    def mark(self, kind: type[Mark]) -> Mark | None:
+        """What of this kind stands beside the type."""
+        return next((one for one in reversed(self.said) if isinstance(one, kind)), None)
+
+
+def words(*allowed: str) -> Words:
+    """One of these."""
+    return Words(allowed)
+
+
+def shape(hint: Any) -> Shape:
+    """A hint taken apart. Of a union there may be one type, null and a word for "left out"."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is NotRequired:
+        return shape(parts[0])
+    if origin is Annotated:
+        inner = shape(parts[0])
+        return inner._replace(said=(*inner.said, *parts[1:]))
+    if origin in (Union, UnionType):
+        one = next(part for part in parts if part is not NoneType and type(part) is not EnumMeta)
+        inner = shape(one)
+        return inner._replace(null=inner.null or NoneType in parts)
+    return Shape(hint)
+
+
+@cache
+def shapes(kind: Any) -> Mapping[str, Shape]:
+    """The shapes of a type's fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    return MappingProxyType({name: shape(hint) for name, hint in hints.items()})
+
+
+def private(kind: Any) -> tuple[str, ...]:
+    """The fields of a type that others are not told."""
+    return tuple(name for name, one in shapes(kind).items() if one.mark(Private) is not None)
