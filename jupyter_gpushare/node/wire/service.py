@@ -71,7 +71,7 @@ from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views import history
 from ..views.board import Slices, Took, Wanted, hand_out
-from ..views.logs import call_tag, say
+from ..views.logs import call_tag, is_heard, say
 from ..views.status import (
     NodeFacts,
     Place,
@@ -319,7 +319,7 @@ class Service:
     def on_call(self, conn: Conn, call: Call) -> None:
         """A call of somebody who said hello."""
         guest = self._guests.get(conn.id)
-        if self._log.isEnabledFor(logging.DEBUG):
+        if is_heard(self._log, logging.DEBUG):
             tag, method = call_tag(conn.id, call.id), call.method.value
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
