@@ -205,6 +205,8 @@ def rooms(
     squeeze: bool,
 ) -> tuple[GpuRoom, ...]:
     """The rooms ``plain`` where GPUs are used by turns; ``squeeze``: where they could be, too."""
+    if not (state.takers or state.shares):
+        return tuple(plain)
     return tuple(_room(state, config, environment, room, squeeze) for room in plain)
 
 
