@@ -335,7 +335,10 @@ class Manager:
                 self._refusals.all_are_kept()  # in the backlog
         self.state = state
         self._failpoint(Failpoint.BEFORE_REPLY)
-        for pending, outcome in zip(batch, outcomes, strict=True):
+        told = list(zip(batch, outcomes, strict=True))
+        for pending, outcome in told:
+            self._answer(pending, outcome)  # somebody waits for it
+        for pending, outcome in told:
             self._tell(pending, outcome)
         if self._snapshot_due or self._since_snapshot >= max(
             self._snapshot_every, 4 * len(state.leases)
@@ -405,15 +408,19 @@ class Manager:
         self.state = stop.state
         refusal = core.unavailable(why)
         for pending in batch:
-            self._tell(pending, Outcome(pending.command, refusal, (), ()))
+            outcome = Outcome(pending.command, refusal, (), ())
+            self._answer(pending, outcome)
+            self._tell(pending, outcome)
 
-    def _tell(self, pending: _Pending, outcome: Outcome) -> None:
+    def _answer(self, pending: _Pending, outcome: Outcome) -> None:
         if self._recorder is not None:
             self.observers.call(self._recorder, outcome, self.state)
-        for effect in outcome.effects:
-            self._carry_out(effect)
         if pending.answer is not None:
             self.observers.call(pending.answer, outcome.decision)
+
+    def _tell(self, pending: _Pending, outcome: Outcome) -> None:
+        for effect in outcome.effects:
+            self._carry_out(effect)
         if pending.owner:
             size = sum(size_of(event) for event in outcome.events if event.DURABLE)
             if size:

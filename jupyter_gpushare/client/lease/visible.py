@@ -100,6 +100,8 @@ def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
     if is_initialized is not None and is_initialized():
         return True
+    if not os.path.exists(device):
+        return False  # nobody can have it open, and to look at all files costs much
     try:
         numbers = os.listdir("/proc/self/fd")
     except OSError:

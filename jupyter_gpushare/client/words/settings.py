@@ -104,19 +104,16 @@ def read_settings(
     wishes = _known_wishes(wishes, complaints)
     ask = base.ask
     for source in (
-        {key: (f"the notebook's gpushare.{key}", wishes.get(key)) for key in _KEYS},
-        {key: (variable, environ.get(variable)) for key, variable in _KEYS.items()},
+        {key: (f"the notebook's gpushare.{key}", wishes[key]) for key in _KEYS if key in wishes},
+        {key: (name, environ[name]) for key, name in _KEYS.items() if name in environ},
     ):
-        ask = Ask(
-            read(source["gpus"][0], _optional(parse_gpus), source["gpus"][1], ask.gpus),
-            read(source["memory"][0], _optional(_parse_memory), source["memory"][1], ask.memory),
-            read(
-                source["class"][0], _optional(parse_class), source["class"][1], ask.priority_class
-            ),
-        )
+        for key, (shown, value) in source.items():
+            field, parse = _ASKED[key]
+            ask = ask._replace(**{field: read(shown, parse, value, getattr(ask, field))})
     rest = {
-        name: read(variable, _parser(bounds, weaker), environ.get(variable), weaker)
+        name: read(variable, _parser(bounds, weaker), environ[variable], weaker)
         for name, variable, _default, bounds, _help in names.SETTINGS
+        if variable in environ
         for weaker in (getattr(base, name),)
     }
     return base._replace(ask=ask, complaints=(*base.complaints, *complaints), **rest)
@@ -148,9 +145,12 @@ def _parse_memory(text: Any) -> int:
         raise ValueError("it is not a memory size: write it like 8GiB or 512MiB.") from None
 
 
-def _optional(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
-    """The same parser, typed so that "not said" fits beside it."""
-    return parse
+#: Which part of an `Ask` each key says, and what reads it.
+_ASKED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "gpus": ("gpus", parse_gpus),
+    "memory": ("memory", _parse_memory),
+    "class": ("priority_class", parse_class),
+}
 
 
 def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Any:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 from urllib.parse import quote
 
 from ..._version import __version__
@@ -196,7 +196,7 @@ def _check_floor(connection: sqlite3.Connection) -> None:
 
 
 def _raise_floor(connection: sqlite3.Connection, version: int) -> None:
-    if version > max(1, _meta_int(connection, _FLOOR)):
+    if version > 1 and version > _meta_int(connection, _FLOOR):
         connection.execute(_SET_META, (_FLOOR, str(version)))
         connection.execute(_SET_META, (_FLOOR_RELEASE, RELEASES[version - 1]))
 
@@ -502,7 +502,7 @@ class Ledger(Reads):
         rows = [_encode(record) for record in records]
         toggles: dict[str, _Toggle | None] = {}
         with self._writing() as connection:
-            seq = self._last_seq(connection)
+            seq = 0 if rows else self._last_seq(connection)
             for record, row in zip(records, rows, strict=True):
                 inserted = connection.execute(
                     f"INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", row
@@ -833,6 +833,10 @@ class Ledger(Reads):
 # -- records ---------------------------------------------------------------------------------
 
 
+_PLAIN: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_ESCAPING: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def _encode(record: Record) -> _Row:
     if not (math.isfinite(record.at) and math.isfinite(record.wall)):
         raise ValueError(f"a record's times must be finite: {record!r}")
@@ -841,10 +845,10 @@ def _encode(record: Record) -> _Row:
             text.encode()  # a lone surrogate cannot be stored: UnicodeEncodeError is a ValueError
     try:
         # Not escaped: that would make twelve bytes of one character.
-        data = json.dumps(record.data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        data = _PLAIN.encode(record.data)
         data.encode()
     except UnicodeEncodeError:  # half of a surrogate pair can only be escaped
-        data = json.dumps(record.data, separators=(",", ":"), allow_nan=False)
+        data = _ESCAPING.encode(record.data)
     except TypeError as error:
         raise ValueError(f"a record's data must be JSON: {error}") from error
     return (record.kind, record.at, record.wall, record.environment, record.lease, data)

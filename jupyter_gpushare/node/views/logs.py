@@ -52,9 +52,24 @@ def call_tag(connection: int, call_id: CallId | None) -> str:
     return f"{connection}.{'-' if call_id is None else str(call_id)[:LONGEST_ID]}"
 
 
+def is_heard(log: logging.Logger, level: int) -> bool:
+    """Whether anybody takes a line of that level from this log.
+
+    The logger of an application of traitlets lets all levels through, and its handlers drop them:
+    a line that is made for nobody costs as much as a tenth of a grant.
+    """
+    if log.isEnabledFor(level):
+        heard: logging.Logger | None = log
+        while heard is not None:
+            if any(level >= handler.level for handler in heard.handlers):
+                return True
+            heard = heard.parent if heard.propagate else None
+    return level >= logging.WARNING  # without any handler Python itself prints these
+
+
 def say(log: logging.Logger, level: int, event: str, /, **fields: object) -> None:
     """Log ``event`` with its fields; those that are ``None`` or empty are left out."""
-    if log.isEnabledFor(level):
+    if is_heard(log, level):
         told = {name: value for name, value in fields.items() if value not in (None, "", ())}
         log.log(level, "%s", event, extra={_FIELDS: told})
 
@@ -371,7 +386,7 @@ class EventLog:
 
     def heard(self, outcome: Outcome, state: State) -> None:
         """Tell one outcome."""
-        call, in_detail = outcome.call, self._log.isEnabledFor(_DEBUG)
+        call, in_detail = outcome.call, is_heard(self._log, _DEBUG)
         for owner, count in self._lines.left_out():
             whose = {"uid": owner[1]} if isinstance(owner, tuple) else {"environment": owner}
             say(self._log, _WARNING, "log.left_out", **whose, lines=count)
@@ -413,7 +428,7 @@ class EventLog:
             level = _ERROR
         if request == outcome.call:
             request = None
-        if self._log.isEnabledFor(level) and (level == _DEBUG or self._is_told(event, state)):
+        if is_heard(self._log, level) and (level == _DEBUG or self._is_told(event, state)):
             say(self._log, level, name, call=outcome.call, request=request, **fields(event))
 
     def _is_told(self, event: ev.Event, state: State) -> bool:

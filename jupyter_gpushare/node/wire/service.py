@@ -60,7 +60,7 @@ from ..host.clock import Clock
 from ..host.outcome import Outcome
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
-from ..views.logs import call_tag, say
+from ..views.logs import call_tag, is_heard, say
 from ..views.status import (
     Place,
     measured_by_lease,
@@ -254,7 +254,7 @@ class Service:
     def on_call(self, conn: Conn, call: Call) -> None:
         """A call of somebody who said hello."""
         guest = self._guests.get(conn.id)
-        if self._log.isEnabledFor(logging.DEBUG):
+        if is_heard(self._log, logging.DEBUG):
             tag, method = call_tag(conn.id, call.id), call.method.value
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
@@ -73,7 +72,7 @@ class Caller:
 
 def secret_of(key: bytes, lease: LeaseId) -> str:
     """A lease's secret: derived, so that a retried request gets the same one and none is stored."""
-    return hmac.new(key, lease.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, lease.encode(), "sha256").hex()
 
 
 def knows_secret(key: bytes, lease: str, secret: str) -> bool:

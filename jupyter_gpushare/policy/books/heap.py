@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound="tuple[Any, ...]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Node(Generic[K]):
+class _Node(NamedTuple, Generic[K]):
     rank: int
     key: K
     left: _Node[K] | None

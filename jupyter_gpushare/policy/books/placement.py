@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..words.model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: see :mod:`.copies`
 class GpuRoom:
     """One GPU as one environment sees it.
 
@@ -65,28 +65,36 @@ Placement = Granted | NoRoom | Refused
 
 
 def refusal(
-    rooms: Sequence[GpuRoom], quota: Quota, gpus: int, memory: Bytes | None
+    sizes: Sequence[Bytes], quota: Quota, gpus: int, memory: Bytes | None
 ) -> Refused | None:
-    """The refusal of a request that can never be granted; ``None`` if it may be granted or wait."""
-    numbers: dict[str, int | None] = {
-        "asked_gpus": gpus,
-        "asked_memory": memory,
-        "quota_gpus": quota.gpus,
-        "quota_memory": quota.memory,
-        "node_gpus": len(rooms),
-        "node_memory": max((room.memory for room in rooms), default=Bytes(0)),
-    }
+    """The refusal of a request that can never be granted; ``None`` if it may be granted or wait.
+
+    ``sizes`` are those of the node's GPUs.
+    """
+    largest = max(sizes, default=Bytes(0))
     if quota.gpus == 0:
-        return Refused(RefusalReason.ZERO_QUOTA, numbers)
-    if gpus > quota.gpus or (
+        reason = RefusalReason.ZERO_QUOTA
+    elif gpus > quota.gpus or (
         memory is not None and quota.memory is not None and memory > quota.memory
     ):
-        return Refused(RefusalReason.OVER_QUOTA, numbers)
-    if gpus > len(rooms) or (memory is not None and memory > (numbers["node_memory"] or 0)):
-        return Refused(RefusalReason.TOO_LARGE, numbers)
-    if gpus < 1 or (memory is not None and memory < 1):
-        return Refused(RefusalReason.BAD_REQUEST, numbers)
-    return None
+        reason = RefusalReason.OVER_QUOTA
+    elif gpus > len(sizes) or (memory is not None and memory > largest):
+        reason = RefusalReason.TOO_LARGE
+    elif gpus < 1 or (memory is not None and memory < 1):
+        reason = RefusalReason.BAD_REQUEST
+    else:
+        return None
+    return Refused(
+        reason,
+        {
+            "asked_gpus": gpus,
+            "asked_memory": memory,
+            "quota_gpus": quota.gpus,
+            "quota_memory": quota.memory,
+            "node_gpus": len(sizes),
+            "node_memory": largest,
+        },
+    )
 
 
 def place(
@@ -97,7 +105,7 @@ def place(
     max_tasks_per_gpu: int,
 ) -> Placement:
     """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`."""
-    refused = refusal(rooms, quota, gpus, memory)
+    refused = refusal([room.memory for room in rooms], quota, gpus, memory)
     if refused is not None:
         return refused
 

@@ -26,16 +26,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..words.model import EnvironmentName, LeaseId, PriorityClass
+from .copies import replace
 from .heap import Heap
 from .table import Map
 
 CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Account:
     """An environment's recent use. ``charge`` is log2 of forward-decayed GPU-seconds.
 
@@ -70,7 +71,7 @@ def _log_add(a: float, b: float) -> float:
     return high if low == -math.inf else high + math.log2(1.0 + 2.0 ** (low - high))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Waiting:
     """A queued request. ``order`` counts arrivals; ``urgent_at`` counts grants.
 
@@ -88,7 +89,7 @@ class Waiting:
 _Lane = tuple[PriorityClass, EnvironmentName]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Queue:
     """All waiting requests. Every method returns a new queue.
 

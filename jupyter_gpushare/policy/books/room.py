@@ -6,12 +6,12 @@ The view can leave out some leases, or the memory that limits are lifted by. The
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import replace
 
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase
+from .copies import replace
 from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
 
@@ -51,10 +51,11 @@ def try_place(
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
-    rooms = tuple(
-        _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
-        for room in rooms
-    )
+    if lease.phase is LeasePhase.PARKED:
+        rooms = tuple(
+            _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
+            for room in rooms
+        )
     result: Placement = NoRoom(0, 0)
     for some in suited(state, lease, rooms):
         request = lease.request
@@ -92,7 +93,7 @@ def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig)
 
     A process that its driver cannot restore for want of memory is lost.
     """
-    need = comes_back(lease) if lease.phase is LeasePhase.PARKED else 0
+    need = comes_back(lease)
     if need <= asked:
         return room
     need += config.residue_margin
@@ -127,9 +128,9 @@ def rooms_without(
     state: State, environment: EnvironmentName, without: Iterable[LeaseId]
 ) -> Iterator[GpuRoom]:
     """The node's GPUs as one environment would see them without those leases."""
-    tasks: Counter[GpuUuid] = Counter()
-    claims: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
-    named: Counter[GpuUuid] = Counter()
+    tasks: defaultdict[GpuUuid, int] = defaultdict(int)
+    claims: defaultdict[tuple[EnvironmentName, GpuUuid], int] = defaultdict(int)
+    named: defaultdict[GpuUuid, int] = defaultdict(int)
     for name in without:
         lease = state.leases[name]
         for part in lease.allocations:
@@ -138,7 +139,7 @@ def rooms_without(
                 claims[(lease.environment, part.gpu)] += 1
                 if lease.environment == environment and not lease.has_residue:
                     named[part.gpu] += lease.request.named
-    freed: Counter[GpuUuid] = Counter()
+    freed: defaultdict[GpuUuid, int] = defaultdict(int)
     for key, count in claims.items():
         held = state.reservations[key]
         if held.claims == count:

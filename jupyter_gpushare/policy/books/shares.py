@@ -204,6 +204,8 @@ def rooms(
     squeeze: bool,
 ) -> tuple[GpuRoom, ...]:
     """The rooms ``plain``, with GPUs used by turns; ``squeeze``: also with those that could be."""
+    if not (state.takers or state.shares):
+        return tuple(plain)
     return tuple(_room(state, config, environment, room, squeeze) for room in plain)
 
 

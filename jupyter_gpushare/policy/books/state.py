@@ -42,7 +42,7 @@ ReservationKey = tuple[EnvironmentName, GpuUuid]
 FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
@@ -65,7 +65,7 @@ class GpuState:
         return self.gpu.memory - self.reserved - self.shared - self.unleased
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lease:
     """A task's entitlement, and what is known of the task.
 
@@ -128,7 +128,7 @@ class Claim:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reservation:
     """An environment's bytes on one GPU, shared by its ``claims`` there.
 

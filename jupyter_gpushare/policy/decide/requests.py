@@ -12,17 +12,19 @@ from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
     BudgetLevel,
+    EnvironmentName,
     LeaseId,
     LeasePhase,
     PriorityClass,
     RefusalReason,
+    Request,
 )
 from . import bounds, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
-from .serving import fit, fit_newly, grant, rooms
+from .serving import fit, fit_newly, grant
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
 
@@ -75,10 +77,9 @@ def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
-    quota, _source = state.quotas.resolve(command.environment)
-    never = refusal(rooms(state, command.environment), quota, request.gpus, request.memory)
+    never = _never(state, command.environment, request)
     if never is not None:
-        return Refuse(never.reason, texts.refusal_text(never), never.numbers)
+        return never
     if state.problem is not None:
         return unavailable(state.problem)
     limit = draft.config.max_waiting_per_environment
@@ -99,6 +100,15 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
             return not_now(state)
     return None
+
+
+def _never(state: State, environment: EnvironmentName, request: Request) -> Refuse | None:
+    quota, _source = state.quotas.resolve(environment)
+    sizes = [books.gpu.memory for books in state.gpus.values()]
+    never = refusal(sizes, quota, request.gpus, request.memory)
+    if never is None:
+        return None
+    return Refuse(never.reason, texts.refusal_text(never), never.numbers)
 
 
 def not_now(state: State) -> Refuse:
@@ -167,11 +177,10 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
     if lease.id in draft.state.queue.waiting:
         return Wait(lease.id, "This request is already in the queue.")
     quotas.weigh(draft, (lease.environment,))
-    state, request = draft.state, lease.request
-    quota, _source = state.quotas.resolve(lease.environment)
-    never = refusal(rooms(state, lease.environment), quota, request.gpus, request.memory)
+    state = draft.state
+    never = _never(state, lease.environment, lease.request)
     if never is not None:
-        return Refuse(never.reason, texts.refusal_text(never), never.numbers)
+        return never
     if state.problem is not None:
         return unavailable(state.problem)
     if not wait:

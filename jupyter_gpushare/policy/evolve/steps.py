@@ -116,6 +116,6 @@ def in_line(state: State, name: LeaseId) -> State:
     """Hold a waiting request up, or let it in again, as the state now says."""
     if name not in state.queue.waiting:
         return state
-    if state.is_held_up(lease_of(state, name)):
-        return replace(state, queue=state.queue.hold_up(name, state.grants))
-    return replace(state, queue=state.queue.let_in(name, state.grants))
+    held_up = state.is_held_up(lease_of(state, name))
+    queue = (state.queue.hold_up if held_up else state.queue.let_in)(name, state.grants)
+    return state if queue is state.queue else replace(state, queue=queue)
