@@ -1,7 +1,7 @@
 """Share the GPUs of a host between many notebooks, just in time.
 
-Nearly empty on purpose: this module runs first in every Python process that
-has the start-up hook, so whatever it imported everybody would pay for.
+Nearly empty on purpose: this module runs first in every Python process that has the start-up hook,
+and every import here would slow all of them down.
 """
 
 from ._version import __version__

@@ -1,7 +1,7 @@
-"""Settings as people write them, and what is said where they cannot be used.
+"""Traits for settings as people write them, with errors that name the setting.
 
-What reads a time or a size is in ``protocol/``; here are the traits around it, for whoever has
-settings: command line, node manager, Jupyter server, kernels.
+The parsers of times and sizes are in ``protocol/``; here are the traits around them for the command
+line, the node manager, the Jupyter server and kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from traitlets import Bool, Float, TraitError, TraitType, Undefined
 
 
 class Told(TraitType[Any, Any]):
-    """What a parser of ``protocol/`` makes of a value; a refusal names the setting.
+    """A value that a parser of ``protocol/`` reads; a refusal names the setting.
 
     ``parser`` is ``"sizes.parse_gpus"``, loaded when something is to be read; ``more`` is what it
     takes after the value.
@@ -36,7 +36,7 @@ class Told(TraitType[Any, Any]):
         return getattr(import_module(f".protocol.{module}", __package__), name)(given, *self._more)
 
     def where(self, obj: Any) -> str:
-        """What people call this setting."""
+        """The name of this setting for people."""
         return f"{type(obj).__name__}.{self.name}" if self.name else "the value"
 
     def validate(self, obj: Any, value: Any) -> Any:
@@ -78,7 +78,7 @@ def word(words: tuple[str, ...], default_value: Any = None, **named: Any) -> Tol
 
 
 class Finite(Float[float, Any]):
-    """A number with an end. No bound refuses NaN, for it compares with nothing."""
+    """A finite number. NaN needs this check because it passes every comparison with a bound."""
 
     info_text = "a finite number"
 

@@ -1,7 +1,7 @@
-"""``jupyter gpushare doctor --bundle FILE``: what others need to help, in one file, redacted.
+"""``jupyter gpushare doctor --bundle FILE``: one redacted file for people who help.
 
-Each part is gathered by itself; one that cannot be had says why in its place. Nothing is changed,
-nothing is sent anywhere, and nothing is read that the caller may not read.
+Each part is gathered by itself; in place of a part that fails stands the reason. The verb changes
+nothing, sends nothing, and reads only what the caller may read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ addresses, and of notebooks. The same text has the same mark everywhere in this 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the caller says: logs to take in, and where the metrics are."""
+    """The caller's options: logs to include, and the address of the metrics."""
 
     logs: tuple[str, ...] = ()
     metrics_url: str = ""
@@ -79,10 +79,10 @@ class Wishes:
 def write_bundle(
     path: Path, checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes
 ) -> list[str]:
-    """Write the bundle, for its owner's eyes; the names of its parts.
+    """Write the bundle so that only its owner can read it. Returns the names of its parts.
 
-    ``checks`` are what doctor says. Raises :class:`Refused` where it cannot be written, and where
-    there is a file already.
+    ``checks`` are doctor's results. Raises :class:`Refused` if the file cannot be written or
+    already exists.
     """
     parts = gather(checks, environ, wishes)
     buffer = io.BytesIO()
@@ -143,7 +143,7 @@ def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) ->
 
 
 def versions() -> dict[str, Any]:
-    """What is installed, without importing any of it."""
+    """The installed versions, without an import of the packages."""
     found = {}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""What ``jupyter gpushare doctor`` looks at. Each check is one function and changes nothing."""
+"""The checks of ``jupyter gpushare doctor``. Each is one function and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .._boot import FRAMEWORKS
 from ..protocol import names
 from .table import duration
 
-#: What pip is given: the package is not on PyPI.
+#: The argument for pip: the package is not on PyPI.
 WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
 #: Seconds that another process may take to answer a check.
 PATIENCE = 30.0
@@ -41,7 +41,7 @@ try:
 except pynvml.NVMLError as error:
     print(json.dumps({"error": str(error)}))
 """
-# What `jupyter labextension list` goes by.
+# `jupyter labextension list` uses the same function.
 _PANEL = """
 import json
 from jupyter_core.paths import jupyter_path
@@ -56,7 +56,7 @@ print(json.dumps({"there": ours["version"], "disabled": [*info["disabled"]],
 
 
 class Level(Enum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -153,13 +153,13 @@ def startup_file() -> Check:
 
 
 def hook_here(off: bool) -> Check:
-    """Whether the hook is active in the process that runs this."""
+    """Whether the hook is active in this process."""
     active = any(type(f).__module__ == "jupyter_gpushare._boot" for f in sys.meta_path)
     return _hook("import hook", "this Python", active, off)
 
 
 def hook_in_child(off: bool) -> Check:
-    """Whether a Python started from here has it: that is what a kernel or a script is."""
+    """Whether a Python started from here has the hook, as a kernel or a script would."""
     answer = _ask_python(sys.executable)
     if answer is None:
         return problem(
@@ -306,7 +306,7 @@ def _loads_extension(file: Path) -> bool:
 
 
 def frameworks() -> Iterator[Check]:
-    """Which frameworks are here, without importing them."""
+    """The installed frameworks, without an import of them."""
     modules = importlib.metadata.packages_distributions()
     found = []
     for module in sorted(FRAMEWORKS):
@@ -398,7 +398,7 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
 def _lacks(hello: Mapping[str, Any]) -> str:
     from ..protocol.messages import FEATURES
 
-    known = hello.get("features", FEATURES)  # one that says none is older than the list
+    known = hello.get("features", FEATURES)  # without a list it is older than the list
     lacks = [name for name in FEATURES if name not in known]
     return f" It does not know {', '.join(lacks)}." if lacks else ""
 
@@ -417,7 +417,7 @@ def _quota(status: Mapping[str, Any]) -> Check:
 
 
 def ask_nvml() -> dict[str, Any] | Check:
-    """What NVML says, asked in another process: a sick driver can hang whoever asks."""
+    """Ask NVML in another process, because a sick driver can hang its caller."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _NVML],

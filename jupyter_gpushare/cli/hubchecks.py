@@ -1,4 +1,4 @@
-"""What ``jupyter gpushare doctor --hub`` looks at: JupyterHub's configuration, and who answers it.
+"""The checks of ``jupyter gpushare doctor --hub``: JupyterHub's configuration and its node manager.
 
 The configuration is executed, as JupyterHub does, and changed nowhere; ``setup(c)`` makes no file
 then. The checks look at its final values: ``setup(c)``, a chart, or an administrator may have
@@ -23,7 +23,7 @@ from ..hub.setup import NODE_SCOPES, only_looking
 from ..protocol import heldport, names
 from .checks import Check, ok, problem, warning
 
-#: Where JupyterHub's configuration is, if nobody says: the first that exists.
+#: The default places of JupyterHub's configuration; the first that exists counts.
 PLACES: Final = (
     "jupyterhub_config.py",
     "/etc/jupyterhub/jupyterhub_config.py",
@@ -62,7 +62,7 @@ def examine_hub(path: str | None) -> Iterator[Check]:
 
 
 def jupyterhub() -> Check:
-    """Whether it is here, and new enough."""
+    """Whether JupyterHub is installed, and new enough."""
     try:
         version = importlib.metadata.version("jupyterhub")
     except importlib.metadata.PackageNotFoundError:
@@ -86,7 +86,7 @@ def jupyterhub() -> Check:
 
 
 def configuration(c: Config, owners: Collection[int] = (0,)) -> Iterator[Check]:
-    """What is set for gpushare, line by line. ``owners``: as whom the Hub may run."""
+    """The settings for gpushare, line by line. ``owners``: the users as which the Hub may run."""
     services = {str(entry.get("name")): entry for entry in value(c, "JupyterHub", "services", [])}
     node = next((name for name in services if name.endswith("-node") and _is_ours(name)), None)
     if node is None:
@@ -135,7 +135,7 @@ def _pages_service(name: str, service: Mapping[str, Any] | None) -> Check:
 
 
 def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
-    """Who listens where the proxy sends visitors with their cookies, and who could."""
+    """Which user listens, or could listen, where the proxy sends visitors with their cookies."""
     url, name = str(service["url"]), "pages' port"
     where = urlsplit(url)
     who = heldport.listener(url)
@@ -180,7 +180,7 @@ def _role(c: Config, node: str) -> Check:
 
 
 def _has(scope: str, granted: set[str]) -> bool:
-    """Whether a scope is there, or a broader one of JupyterHub's tree."""
+    """Whether the scope is present, or a broader one of JupyterHub's tree."""
     broader = {
         "read:users:name": {"read:users", "admin:users", "list:users"},
         "read:users:groups": {"read:users", "admin:users"},

@@ -1,4 +1,4 @@
-"""``jupyter gpushare leases``: who holds which GPU, and who waits."""
+"""``jupyter gpushare leases``: lists the holders of GPUs, and the waiting requests."""
 
 from __future__ import annotations
 

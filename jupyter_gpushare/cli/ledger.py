@@ -1,8 +1,8 @@
 """``jupyter gpushare ledger backup|check|vacuum|restore``: keep the ledger, and bring it back.
 
-Where a node manager answers it does the work, as its own user, and nobody waits. Where none does,
-the file itself is taken; root acts as the ledger's owner meanwhile, whose node manager must be able
-to use every file that is made.
+If a node manager answers, it does the work as its own user, and its clients do not wait for it. If
+none answers, the verb works on the file itself. Root then acts as the ledger's owner, because the
+owner's node manager must be able to use every file that is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .verb import JSON_FLAG, Refused, UsageError, Verb
 if TYPE_CHECKING:
     from ..node.ledger.ledger import StoppedLedger
 
-#: Where the node manager for everybody keeps its ledger.
+#: The ledger of the system's node manager.
 SYSTEM = Path("/var/lib/jupyter-gpushare/ledger.sqlite")
 #: Seconds for a copy of a large ledger, or a look at all of it.
 LONG = 3600.0
@@ -88,7 +88,7 @@ class LedgerVerb(Verb):
             raise Refused(f"{where}: {error.strerror or error}.", "unavailable") from error
 
     def work(self, arguments: list[str]) -> int:
-        """What `run` does, but for the borders' errors."""
+        """The work of `run`, without the handling of errors."""
         raise NotImplementedError
 
     def one_file(self, arguments: list[str], what: str) -> Path:
@@ -264,7 +264,7 @@ class LedgerApp(LedgerCheckApp):
 
 @contextlib.contextmanager
 def _as_owner_of(ledger: Path) -> Iterator[None]:
-    """Root becomes, for a while, whoever's folder the ledger is in."""
+    """Let root act as the owner of the ledger's folder for a while."""
     there = next((place for place in (ledger.parent, ledger) if place.exists()), None)
     owner = None if there is None else there.stat()
     if owner is not None and owner.st_uid == 0 and ledger.exists():

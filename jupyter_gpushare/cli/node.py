@@ -115,7 +115,7 @@ class Node:
         return call_id
 
     def receive(self, timeout: float) -> list[Incoming]:
-        """What has come; waits for the first bytes up to ``timeout`` seconds.
+        """The received bytes; waits for the first ones up to ``timeout`` seconds.
 
         Raises `NodeSilent` when nothing comes in time or the connection ends.
         """
@@ -162,7 +162,7 @@ def whole_status(node: Node) -> dict[str, Any]:
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What hello and status answer. Raises `NodeSilent`, `NodeRefused`."""
+    """The answers of hello and status. Raises `NodeSilent`, `NodeRefused`."""
     with connect(environ) as node:
         return node.hello, node.call(Method.STATUS)
 

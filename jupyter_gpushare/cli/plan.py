@@ -243,7 +243,7 @@ def _optional_integer(value: object, where: str, least: int | None = None) -> in
 
 
 def _but(value: object) -> str:
-    """What it is instead, in JSON's words."""
+    """The kind of the value, in JSON's words."""
     if value is None:
         return "; it is missing or null"
     words = {bool: "true or false", int: "a number", float: "a number", str: "a string"}

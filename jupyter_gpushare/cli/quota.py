@@ -63,7 +63,7 @@ class Whose(Verb):
     everybody = Bool(False, help="Whether the default quota is meant.").tag(config=True)
 
     def whose(self, arguments: list[str]) -> tuple[str, dict[str, Any]]:
-        """What to print, and the parameters that say it. Raises :class:`UsageError`."""
+        """The name to print, and the parameters for it. Raises :class:`UsageError`."""
         if len(arguments) + (self.group is not None) + self.everybody != 1:
             verb = self.name.rpartition("-")[2]
             more = " --gpus 2" if verb == "set" else ""

@@ -1,8 +1,8 @@
-"""Takes secrets, and what other people do, out of what is shown to strangers. Pure.
+"""Removes secrets and other people's data from texts for strangers. Pure.
 
-Three nets, as each has holes: names that say what is secret, texts that are known to be secret or
-another's, and anything long that looks like a random one. What is taken out becomes ``<1f0c9a>``,
-the same for the same text, so that two places can still be compared.
+It uses three filters, because each has gaps: names that say what is secret, texts that are known to
+be secret or another person's, and long texts that look random. A removed text becomes a mark such
+as ``<1f0c9a>``. The same text always gets the same mark, so that two places can still be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-#: A name with one of these words in it has a value that nobody is to see.
+#: The value of a name with one of these words is secret.
 _SECRET_NAME: Final = re.compile(
     r"token|secret|passw|passphrase|credential|cookie|auth|bearer|private|signature|api_?key|\bkey\b"
     r"|_key$|^key$",
@@ -29,28 +29,28 @@ _TOLD: Final = re.compile(
 )
 _BEARER: Final = re.compile(r"(?i)\b((?:bearer|token|basic)\s+)([A-Za-z0-9._~+/=-]{8,})")
 _IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
-#: Whose it is, with or without a password: ``https://user@host``.
+#: The user in an address, with or without a password: ``https://user@host``.
 _USER_IN_URL: Final = re.compile(r"(\w+://)([^\s:/@]+)((?::[^\s@/]*)?@)")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
-#: Who it was, in a line of the node manager's log.
+#: The person in a line of the node manager's log.
 _WHO: Final = re.compile(
     r"""(\b(?:environment|by)(?:=|"?: ?))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',;}]+)"""
 )
-#: Whose files they are.
+#: The owner of files, in a path.
 _HOME: Final = re.compile(r"""(/(?:home|Users)/)([^/\s"':,;]+)""")
 _GPU: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTEBOOK: Final = re.compile(r"[^\n\"'=<>|]*\.ipynb\b")
-#: Shorter known texts would be found in words that have nothing to do with them.
+#: Shorter known texts would also match unrelated words.
 _SHORTEST: Final = 6
 
 
 def mark(text: str) -> str:
-    """What stands for ``text``."""
+    """The mark that replaces ``text``."""
     return f"<{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}>"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is not to be seen."""
+    """Whether a value of this name is secret."""
     return name not in _HARMLESS and _SECRET_NAME.search(name) is not None
 
 
@@ -101,7 +101,7 @@ class Redactor:
 
 
 def _unquoted(text: str) -> tuple[str, str]:
-    """The quote that a name stands in, if any, and the name as it is without it."""
+    """The quote around a name, if any, and the name without it."""
     if text[0] == '"':
         try:
             return '"', str(json.loads(text))
@@ -123,7 +123,7 @@ def _unless_harmless(found: re.Match[str]) -> str:
 
 # -- configuration files -------------------------------------------------------------------------
 
-#: Classes whose traits are of use; what else stands in these files is none of our business.
+#: The classes whose traits are of use; the rest of these files is left out.
 SECTIONS: Final = frozenset(
     {"NodeManagerApp", "Quotas", "Hub", "Policy", "Connections", "GpuShareExtension", "GpuShare"}
     | {"GpuShareHub", "Application", "JupyterApp", "Checkpoints", "Parking"}
@@ -197,7 +197,7 @@ def others_texts(status: Mapping[str, Any], history: Mapping[str, Any] | None) -
 
 
 def own_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status in which other people have no names, and nobody's notebook has one."""
+    """A status without other people's names, and without names of notebooks."""
     blank = {
         "environment": None,
         "name": None,
@@ -226,9 +226,9 @@ def own_status(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_history(history: Mapping[str, Any], me: str) -> dict[str, Any]:
-    """What happened; of other people only what kind of thing.
+    """The history; of other people's events only the kind.
 
-    A text has in it what the task was called, so of one's own only those are told that have not.
+    The text of an event may contain a task's name; such texts are left out.
     """
     rows = []
     for event in history["events"]:

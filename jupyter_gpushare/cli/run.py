@@ -179,7 +179,7 @@ def _cannot_start(command: str) -> int:
 
 
 class _Signalled(Exception):
-    """A signal came while nothing ran yet."""
+    """A signal came before the command ran."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -312,7 +312,7 @@ class _Lease:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """What the session raises, as a verb says it."""
+    """Turn the session's errors into a verb's."""
     try:
         yield
     except GpuShareError as error:

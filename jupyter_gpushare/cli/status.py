@@ -48,14 +48,14 @@ def as_text(status: dict[str, Any]) -> str:
 
 
 def left_out(status: dict[str, Any]) -> list[str]:
-    """What others have that is on no page of one's own."""
+    """The line on other people's rows that the viewer's page leaves out."""
     more = status.get("more") or {"leases": 0, "queue": 0}
     words = (("leases", "leases of others"), ("queue", "waiting requests of others"))
     return [f"{more[rows]} more {what}" for rows, what in words if more[rows]]
 
 
 def heading(status: dict[str, Any]) -> str:
-    """Whose node, whose eyes, what quota, and what is wrong."""
+    """The node, the viewer, the quota, and the problems."""
     from ..client.words.render import budget_warning, host_memory_line
 
     node, quota = status["node"], status["quota"]
@@ -106,7 +106,7 @@ def gpu_table(gpus: list[dict[str, Any]]) -> str:
 
 
 def health(gpu: dict[str, Any]) -> str:
-    """Whether a GPU works, and serves."""
+    """Whether a GPU works, and is in service."""
     said = str(gpu["health"] if gpu["problem"] is None else f"{gpu['health']}: {gpu['problem']}")
     out = gpu.get("out_of_service")
     if out is None:
@@ -134,7 +134,7 @@ def squatters(gpus: list[dict[str, Any]]) -> list[str]:
 
 
 def turns(status: dict[str, Any]) -> list[str]:
-    """What tasks keep on each GPU and what a step needs, and whose turn it is there."""
+    """The memory that tasks keep on each GPU, the memory of a step, and the task with the turn."""
     from ..client.words.render import turn_line
 
     lines = []
@@ -153,7 +153,7 @@ def turns(status: dict[str, Any]) -> list[str]:
 
 
 def queue_table(queue: list[dict[str, Any]]) -> str:
-    """Who waits, in the order in which they will be served."""
+    """The waiting requests in the order of service."""
     return table(
         ("QUEUE", "LEASE", "WHO", "CLASS", "GPUS", "MEMORY EACH", "WAITING", "TAKES"),
         [

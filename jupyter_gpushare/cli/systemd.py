@@ -15,7 +15,7 @@ from traitlets import Unicode
 from .checks import WHEEL
 from .verb import JSON_FLAG, Refused, UsageError, Verb
 
-#: Where each shipped file goes, below ``/etc`` (or ``/usr/lib`` in a package).
+#: The place of each shipped file, below ``/etc`` (or ``/usr/lib`` in a package).
 PLACES: Mapping[str, str] = {
     "jupyter-gpushare.service": "systemd/system/jupyter-gpushare.service",
     "jupyter-gpushare.socket": "systemd/system/jupyter-gpushare.socket",
@@ -25,7 +25,7 @@ PLACES: Mapping[str, str] = {
 #: The interpreter in the shipped service.
 PYTHON = "/opt/jupyter/bin/python"
 
-#: What the service cannot see: ProtectHome= and PrivateTmp=.
+#: Folders that the service cannot see: ProtectHome= and PrivateTmp=.
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
 NEXT = """

@@ -1,4 +1,4 @@
-"""What every verb of ``jupyter gpushare`` has in common: options, exit codes, errors, JSON.
+"""The common part of the verbs of ``jupyter gpushare``: options, exit codes, errors, JSON.
 
 Exit codes: 0 it worked; 1 the node manager refused or something failed, with a
 sentence on stderr; 2 the command line was wrong. ``run`` returns its child's.
@@ -157,8 +157,8 @@ class Verb(JupyterApp):
         except KeyboardInterrupt:
             self.exit_with(130)
         except BrokenPipeError:
-            # The reader has gone (`| head`): nobody is left to tell. Python would
-            # complain once more when it flushes at exit.
+            # The reader has gone (`| head`). Python would complain once more when it flushes at
+            # exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.exit_with(1)
         self.exit_with(code)

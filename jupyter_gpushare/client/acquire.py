@@ -1,4 +1,4 @@
-"""What the import hook calls, and this process's one `Broker`.
+"""The functions that the import hook calls, and this process's one `Broker`.
 
 `jupyter_gpushare._boot` calls `before_framework` and `after_framework` around
 the execution of a framework's module. The broker is made when it is first
@@ -46,7 +46,7 @@ class _Process:
             return self._broker
 
     def is_needed(self) -> bool:
-        """Whether there is a node manager; where there is none, nobody pays for a broker."""
+        """Whether there is a node manager; without one no broker is made."""
         if self._broker is None:
             from ..protocol.address import find_socket
 
@@ -54,7 +54,7 @@ class _Process:
         return True
 
     def use_traits(self, traits: Callable[[], Settings] | None) -> None:
-        """Where the weakest settings come from; asked whenever settings are needed."""
+        """Set the source of the weakest settings, which is asked whenever settings are needed."""
         self._traits = traits
 
     def set_activity(self, busy: bool) -> None:
@@ -66,21 +66,21 @@ class _Process:
     def before_cell(self) -> None:
         """Wait for the GPUs of a lease that was parked; nothing to do in all other cases."""
         if self._broker is not None:
-            self._broker.before_cell()
+            self._broker.cells.before_cell()
 
     def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread, be it a cell or not."""
+        """Code begins or ends in this thread: a cell or other code."""
         if self._broker is not None:
-            self._broker.code_runs(begins, is_refusable)
+            self._broker.cells.code_runs(begins, is_refusable)
 
     def barred(self) -> str | None:
         """Why no cell may run now; ``None``: they may."""
-        return None if self._broker is None else self._broker.barred
+        return None if self._broker is None else self._broker.cells.barred
 
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
         """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
         if self._broker is not None:
-            self._broker.before_use(used)
+            self._broker.cells.before_use(used)
 
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
@@ -114,12 +114,12 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obj
 
 
 def _before(hook: _Hook, annotate: Callable[[BaseException], None]) -> _Hook:
-    """Python's ``hook`` for errors that nobody catches, after their notes are added."""
+    """Python's ``hook`` for uncaught errors, called after their notes are added."""
 
     def excepthook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> object:
-        # Ctrl-C, too, ends only the gathering of facts: the user's error is what must be shown.
+        # Ctrl-C also ends only the gathering of facts: the user's error must be shown.
         with suppress(BaseException):
             annotate(error)
             traceback = error.__traceback__

@@ -37,26 +37,25 @@ def request(
 ) -> Grant:
     """Get a lease for this process, waiting in the queue if need be.
 
-    ``memory`` is bytes on each GPU, or text like ``"8GiB"``; what is left out
-    comes from the settings. ``wait_timeout`` in seconds, 0: for ever. A lease
-    that is held already is kept if it is what is asked, else it ends when the
-    other one is granted. Where nothing fits beside it, it is parked meanwhile.
-    What is asked here stays asked for the life of the process.
+    ``memory`` is bytes on each GPU, or text like ``"8GiB"``; arguments left out come from the
+    settings. ``wait_timeout`` is in seconds, 0: for ever. A lease that is held already is kept if
+    it fits the request; otherwise it ends when the new one is granted. If there is no room for
+    both, the old one is parked meanwhile. Later requests of this process use these arguments, too.
 
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
     on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
     ask = make_ask(gpus, memory, priority_class)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
-    broker().set_ask(ask)
+    broker().wishes.set_ask(ask)
     return grant
 
 
 def release() -> str | None:
-    """Give this process's lease back; its state then, ``None`` if there was none.
+    """Give this process's lease back. Returns its state afterwards; ``None`` if there was none.
 
-    GPU memory that CUDA still keeps in this process is given to nobody before
-    it is really free. Raises ``NodeUnavailable``.
+    GPU memory that CUDA still keeps in this process goes to no other task before it is really free.
+    Raises ``NodeUnavailable``.
     """
     return broker().release()
 
@@ -82,7 +81,7 @@ def lease(
 
 @contextmanager
 def hold(needs: Needs) -> Iterator[Grant]:
-    """What :func:`lease` does, with checked needs."""
+    """Do the work of :func:`lease` with checked needs."""
     blocks = broker().blocks
     grant = blocks.enter(needs)
     try:

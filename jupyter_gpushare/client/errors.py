@@ -25,7 +25,7 @@ class GpuShareError(Exception):
         self.details: Mapping[str, Any] = dict(details or {})
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the sentence alone. Where in our code it was raised helps nobody."""
+        """For IPython: the sentence alone. A traceback into our code does not help."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -34,7 +34,7 @@ class QuotaExceeded(GpuShareError):
 
 
 class NodeUnavailable(GpuShareError):
-    """The node manager cannot be reached, hangs, answers nonsense, or had nothing in time."""
+    """The node manager cannot be reached, hangs, answers nonsense, or had no GPU in time."""
 
 
 class LeaseLost(GpuShareError):

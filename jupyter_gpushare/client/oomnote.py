@@ -1,4 +1,4 @@
-"""What a framework's out-of-memory error does not say: the lease, the neighbours, the way out.
+"""Adds to a framework's out-of-memory error: the lease, the neighbours, and what to do.
 
 `words` writes the sentence from facts and nothing else. `annotate` finds the
 error, gathers the facts and adds the sentence as a note (PEP 678), so the
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .words.grant import GrantedGpu
 
 _START: Final = "jupyter_gpushare: "
-_MUCH: Final = 0.05  # of what is allowed; less unused cache than this is not worth a word
+_MUCH: Final = 0.05  # of the allowed memory; less unused cache than this is not mentioned
 _GPU: Final = re.compile(r"\bGPU (\d{1,3})\b")
 
 #: framework -> where its error's class is found, once it is imported
@@ -34,17 +34,17 @@ _CLASSES: Final = (
     ("JAX", "jaxlib.xla_extension", "XlaRuntimeError"),
 )
 
-#: How PyTorch's other errors begin or tell it: of calls that do not go through its allocator.
+#: The beginnings of PyTorch's other out-of-memory errors, from calls outside its allocator.
 _TORCHS_OTHERS: Final = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU of the lease (bytes). ``None``: not known.
+    """One GPU of the lease (bytes). ``None``: unknown.
 
-    ``used`` is what this process's tensors take, ``cache`` what the framework
-    holds besides. ``own`` names this environment's other tasks there,
-    ``others`` counts those of other environments.
+    ``used`` is the memory of this process's tensors, ``cache`` the framework's unused memory.
+    ``own`` names this environment's other tasks there; ``others`` counts tasks of other
+    environments.
     """
 
     index: int
@@ -59,7 +59,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known when the memory has run out. No ``gpus``: there is no lease."""
+    """The facts when the memory has run out. Without ``gpus`` there is no lease."""
 
     framework: str
     gpus: tuple[GpuFacts, ...] = ()
@@ -126,7 +126,7 @@ def _advice(facts: Facts) -> Iterator[str]:
 
 
 def framework_of(error: BaseException) -> str | None:
-    """Whose out-of-memory error this is, if it is one."""
+    """The framework of this out-of-memory error; ``None`` if it is another error."""
     for name, module, attribute in _CLASSES:
         kind = getattr(sys.modules.get(module), attribute, None)
         if isinstance(kind, type) and isinstance(error, kind):
@@ -141,9 +141,9 @@ def framework_of(error: BaseException) -> str | None:
 
 
 def find(error: BaseException | None) -> tuple[BaseException, str] | None:
-    """The out-of-memory error among an error and what it came from, and its framework.
+    """The out-of-memory error among an error and its causes, and its framework.
 
-    What it came from is what Python shows of it; of a group, each error in it, too.
+    The causes are those that Python shows, and the errors of a group.
     """
     seen: set[int] = set()
     waiting = [error]
@@ -161,7 +161,7 @@ def find(error: BaseException | None) -> tuple[BaseException, str] | None:
 
 
 def annotate(error: BaseException | None, broker: Broker) -> None:
-    """Add the note where one is due, once. Waits for the node manager at most its time-out.
+    """Add the note once, if it is due. Waits for the node manager, at most until its time-out.
 
     Raises nothing but `KeyboardInterrupt`.
     """
@@ -223,7 +223,7 @@ def _facts(
 
 
 def _use(framework: str, number: int) -> tuple[int | None, int | None]:
-    """What the framework's data and its cache take on a GPU, where it can be asked."""
+    """The bytes of the framework's data and of its cache on a GPU, if it can be asked."""
     module: Any = sys.modules.get({"PyTorch": "torch", "CuPy": "cupy"}.get(framework, ""))
     if module is None:
         return None, None

@@ -1,7 +1,7 @@
 """REST under ``api/``: the resources of the Jupyter server's ``gpushare/api/``.
 
-Whoever shows a Hub token that may access this service asks with that token;
-the node manager decides what they may.
+A caller shows a Hub token that may access this service. The service asks the node manager with that
+token, and the node manager decides what the caller may do.
 """
 
 from __future__ import annotations

@@ -124,14 +124,14 @@ class GpuShareHub(JupyterApp):
         await server.close_all_connections()
 
     async def _listen(self, server: HTTPServer, port: int, host: str) -> None:
-        """Listen; wait for one of us that ends just now. Raises :class:`OSError`.
+        """Listen; wait for an earlier service that is just ending. Raises :class:`OSError`.
 
-        The Hub and the keeper hold the address for our user, whom the kernel lets join them.
+        The Hub and the keeper hold the address for our user, so the kernel lets us share it.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _OTHER_ENDS
         while heldport.listener(self.url) == os.geteuid():
-            # The Hub ends when a service of its does not start.
+            # The Hub ends if one of its services does not start.
             if loop.time() > until:
                 raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self.url}")
             await asyncio.sleep(0.2)
@@ -184,14 +184,14 @@ def make_application(site: Site, audience: Audience) -> web.Application:
 def cookie_secret(api_token: str) -> bytes:
     """The key that signs cookies, as long-lived as our own token at the Hub.
 
-    Open pages go on when the service is started again; those of a Hub that was
-    started again have to log in anew.
+    Open pages go on after a restart of the service. After a restart of the Hub they must log in
+    again.
     """
     return hmac.digest(api_token.encode(), b"jupyter_gpushare.hub cookies", "sha256")
 
 
 class StaticHandler(web.StaticFileHandler):
-    """Our style and script; nothing in them is anybody's."""
+    """Our style and script; they contain no person's data."""
 
     def set_default_headers(self) -> None:
         self.set_header("X-Content-Type-Options", "nosniff")

@@ -1,4 +1,4 @@
-"""What a JupyterHub configuration says, whichever way it was written."""
+"""Reads a JupyterHub configuration, in all the forms in which people write it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traitlets.config.loader import LazyConfigValue
 
 
 class SpawnerKind(Enum):
-    """How a spawner's servers come to the node manager's socket."""
+    """How a spawner's servers reach the node manager's socket."""
 
     PROCESS = "process"
     DOCKER = "docker"
@@ -18,7 +18,7 @@ class SpawnerKind(Enum):
 
 
 def spawner_kind(spawner: object) -> SpawnerKind:
-    """What a ``spawner_class`` (a class, its path, or an entry point's name) needs."""
+    """The kind of a ``spawner_class`` (a class, its path, or an entry point's name)."""
     bases = [cls.__name__ for cls in spawner.__mro__] if isinstance(spawner, type) else []
     text = " ".join([str(spawner), *bases]).lower()
     if "kube" in text:
@@ -29,7 +29,7 @@ def spawner_kind(spawner: object) -> SpawnerKind:
 
 
 def value(c: Config, section: str, setting: str, empty: Any) -> Any:
-    """A setting's value, also where it was only appended to so far; ``empty`` if there is none."""
+    """A setting's value, also if it was only appended to so far; ``empty`` if there is none."""
     if section not in c or setting not in c[section]:
         return empty
     found = c[section][setting]

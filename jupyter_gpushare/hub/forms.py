@@ -1,4 +1,4 @@
-"""The forms of the pages: what was typed, what is wrong with it, what it asks for. Pure."""
+"""The forms of the pages: the typed text, its mistakes, and the call it makes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_size
 from . import words
 
 UNITS: Final = ("GiB", "MiB", "GB")
-#: What a budget is for, as the form offers it; ``term`` begins on the day of another field.
+#: The periods of a budget that the form offers; ``term`` begins on the day of another field.
 PERIODS: Final = {
     "": "in the rolling window",
     WEEK: "each calendar week",
@@ -28,10 +28,10 @@ _NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class QuotaForm:
-    """What stands in the fields, and beside which field stands which mistake.
+    """The content of the fields, and the mistake beside each field.
 
-    ``idle`` is in minutes; ``first`` is the first day of a term. Of several users only the
-    ``ticked`` parts are changed.
+    ``idle`` is in minutes; ``first`` is the first day of a term. For several users the form changes
+    only the ``ticked`` parts.
     """
 
     gpus: str = ""
@@ -126,7 +126,7 @@ def read_quota(
 
 
 class _Mistake(ValueError):
-    """What is wrong with a field (``where``, if not its part's first)."""
+    """A mistake in a field (``where``, if it is not the first of its part)."""
 
     def __init__(self, message: str, where: str = "") -> None:
         super().__init__(message)
@@ -134,7 +134,7 @@ class _Mistake(ValueError):
 
 
 def _read(name: str, given: Any, wanted: str) -> Any:
-    """A field as everybody reads it; ``wanted`` is said in words of the form where it is none."""
+    """A field, read by the common parser; ``wanted`` replaces its error with the form's words."""
     try:
         return read_field(name, given)
     except ValueError:
@@ -142,7 +142,7 @@ def _read(name: str, given: Any, wanted: str) -> Any:
 
 
 def _number(text: str) -> float | str:
-    """The number that was typed, maybe with a decimal comma; any other text as it is."""
+    """The typed number, maybe with a decimal comma; other text unchanged."""
     return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else text
 
 
@@ -153,7 +153,7 @@ def _gpus(form: QuotaForm) -> dict[str, Any]:
 
 
 def _memory(form: QuotaForm) -> dict[str, Any]:
-    """Bytes of ``8`` and a unit, or of ``8GiB`` whatever the unit."""
+    """Bytes of ``8`` and a unit, or of ``8GiB`` with any unit."""
     unit = form.unit if _NUMBER.fullmatch(form.memory) and form.unit in UNITS else ""
     # A bare number without its unit is not read as bytes.
     text = form.memory + (unit or ("" if re.search(r"[a-zA-Z]", form.memory) else " ?"))
@@ -196,7 +196,7 @@ def _burst(form: QuotaForm) -> dict[str, Any]:
     return {"burst_memory": _read("burst_memory", form.burst or None, wanted)}
 
 
-#: What the form can change: the fields that it is typed into, and what reads them.
+#: The parts that the form can change: their fields, and the functions that read them.
 _PARTS: Final[dict[str, tuple[tuple[str, ...], Callable[[QuotaForm], dict[str, Any]]]]] = {
     "gpus": (("gpus",), _gpus),
     "memory": (("memory", "unit"), _memory),
@@ -224,7 +224,7 @@ def as_wish(quota: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_names(names: list[str]) -> tuple[list[str], str]:
-    """The names, and what is wrong with one of them; empty where nothing is."""
+    """The names, and the mistake in one of them; empty if there is none."""
     try:
         return [wishes.checked_name(name.strip()) for name in names], ""
     except NodeProblem as problem:
@@ -232,7 +232,7 @@ def checked_names(names: list[str]) -> tuple[list[str], str]:
 
 
 def wish_text(wish: Mapping[str, Any]) -> str:
-    """A quota in a sentence's words; of what it does not name nothing is said."""
+    """A quota in words for a sentence, without the parts that it does not name."""
     parts = []
     if "gpus" in wish:
         parts.append(words.gpus(wish["gpus"]))

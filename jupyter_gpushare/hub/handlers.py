@@ -1,4 +1,4 @@
-"""What the service's handlers have in common: who asks, in whose name, and how errors look."""
+"""The common part of the service's handlers: who the caller is, and how errors look."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def said_by(error: BaseException | None) -> str:
 
 
 class ServiceHandler(HubOAuthenticated, QuietErrors):
-    """Knows who asks before anything else happens.
+    """Identifies the caller before anything else happens.
 
-    ``viewer`` is that person with the token by which the Hub knows them.
+    ``viewer`` is the caller with the token by which the Hub knows them.
     """
 
     @property
@@ -115,7 +115,7 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         self.clear_header("Server")
 
     async def prepare(self) -> None:
-        """Ask the Hub whose the login or token is; let nobody else through."""
+        """Ask the Hub for the owner of the login or token; refuse all others."""
         try:
             async with asyncio.timeout(_HUB_ANSWERS):
                 model = await self.hub_auth.get_user(self, sync=False)
@@ -138,9 +138,9 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         self._viewer = Viewer(f"{model.get('kind', 'user')}:{model['name']}", self._token())
 
     def _check_xsrf(self) -> None:
-        """What changes something by a login's cookie comes from a page of ours.
+        """Check that a change by a login's cookie comes from one of our pages.
 
-        JupyterHub's code has looked already, but leaves out some ways to fetch.
+        JupyterHub's code has checked already, but leaves out some ways to fetch.
         """
         if getattr(self, "_token_authenticated", False):
             return
@@ -149,7 +149,7 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
             raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
 
     def _token(self) -> str:
-        """The token that the Hub knew: of the header, or the one of the login."""
+        """The token that the Hub knew: the header's, or that of the login."""
         if getattr(self, "_token_authenticated", False):
             return str(self.hub_auth.get_token(self, in_cookie=False))
         return str(self.hub_auth._get_token_cookie(self))
@@ -215,7 +215,7 @@ class JsonHandler(ServiceHandler):
 
 
 class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):
-    """Where the Hub sends a browser back to after the login."""
+    """The Hub sends a browser here after the login."""
 
     def initialize(self, site: Site) -> None:
         self.site = site
@@ -237,7 +237,7 @@ class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):
 
 
 class HealthHandler(web.RequestHandler):
-    """Says that the service runs, to whoever asks, and nothing else."""
+    """Tells every caller that the service runs, and nothing else."""
 
     def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")

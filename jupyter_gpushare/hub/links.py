@@ -1,9 +1,8 @@
 """Links to the node managers, one for each viewer's token and node.
 
-The service has no power of its own: it asks in the viewer's name, with the
-viewer's token, and the node manager decides what that person sees. So links
-are never shared between tokens. There are only so many, and one that nobody
-uses is closed after a few seconds; with it the token is forgotten.
+The service has no power of its own: it asks in the viewer's name, with the viewer's token, and the
+node manager decides what that person sees. So links are never shared between tokens. Their number
+is bounded. An unused link is closed after a few seconds, and its token is forgotten.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import PAGES
 
-#: Seconds for a new link's first answer, and for one that was lost to come back.
+#: Seconds to wait for a new link's first answer, and for a lost link to come back.
 _FIRST_ANSWER: Final = 6.0
 _COME_BACK: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks, as the Hub named them. The token is in no repr."""
+    """The person who looks, as the Hub names them. No repr contains the token."""
 
     name: str
     token: str = field(repr=False)
@@ -36,7 +35,7 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many links there may be, of all viewers and of one; and for how long unused (s)."""
+    """The most links of all viewers and of one; and how long a link may be unused (s)."""
 
     most: int = 512
     most_each: int = 16
@@ -120,7 +119,8 @@ class LinkPool:
         for keys, most in ((own, self._limits.most_each), (list(self._lent), self._limits.most)):
             if len(keys) < most:
                 continue
-            # The one that is unused for longest: they are in the order of their making.
+            # Close the link that has been unused for longest; links are in the order of their
+            # making.
             idle = next((key for key in keys if self._lent[key].users == 0), None)
             if idle is None:
                 raise NodeProblem(

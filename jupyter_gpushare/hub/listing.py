@@ -1,4 +1,4 @@
-"""The administrators' table of users: which of them, in which order, and which page of it. Pure."""
+"""Filters, sorts and pages the administrators' table of users. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Member:
 
     @property
     def spent(self) -> float:
-        """The share of the budget that is spent; less than nothing where there is none."""
+        """The spent share of the budget; negative without a budget."""
         budget = self.quota.get("budget")
         if not budget:
             return -1.0
@@ -57,7 +57,7 @@ def _memory(one: Member) -> float:
     return math.inf if memory is None else float(memory)
 
 
-#: Whom the table can show: the name in addresses, in words, and who that is.
+#: The filters of the table: the name in addresses, the words, and the test.
 ONLY: Final[dict[str, tuple[str, Callable[[Member], bool]]]] = {
     "": ("everybody", lambda one: True),
     "holding": ("users that hold a GPU", lambda one: one.held > 0 or one.quota["used_gpus"] > 0),
@@ -79,7 +79,7 @@ SORTS: Final[dict[str, tuple[str, Callable[[Member], tuple[float, ...]]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the address of the page says. ``events`` are the filters of the events."""
+    """The arguments of the page's address. ``events`` are the filters of the events."""
 
     window: str = "1d"
     find: str = ""
@@ -102,17 +102,17 @@ class Listing:
 
     @property
     def is_all(self) -> bool:
-        """Whether nobody is left out."""
+        """Whether the table shows everybody."""
         return not (self.find or self.group or self.only)
 
     def takes(self, name: str, groups: Sequence[str]) -> bool:
-        """Whether somebody of this name and in these groups is looked for."""
+        """Whether the table shows a person with this name and these groups."""
         named = self.find.casefold() in name.casefold()
         return named and (not self.group or self.group in groups)
 
 
 def listing(arguments: Callable[[str], str]) -> Listing:
-    """What the arguments of an address say. Raises :class:`NodeProblem` for nonsense."""
+    """Parse the arguments of an address. Raises :class:`NodeProblem` for nonsense."""
     chosen = {}
     for name, known in (("window", WINDOWS), ("only", ONLY), ("sort", SORTS)):
         chosen[name] = arguments(name) or getattr(Listing(), name)

@@ -1,8 +1,7 @@
-"""``live``: tells an open page that something has changed, and no more.
+"""``live``: only tells an open page that something has changed.
 
-The page then fetches what it shows in the ordinary way. Who listens is known
-before the connection is upgraded, and asked again while it is open: it ends
-with the login.
+The page then fetches its parts in the ordinary way. The listener is identified before the
+connection is upgraded, and again while it is open: the connection ends with the login.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from .handlers import NOT_LOGGED_IN, Refusal, ServiceHandler
 from .site import Site
 from .views import fingerprint
 
-#: What a page is told.
+#: The messages to a page.
 CHANGED: Final = '{"type": "changed"}'
 #: The WebSocket's own code for "you may not": the page does not try again.
 LOGGED_OUT: Final = 1008
 _AT_MOST_EVERY: Final = 1.0  # seconds between two messages
 _WRITE_WITHIN: Final = 30.0  # seconds a message may take to leave; then the listener is dropped
-_LARGEST_INCOMING: Final = 1024  # bytes; listeners have nothing to say
+_LARGEST_INCOMING: Final = 1024  # bytes; listeners need not send anything
 
 
 @dataclass(slots=True)
 class Audience:
-    """Who listens now, of at most ``most``, ``most_each`` of them one person's.
+    """The present listeners: at most ``most``, and at most ``most_each`` of one person.
 
     ``look_again``: seconds between two questions to the Hub whether a login is
     still good.
@@ -87,7 +86,7 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         await super().prepare()
         by_token = getattr(self, "_token_authenticated", False)
         if not by_token and not self.request.headers.get("Origin"):
-            # Browsers always say where they are; with one's cookie only a page of ours may ask.
+            # Browsers always send the origin; only our pages may use a person's cookie.
             raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
         if self.audience.is_full(self.viewer.name):
             message = "Too many pages about GPUs are open at once. Close some."
@@ -173,4 +172,4 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         except UserNotAllowed:
             return False
         except web.HTTPError:
-            return True  # the Hub is away: nobody is put out for that
+            return True  # the Hub is away: listeners stay

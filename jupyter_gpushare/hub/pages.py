@@ -1,4 +1,4 @@
-"""The pages: one's own, and the administrators'.
+"""The pages of each user, and the administrators' pages.
 
 All of them work without JavaScript: forms are posted, and the answer is a
 redirect with a note. With it, the parts that change are fetched again
@@ -46,7 +46,7 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What one node said: a document, or why not."""
+    """One node's answer: a document, or the reason why there is none."""
 
     node: str
     document: Mapping[str, Any] | None
@@ -54,7 +54,7 @@ class Answered:
 
 
 class Done(Enum):
-    """What became of a form; the value says how the page after it shows that."""
+    """The result of a form; the value says how the next page shows it."""
 
     DONE = "success"
     NOTHING = "info"
@@ -63,7 +63,7 @@ class Done(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a form has done, told on the page after it."""
+    """The note on the next page about what a form has done."""
 
     text: str
     done: Done = Done.DONE
@@ -120,7 +120,7 @@ class PageHandler(ServiceHandler):
     # -- notes ---------------------------------------------------------------------------------
 
     def leave(self, path: str, note: Note, **query: str) -> None:
-        """Redirect to a page of ours, which will show ``note``."""
+        """Redirect to one of our pages, which will show ``note``."""
         text = json.dumps([note.text[:_LONGEST_NOTE], note.done.value])
         value = base64.urlsafe_b64encode(text.encode()).decode()
         self.set_signed_cookie(
@@ -173,7 +173,7 @@ class PageHandler(ServiceHandler):
 
 
 def is_admin(answers: Sequence[Answered]) -> bool:
-    """Whether a node manager says so."""
+    """Whether a node manager says that the viewer is an administrator."""
     return any(answer.document is not None and answer.document["admin"] for answer in answers)
 
 
@@ -217,7 +217,7 @@ class UserHandler(PageHandler):
 
 @dataclass(frozen=True, slots=True)
 class OwnView:
-    """What a person sees of one node."""
+    """A person's view of one node."""
 
     name: str
     problem: str
@@ -231,7 +231,7 @@ class OwnView:
 
 
 def own_view(answer: Answered) -> OwnView:
-    """What a person sees of a node that has answered, or not."""
+    """A person's view of a node, whether or not the node has answered."""
     status = answer.document
     if status is None:
         return OwnView(answer.node, answer.problem)
@@ -497,7 +497,7 @@ class AdminHandler(AdminPage):
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
-    """What an administrator sees of one node."""
+    """An administrator's view of one node."""
 
     name: str
     problem: str
@@ -515,7 +515,7 @@ class AdminView:
 
 
 class Kind(Enum):
-    """Whose quotas a form is about; the value is in addresses."""
+    """The kind of quotas that a form is about; the value is in addresses."""
 
     USERS = "users"
     GROUP = "group"
@@ -529,7 +529,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Whose quotas: users' (none named yet: a new one), a group's (the same), or the default."""
+    """The quotas of users or of a group (without a name: a new one), or the default quota."""
 
     kind: Kind
     names: tuple[str, ...] = ()
@@ -551,7 +551,7 @@ class Whose:
         return f"The quota of {of}{', '.join(self.names)}"
 
     def unchanged(self) -> str:
-        """That a form has done nothing."""
+        """The note that a form has done nothing."""
         subject = self.text()
         return f"Nothing was changed: {subject[:1].lower()}{subject[1:]} has these values already."
 
@@ -644,7 +644,7 @@ class QuotaFormHandler(AdminPage):
         return Told(answers, failed, problem.message, problem.reason)
 
     async def _rows(self, node: str, whose: Whose) -> list[Mapping[str, Any]]:
-        """The present quota of each; the default one where nothing is known of somebody."""
+        """The present quota of each; the default quota for an unknown name."""
         with refusals():
             quotas = await self.ask(node, Method.QUOTA_LIST)
         default = {**quotas["default"], "own_burst_memory": None}
@@ -695,7 +695,7 @@ class QuotaFormHandler(AdminPage):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of one call for each of several: the answers, how many failed, and why."""
+    """The results of one call for each of several: the answers, how many failed, and why."""
 
     answers: list[dict[str, Any]]
     failed: int
@@ -744,7 +744,7 @@ class RevokeFormHandler(AdminPage):
 
 
 class DrainFormHandler(AdminPage):
-    """Take a GPU out of service, with a reason for those who wait; or put it back."""
+    """Take a GPU out of service, with a reason for waiting people; or put it back."""
 
     async def get(self) -> None:
         with refusals():

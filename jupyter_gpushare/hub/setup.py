@@ -1,8 +1,8 @@
-"""``setup(c)``: all that ``jupyterhub_config.py`` needs, in one line.
+"""``setup(c)``: sets all that ``jupyterhub_config.py`` needs, in one line.
 
-What it sets is a :class:`Plan`, made from what the configuration says already
-and merged into it: nothing an administrator wrote is replaced, and calling it
-twice is calling it once. Call it last, or what is set afterwards goes before it.
+It makes a :class:`Plan` from the present configuration and merges it in. It replaces no setting of
+the administrator, and a second call changes nothing. Call it last, because later settings override
+it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
 
-#: What the node manager asks the Hub: whose a token is, their groups and roles, and the groups'
-#: properties. Nothing that changes anything.
+#: The node manager's rights at the Hub: to read a token's owner, the owner's groups and roles, and
+#: the groups' properties. It can change nothing.
 NODE_SCOPES: Final = (
     "read:users:name",
     "read:users:groups",
@@ -44,7 +44,7 @@ _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 ROOTS_PORT: Final = 204
 PORT: Final = 10204
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
-#: What a server's own token may do where nobody configured it: JupyterHub's role ``server``.
+#: The default scopes of a server's own token: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
 
 
@@ -68,7 +68,7 @@ class SetupError(ValueError):
 
 
 class NodeManagerRun(Enum):
-    """Who runs the node manager."""
+    """How the node manager is run: by the Hub, or from outside."""
 
     MANAGED = "managed"
     EXTERNAL = "external"
@@ -84,7 +84,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is set. ``warnings`` are sentences for the administrator."""
+    """The settings to make. ``warnings`` are sentences for the administrator."""
 
     # Not in the repr: there may be a token in it.
     services: tuple[Mapping[str, Any], ...] = field(repr=False)
@@ -322,7 +322,7 @@ def _held_url(url: str, user: str | None) -> str:
         free = held[0].getsockname()[1]
         url = where._replace(netloc=f"{where.netloc.removesuffix(':0')}:{free}").geturl()
     for keeper in held:
-        keeper.detach()  # nobody closes it
+        keeper.detach()  # it stays open
     _held.add((url, uid))
     return url
 
@@ -370,7 +370,7 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         before = value(c, section, "server_token_scopes", []) or own or SERVER_SCOPES
         c[section].server_token_scopes = _and_scope(before, plan.access)
     for section in spawner_sections(c, "environment"):
-        # What the administrator set for a variable of ours stays.
+        # The administrator's value of one of our variables stays.
         c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
         _add_mount(c, plan.mount)

@@ -1,4 +1,4 @@
-"""What all requests of the service share."""
+"""The objects that all requests of the service share."""
 
 from __future__ import annotations
 

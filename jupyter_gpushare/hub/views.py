@@ -1,7 +1,6 @@
-"""What the pages show, from the node manager's documents. Pure.
+"""Makes the content of the pages from the node manager's documents. Pure.
 
-The templates only place what is here; every sentence and figure is made here,
-where it can be tested without a Hub.
+The templates only place it. Every sentence and figure is made here, where tests need no Hub.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MOST_WAITING: Final = 50  # rows of the queue; who stands further back learns h
 
 
 class Level(Enum):
-    """How a use stands to what is allowed."""
+    """The level of a use against its limit."""
 
     FREE = "free"
     FULL = "full"
@@ -56,7 +55,8 @@ def bar(label: str, text: str, used: float, limit: float) -> Bar:
     return Bar(label, text, share, level)
 
 
-#: What changes all the time. Pages take it along when they look, and look for more than that.
+#: Parts that change all the time. A page takes them when it fetches, but fetches only for other
+#: changes.
 _VOLATILE: Final = frozenset(
     {"time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook"}
 )
@@ -92,7 +92,7 @@ class QuotaView:
 
 
 def quota_views(status: Json) -> tuple[QuotaView, ...]:
-    """The viewer's own quota, then those of their named servers that have one each."""
+    """The viewer's own quota, then the quotas of their named servers, if these have their own."""
     servers = status.get("servers") or ()
     named = (
         _quota_view(row, row["mine"], status["gpus"], row["environment"].partition("/")[2])
@@ -134,12 +134,12 @@ def _quota_view(
 
 
 def budget_text(budget: Json) -> str:
-    """GPU-hours spent of those that may be."""
+    """The spent GPU-hours, and the budget."""
     return f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g}"
 
 
 def budget_when(budget: Json) -> str:
-    """What a budget is for: ``in the last 7 days``, ``this month``."""
+    """The period of a budget: ``in the last 7 days``, ``this month``."""
     return budget.get("when") or f"in the last {words.duration(budget['window'])}"
 
 
@@ -201,9 +201,9 @@ class LeaseView:
 def lease_views(
     status: Json, *, everybody: bool = False, takes: Callable[[str], bool] = lambda name: True
 ) -> list[LeaseView]:
-    """One's own leases, or all: those who wait first, then the oldest first.
+    """The viewer's own leases, or all: waiting ones first, then the oldest first.
 
-    ``takes`` says of an environment whether its leases are looked for.
+    ``takes`` says whether an environment's leases are shown.
     """
     leases = [
         lease
@@ -297,7 +297,7 @@ def _shared_text(lease: Json, status: Json) -> str:
 
 
 def _can_keep(lease: Json, node: Json) -> bool:
-    """Whether the viewer may keep a notebook's GPU although it is idle."""
+    """Whether the viewer may keep the GPU of an idle notebook."""
     ours = lease["mine"] and lease["id"] is not None and lease["kind"] == "kernel"
     return ours and lease["phase"] == "held" and node["pin_limit"] > 0
 
@@ -307,7 +307,7 @@ def _kept_for(lease: Json, now: float) -> float:
 
 
 def _warning_text(lease: Json, now: float) -> str:
-    """That an idle GPU is about to be taken back; true however long ago it was written."""
+    """The warning that an idle GPU is about to be taken back; it stays true as time passes."""
     warning = lease["warning"]
     if warning is None:
         return ""
@@ -326,7 +326,7 @@ def _parking_text(lease: Json, now: float) -> str:
 
 
 def _sharing_text(lease: Json, now: float) -> str:
-    """How a task stands with its turn, and with memory limits that are not what was granted."""
+    """The state of a task's turn, and memory limits that differ from the grant."""
     parts = [words.TURNS.get(lease.get("turn") or "", "")]
     if lease.get("overran"):
         parts.append("Did not give its turn back in time.")
@@ -351,7 +351,7 @@ def _sharing_text(lease: Json, now: float) -> str:
 
 
 def host_memory_text(node: Json) -> str:
-    """How much of the host's memory parked tasks take."""
+    """The host memory that parked tasks take."""
     used, most = node["parked_memory"], node["parked_memory_limit"]
     if not used:
         return ""
@@ -371,7 +371,7 @@ def task_title(lease: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """The place of one of the viewer's requests; one that waits for GPU-hours has none."""
+    """The place of one of the viewer's requests; a request that waits for GPU-hours has none."""
 
     headline: str
     ahead: str
@@ -452,7 +452,7 @@ def _headline(row: Json) -> str:
 
 
 def ahead_text(ahead: Json) -> str:
-    """Who is ahead, by priority class."""
+    """The requests ahead, by priority class."""
     interactive, batch = ahead["interactive"], ahead["batch"]
     if interactive and batch:
         return f"Ahead of you: {interactive} interactive, {batch} batch."
@@ -521,7 +521,7 @@ def gpu_views(status: Json) -> list[GpuView]:
 
 
 def _turn_text(gpu: Json, leases: list[Json]) -> str:
-    """Whose turn it is on a GPU, and how many wait for theirs; empty where nobody takes turns."""
+    """The task that has the turn on a GPU, and how many wait; empty without turns."""
     here = [one for one in leases if gpu["uuid"] in {part["uuid"] for part in one["gpus"]}]
     turns = [(one.get("turn"), one["environment"] or "somebody else") for one in here]
     if not any(turn in words.TURNS for turn, _name in turns):
@@ -660,7 +660,7 @@ def environment_view(one: Member) -> EnvironmentView:
 
 
 def _own_text(quota: Json) -> str:
-    """What a quota says of idle GPUs and lifted limits; empty where it leaves them to the node."""
+    """A quota's own rules for idle GPUs and lifted limits; empty if it leaves them to the node."""
     idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
     parts = [] if idle is None else [words.idle_text(idle)]
     if burst is not None:
@@ -684,7 +684,7 @@ class GroupView:
 
 
 def group_views(quotas: Json) -> list[GroupView]:
-    """The default quota, then those of groups; the default alone of an older node manager."""
+    """The default quota, then the groups'; an older node manager has only the default one."""
     return [_group_view(one) for one in (quotas["default"], *quotas.get("groups", ()))]
 
 
@@ -715,7 +715,7 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Empty means any. ``text`` is looked for in the words, whatever the case."""
+    """Filters of events; empty means any. ``text`` is searched for in any case."""
 
     environment: str = ""
     kind: str = ""

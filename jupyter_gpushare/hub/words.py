@@ -9,7 +9,7 @@ from jupyter_gpushare.protocol.periods import MONTH, WEEK
 from jupyter_gpushare.protocol.sizes import format_burst, format_size
 from jupyter_gpushare.protocol.times import format_duration
 
-#: What a state is called, and what it means for the owner of the lease.
+#: The name of each state, and its meaning for the owner of the lease.
 STATES: Final[dict[str, tuple[str, str]]] = {
     "queued": ("Queued", "Waits for a GPU; the code goes on when it is granted."),
     "active": ("Active", "Holds its GPU and runs code."),
@@ -40,21 +40,21 @@ STATES: Final[dict[str, tuple[str, str]]] = {
 }
 #: States in which restarting the kernel is what helps.
 RESTART_HELPS: Final = frozenset({"stalled", "draining", "over_limit"})
-#: How a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
+#: The way in which a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
 RUNGS: Final = {
     "release": "Released: nothing was on the GPU.",
     "trim": "Caches emptied; what the code uses stayed on the GPU.",
     "storage": "Tensors moved to host memory: {}.",
     "driver": "Moved to host memory by the driver: {}.",
 }
-#: How a task stands with its turn on a GPU that several use by turns.
+#: The state of a task's turn on a GPU that several use by turns.
 TURNS: Final = {
     "holds": "It has the turn.",
     "yields": "It ends its turn.",
     "waits": "It waits for its turn.",
     "rest": "It asks for a turn when it computes.",
 }
-#: What is done next about a stalled task while somebody waits for its memory, and before.
+#: The next step against a stalled task, while a request waits for its memory and before.
 STALL_NOW: Final = {
     "interrupt": "Somebody waits for its memory: it is interrupted in {} unless it goes on.",
     "kill": "Somebody waits for its memory: it is ended in {} unless it goes on.",
@@ -63,7 +63,7 @@ STALL_LATER: Final = {
     "interrupt": "It is interrupted after {} without progress, if somebody waits for its memory.",
     "kill": "It is ended after {} without progress, if somebody waits for its memory.",
 }
-#: What comes next, and when, for a task that uses more than it may.
+#: The next step against a task over its limit, and its time.
 OVER_LIMIT: Final = {
     "trim": "Its caches are emptied in at most {}.",
     "park": "Its GPU is taken back when idle, in {} at the earliest.",
@@ -85,7 +85,7 @@ SOURCES: Final = {
 
 
 def state_word(state: str) -> str:
-    """What a state is called; one that is newer than this page, as it is."""
+    """The name of a state; a state newer than this page keeps its own word."""
     return STATES[state][0] if state in STATES else state.replace("_", " ").capitalize()
 
 
@@ -99,13 +99,13 @@ def rung_text(rung: str | None, memory: int | None) -> str:
 
 
 def source_word(source: str, groups: Sequence[str] = ()) -> str:
-    """Who set a quota, and which groups."""
+    """The source of a quota, with its groups."""
     word = SOURCES.get(source, source)
     return f"{word}{'s' if len(groups) > 1 else ''} {', '.join(groups)}" if groups else word
 
 
 def per_text(per: str | None) -> str:
-    """What a budget is for, after its hours: `` a month``; nothing for the rolling window."""
+    """The period of a budget, after its hours: `` a month``; empty for the rolling window."""
     if per is None:
         return ""
     return f" a {per}" if per in (WEEK, MONTH) else f" since {per}"
@@ -119,7 +119,7 @@ def idle_text(seconds: float | None) -> str:
 
 
 def burst_text(burst: float | None) -> str:
-    """How far memory limits are lifted."""
+    """The bound up to which memory limits are lifted."""
     if burst is None:
         return "limits lifted as on the node"
     return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"

@@ -1,4 +1,4 @@
-"""What can go wrong between a server and the node manager, for programs and for people."""
+"""Errors between a server and the node manager, for programs and for people."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 The Jupyter server has one, JupyterHub's page one for each person who looks.
 
-It keeps itself alive: it connects, says hello, watches, and when the
-connection is lost it tries again with a growing, jittered pause. Whoever asks
-something meanwhile hears at once that the node manager is away; nobody waits
-for a connection that may never come.
+It keeps itself alive: it connects, says hello, watches, and when the connection is lost it tries
+again with a growing, jittered pause. A call meanwhile fails at once with the answer that the node
+manager is away; no caller waits for a connection that may never come.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _MOST_UNSENT = 1 << 20  # bytes that may wait for a node manager that does not r
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What is known of the node manager now; replaced as a whole at each change.
+    """The present knowledge of the node manager; replaced as a whole at each change.
 
     ``status`` is ``None`` while no node manager is connected; then ``message``
     says why, for people. ``generation`` counts connections.
@@ -66,7 +65,7 @@ class NodeLink:
     where peer credentials do not; ``name`` is what the client calls itself.
     """
 
-    #: What the state says before the first try has ended.
+    #: The message of the state before the first try has ended.
     UNTRIED: Final = "The connection to the node manager was not tried yet."
 
     def __init__(
@@ -215,7 +214,7 @@ class NodeLink:
         finally:
             # All of it before the next await: close() may cancel us there.
             self._writer = None
-            writer.transport.abort()  # nobody waits for what is unsent
+            writer.transport.abort()  # no caller waits for unsent messages
             for task in (reading, greeting):
                 task.cancel()
             self._fail_waiting()
@@ -276,7 +275,7 @@ class NodeLink:
 
 
 def _problem(error: RemoteError) -> NodeProblem:
-    """Turn an error answer into ours; one that is no refusal is a protocol mismatch."""
+    """Turn an error answer into our error; an answer that is no refusal is a protocol mismatch."""
     if error.reason is None:
         return NodeProblem(
             "unsupported_protocol",

@@ -1,7 +1,7 @@
-"""What people send over HTTP, checked before it goes to a node manager. Pure.
+"""Checks what people send over HTTP before it goes to a node manager. Pure.
 
-The Jupyter server's REST interface, JupyterHub's, and the forms of its pages
-read the same things by the same rules; the OpenAPI document tells them.
+The Jupyter server's REST interface, JupyterHub's, and the forms of its pages use these same rules;
+the OpenAPI document states them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jupyter_gpushare.protocol.quota import QUOTA, read_field
 from . import openapi
 from .errors import NodeProblem
 
-#: The HTTP status of a reason; those that are not here are the node manager's fault (502).
+#: The HTTP status of a reason; any other reason is the node manager's fault (502).
 HTTP_STATUS: Final[Mapping[str, int]] = {
     "bad_request": 400,
     "not_allowed": 403,
@@ -115,7 +115,7 @@ def checked_reason(reason: object) -> str:
 
 
 def checked_drain_reason(reason: object) -> str:
-    """Return the words for those who wait while a GPU is out of service."""
+    """Return the reason that waiting people read while a GPU is out of service."""
     most = openapi.LONGEST_DRAIN_REASON
     return _checked_text(reason, most, LINE_PATTERN, "everybody who waits reads it")
 
@@ -149,7 +149,7 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
 
 
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a quota's JSON body into the protocol's parameters. What is left out stays as it is."""
+    """Turn a quota's JSON body into the protocol's parameters. Fields left out stay as they are."""
     named = {}
     for name in QUOTA:
         if name not in body and name != "gpus":

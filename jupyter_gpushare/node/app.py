@@ -72,7 +72,7 @@ from .wire.transport import Limits, SocketInUse, Transport
 _SWITCH: Final = 0.0005
 
 
-#: Where Jupyter looks for everybody's configuration, the last of its places.
+#: The system-wide folder of Jupyter's configuration, the last place where Jupyter looks.
 FOR_ALL = SYSTEM_CONFIG_PATH[-1]
 
 
@@ -229,11 +229,11 @@ class NodeManagerApp(JupyterApp):
         self.update_config(told)
 
     def write_default_config(self) -> None:
-        """Where the node manager will look for it, which is not everybody's own folder."""
+        """The path of a new configuration file: where a node manager for everybody looks for it."""
         if (self.hub or self.shared) and not self.config_file:
             # JupyterHub's or systemd's runs as another user, with no home of this one.
             self.config_file = os.path.join(FOR_ALL, f"{self.config_file_name}.py")
-            os.makedirs(FOR_ALL, mode=0o755, exist_ok=True)  # Jupyter would let nobody else in
+            os.makedirs(FOR_ALL, mode=0o755, exist_ok=True)  # Jupyter would make the folder private
         super().write_default_config()
         if os.path.dirname(os.path.abspath(self.config_file)) == FOR_ALL:
             print("Every node manager of this host reads it, JupyterHub's and systemd's too.")
@@ -369,7 +369,7 @@ class NodeManagerApp(JupyterApp):
             heartbeat_interval=rhythm.heartbeat_interval,
             log=self.log,
         )
-        service.ledger = str(ledger_path.absolute())
+        service.statuses.ledger = str(ledger_path.absolute())
         boot_id = clock.boot_id()
         if self.shared and os.getuid() != 0 and not sees_others():
             self.log.warning(
@@ -378,7 +378,7 @@ class NodeManagerApp(JupyterApp):
                 "(SupplementaryGroups= in its service)."
             )
         identity = self._identity(clock, key, ledger_path)
-        service.knows = identity.knows
+        service.quotas.knows = identity.knows
         transport = Transport(
             place,
             limits=read(Connections(parent=self), Limits),
@@ -419,8 +419,8 @@ class NodeManagerApp(JupyterApp):
             groups: HubQuotas | None = None
             if self.hub:
                 groups = self._hub_quotas(manager, in_force, ledger_path)
-                service.quotas_as_of = groups.when_away
-                service.members = groups.members
+                service.statuses.quotas_as_of = groups.when_away
+                service.quotas.members = groups.members
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))
@@ -431,7 +431,7 @@ class NodeManagerApp(JupyterApp):
             if not await _first(starting, ends):
                 return
             await service.recall()
-            for warning in service.quota_warnings():
+            for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)
             if groups is not None:
                 background.append(loop.create_task(groups.run()))
@@ -443,8 +443,8 @@ class NodeManagerApp(JupyterApp):
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             manager.wrote = transport.turnstile.wrote
-            manager.reads.took = service.took = transport.turnstile.took
-            service.owes = transport.turnstile.owes
+            manager.reads.took = service.statuses.took = transport.turnstile.took
+            service.statuses.owes = transport.turnstile.owes
             service.start()
             if self.metrics_port:
                 from .views import metricsport
@@ -454,8 +454,8 @@ class NodeManagerApp(JupyterApp):
                 exporter = metricsport.serve(registry, self.metrics_address, self.metrics_port)
             kind = "simulated" if inventory.simulated else "real"
             self.log.info("%d %s GPUs, ledger %s", len(manager.state.gpus), kind, ledger_path)
-            # What there is now stays. Looking through it again and again for garbage would hold
-            # everybody up for 40 ms each time.
+            # The present objects stay for good. The garbage collector would look through them again
+            # and again, and stop the loop for 40 ms each time.
             gc.collect()
             gc.freeze()
             print(f"ready {transport.path}", flush=True)
@@ -477,7 +477,7 @@ class NodeManagerApp(JupyterApp):
                 raise NodeManagerCrashed from manager.crash
 
     def _own_ledger(self) -> Path:
-        """Where the ledger of nobody else's choice lies; that of an earlier release goes there."""
+        """The default place of the ledger; a ledger of an earlier release is moved there."""
         home, host = Path(jupyter_data_dir()), host_id(os.environ)
         path, told = ledgerplace.choose(home, host, ledgerplace.mounts())
         old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
@@ -543,9 +543,9 @@ class NodeManagerCrashed(Exception):
 
 
 def _place(configured: str, inherited: socket.socket | None) -> str:
-    """Where to listen. Raises :class:`InheritedSocketWrong` when two places are meant.
+    """The socket's place. Raises :class:`InheritedSocketWrong` if two places are configured.
 
-    A socket unit goes before the environment variable, which is meant for clients first.
+    A socket unit overrides the environment variable, which is mainly for clients.
     """
     if inherited is None:
         told = configured or configured_socket(os.environ)
@@ -562,7 +562,7 @@ def _place(configured: str, inherited: socket.socket | None) -> str:
 
 async def _how_it_is(manager: Manager) -> str:
     """One line about the node; comes back only when the manager's loop came round."""
-    # Nobody's heartbeat: it is decided like any other, and changes nothing.
+    # A heartbeat of no lease: it is decided like any other, and changes nothing.
     nobody = ProcessId(manager.state.boot_id, 0, 0)
     await manager.submit(Heartbeat(manager.clock.boot(), LeaseId(""), EnvironmentName(""), nobody))
     state = manager.state
@@ -577,7 +577,7 @@ async def _how_it_is(manager: Manager) -> str:
 
 
 async def _first(work: asyncio.Task[None], ends: set[asyncio.Task[Any]]) -> bool:
-    """Whether ``work`` was done before any of ``ends``; otherwise it is cancelled."""
+    """Whether ``work`` ended before any of ``ends``; otherwise ``work`` is cancelled."""
     await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         work.result()

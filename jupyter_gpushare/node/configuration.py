@@ -56,11 +56,11 @@ class Hub(Configurable):
     ).tag(config=True)
 
     def api(self) -> HubApi:
-        """What asks the Hub."""
+        """The client that asks the Hub."""
         return HubApi(self.api_url or os.environ.get("JUPYTERHUB_API_URL", ""))
 
     def own_token(self) -> str:
-        """The node manager's token. Raises :class:`ValueError` where there is none."""
+        """The node manager's token. Raises :class:`ValueError` if there is none."""
         if self.api_token_file:
             token = systemd.read_secret(Path(self.api_token_file), os.environ)
         else:

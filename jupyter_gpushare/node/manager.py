@@ -52,7 +52,8 @@ BATCH = 512
 EACH = 16
 
 
-#: So many who have spent their GPU-hours are told when they have some again; who waits first.
+#: The most environments with spent GPU-hours that are told when they have some again; waiting ones
+#: come first.
 MOST_EXPLAINED = 8
 
 
@@ -81,7 +82,10 @@ class Processes(Protocol):
         """Interrupt or kill; a process that is gone is no error."""
 
     def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        """Whether these processes and their children go on; ``None``: not known. On any thread."""
+        """Signs of progress of these processes and their children; ``None``: unknown.
+
+        On any thread.
+        """
 
 
 @dataclass(slots=True)
@@ -96,11 +100,10 @@ class _Pending:
 class Manager:
     """Owns the state of one node. Everything runs on one asyncio loop.
 
-    Intervals are in seconds. ``recorder`` gets every command as it
-    is decided, for conformance checks; ``failpoint`` is for crash tests. Not ``is_first``: there
-    was a node manager here before, so an empty ledger has lost leases.
-    When ``crashed`` is set, ``crash`` is our bug and nobody is answered any
-    more: end the process.
+    Intervals are in seconds. ``recorder`` gets every command as it is decided, for conformance
+    checks; ``failpoint`` is for crash tests. Without ``is_first`` there was a node manager here
+    before, so an empty ledger has lost leases. When ``crashed`` is set, ``crash`` is our bug and no
+    client is answered any more: end the process.
     """
 
     def __init__(
@@ -132,8 +135,8 @@ class Manager:
         self.state = State()
         self.readings = Readings()
         self.samples = Samples(measure_interval)
-        #: Called after each measurement, with what it found. As of ``listeners``, one that raises
-        #: is told in the log and stops nothing.
+        #: Called after each measurement with its result. As with ``listeners``, an error of one is
+        #: logged and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
         #: Called with an owner and the bytes that its command left in the ledger, about.
         self.wrote: Callable[[str, int], None] = lambda owner, size: None
@@ -160,7 +163,7 @@ class Manager:
         self._recorder = recorder
         self._is_first = is_first
         self._log = log or logging.getLogger(__name__)
-        #: Whoever only looks on is called through this.
+        #: All observers are called through this.
         self.observers = Observers(clock.boot, self._log)
 
         def trouble(over: str) -> Trouble:
@@ -219,8 +222,8 @@ class Manager:
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()
-        # Nor anything to environments that have spent their GPU-hours. Which quotas have such a
-        # budget may be known later (JupyterHub's groups), so this is read in any case.
+        # Environments that have spent their GPU-hours get no grant either. Quotas with such a
+        # budget may come later (JupyterHub's groups), so the budgets are read in any case.
         await self._measure_budgets()
         await self.submit(await quotas(gpus))
         for effect in core.resume(self.state):
@@ -231,9 +234,9 @@ class Manager:
         self._begin(self._budget_loop(), "gpushare-budgets")
 
     def _budget_host_memory(self) -> None:
-        """Half of what is available is for parking where nobody said otherwise."""
+        """Give half of the available host memory to parking, unless configured otherwise."""
         if self.config.parked_memory is None and (room := self._host_memory()) is not None:
-            # What was parked before a restart is there already, and comes back free.
+            # Memory that was parked before a restart is in use already, and becomes free later.
             budget = (room.memory + self.state.parked_memory()) // 2
             self.config = replace(self.config, parked_memory=budget)
 
@@ -243,7 +246,7 @@ class Manager:
         self._tasks.append(task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """These loops never end by themselves: one that did is our bug, and nobody is served."""
+        """These loops never end by themselves. One that ended is our bug: stop serving."""
         if task.cancelled():
             return
         self.crash = self.crash or task.exception()
@@ -377,8 +380,8 @@ class Manager:
     ) -> tuple[State, list[Outcome]]:
         """Decide the batch again with granting stopped.
 
-        What ends is remembered in memory and written when the disk is back;
-        after a crash it is found out again, since a dead process stays dead.
+        Ends of leases are kept in memory and written when the disk is back. After a crash they are
+        found again, since a dead process stays dead.
         """
         stop = cmd.SetGranting(self.clock.boot(), str(failure))
         commands = [pending.command for pending in batch]
@@ -397,7 +400,7 @@ class Manager:
         ]
 
     async def _broken(self, batch: Sequence[_Pending], story: InvariantBroken) -> None:
-        """Our bug: grant nothing more, keep what runs, go on serving status."""
+        """After a bug of ours: grant nothing more, keep running leases, still serve the status."""
         self._is_broken = True
         self._log.critical("Invariant broken, no more leases are granted: %s", story)
         why = f"an internal check failed ({story})."
@@ -655,7 +658,7 @@ class Manager:
 
 
 def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[EnvironmentName, float]]:
-    """GPU-seconds by which budgets are overdrawn, of as many as are worth a reading each."""
+    """GPU-seconds by which budgets are overdrawn, for as many environments as are read at once."""
     waiting = {state.queue.waiting[name].environment for name in state.queue.held_up}
     found = []
     for row in rows:
@@ -666,7 +669,7 @@ def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[Environment
     return sorted(found, key=lambda entry: entry[0] not in waiting)[:MOST_EXPLAINED]
 
 
-# Without a disk these are refused; everything else takes GPUs back or changes nothing.
+# Without a disk these commands are refused; all others take GPUs back or change nothing.
 _NEEDS_DISK = (
     cmd.RequestLease,
     cmd.Present,

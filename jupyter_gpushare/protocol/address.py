@@ -1,7 +1,7 @@
-"""Where the node manager's socket is, without importing Jupyter.
+"""Finds the node manager's socket without importing Jupyter.
 
-What a Jupyter server hosts for its user bears the host's name: the home directory may be shared
-by hosts, and a node manager owns the GPUs of one.
+The socket of a node manager that a Jupyter server hosts has the host's name: hosts may share the
+home directory, and a node manager owns the GPUs of one host.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def embedded_socket(runtime_dir: str, host: str) -> str:
 
 
 def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
-    """Whether ``path`` is what a Jupyter server of this user hosts, but on another host.
+    """Whether ``path`` is of a node manager that this user's Jupyter server hosts on another host.
 
-    A batch job takes the environment of the terminal along that it was submitted in.
+    A batch job inherits the environment of the terminal in which it was submitted.
     """
     ours = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
     old = os.path.join(os.path.dirname(ours), OLD_EMBEDDED_NAME)
@@ -68,7 +68,7 @@ def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
 
 
 def _is_embedded(path: str, environ: Mapping[str, str]) -> bool:
-    """Whether a Jupyter server of this user hosts what listens there, on whichever host."""
+    """Whether the node manager there is hosted by a Jupyter server of this user, on any host."""
     folder, name = os.path.split(path)
     ours = name.startswith(EMBEDDED_STEM) and name.endswith(".sock")
     return ours and folder == jupyter_runtime_dir(environ)
@@ -95,9 +95,8 @@ def configured_socket(environ: Mapping[str, str]) -> str | None:
 def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Found | None:
     """The socket to use, or ``None`` when no node manager is set up here.
 
-    The environment variable counts even when nothing is there: somebody
-    wanted a node manager. A socket found by itself must belong to root or to
-    us, or another user could plant one.
+    The environment variable counts even when no socket is there: the user wanted a node manager. A
+    socket found without it must belong to root or to us, because another user could plant one.
     """
     configured = configured_socket(environ)
     if configured is not None:
@@ -111,8 +110,8 @@ def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Foun
 def is_administrators(found: Found, environ: Mapping[str, str]) -> bool:
     """Whether an administrator may have put the node manager there.
 
-    Not so for the one that a Jupyter server hosts: it knows people by their OS
-    user, and has no business with a token of the Hub's.
+    False for a node manager that a Jupyter server hosts: it identifies people by their OS user and
+    must not get a token of the Hub.
     """
     if _is_embedded(found.path, environ):
         return False
@@ -124,6 +123,6 @@ def _is_trusted_socket(path: str) -> bool:
         there = os.stat(path)
     except OSError:
         return False
-    # Only root can make the directory under /run, so whoever listens there was let in by root.
+    # Only root can make the directory under /run, so root has allowed the listener there.
     trusted = path == SYSTEM_SOCKET or there.st_uid in (0, os.getuid())
     return stat.S_ISSOCK(there.st_mode) and trusted

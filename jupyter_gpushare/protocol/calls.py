@@ -46,7 +46,7 @@ class NoParams:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who calls. ``token`` where identity needs one."""
+    """The caller introduces itself; with a ``token`` if identity needs one."""
 
     protocol: int
     client_name: str
@@ -179,7 +179,7 @@ class ResumeParams:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What a task says of its memory on one GPU, in bytes."""
+    """A task's report of its memory on one GPU, in bytes."""
 
     uuid: str
     persistent: int
@@ -246,7 +246,7 @@ class TaskEndedParams:
 
 @dataclass(frozen=True, slots=True)
 class QuotaName:
-    """Whose quota: an environment's, a group's, or, without either, the default one."""
+    """Names a quota: an environment's, a group's, or, without either, the default one."""
 
     environment: str | None = None
     group: str | None = None
@@ -260,7 +260,7 @@ class LeftOut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaParams:
-    """An admin's override. What is left out stays as it is.
+    """An admin's override. Fields left out stay as they are.
 
     ``memory`` in bytes, ``idle_timeout`` in seconds, ``burst_memory`` up to 1 a share of a GPU,
     else bytes; ``per`` as :mod:`.periods` says. ``None``: whole GPUs, no budget, the rolling
@@ -279,7 +279,7 @@ class QuotaParams:
 
 @dataclass(frozen=True, slots=True)
 class RevokeParams:
-    """Which lease, and what its user is told."""
+    """The lease to revoke, and the reason for its user."""
 
     lease: str
     reason: str
@@ -294,7 +294,7 @@ class GpuParams:
 
 @dataclass(frozen=True, slots=True)
 class DrainParams:
-    """Which GPU to take out of service, and what everybody is told of it."""
+    """The GPU to take out of service, and the reason for everybody."""
 
     gpu: str
     reason: str
@@ -368,7 +368,7 @@ class _Reader:
         return _Bad(f"{self._where}: say whose by one of `environment`, `group`, `default`: true.")
 
     def names(self, name: str) -> bool:
-        """Whether the member is there, null or not."""
+        """Whether the member is present, even as null."""
         return name in self._data
 
     def text(self, name: str, most: int) -> str:
@@ -396,7 +396,7 @@ class _Reader:
         return None if self._data.get(name) is None else self.whole(name, least, most)
 
     def gpu_count(self, name: str) -> int | None:
-        """How many GPUs are asked for, 1 where nothing is said; ``None``: what the quota allows.
+        """The number of GPUs asked for, by default 1; ``None``: as many as the quota allows.
 
         A number that no quota allows is refused later, in words about quotas.
         """

@@ -1,8 +1,8 @@
-"""What a kernel and its checkpoint helper say to each other: one JSON object a line.
+"""The messages between a kernel and its checkpoint helper: one JSON object a line.
 
-A kernel asks (:class:`Request`) and gets one answer to each question: an
-:class:`Ability` to a probe, an :class:`Outcome` to everything else. Nothing
-here does I/O; what comes from the other side is checked before it is believed.
+A kernel asks (:class:`Request`) and gets one answer to each question: an :class:`Ability` to a
+probe, an :class:`Outcome` to everything else. This module does no I/O. It checks all data from the
+other side before it believes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_DEADLINE: Final = 24 * 3600.0
 
 
 class Action(Enum):
-    """What a helper is asked to do."""
+    """The action that a helper is asked for."""
 
     PROBE = "probe"
     STATE = "state"
@@ -44,13 +44,12 @@ class State(Enum):
 
 
 class Result(Enum):
-    """How an operation ended, and what may be believed afterwards.
+    """The end of an operation, and what is certain after it.
 
-    ``DONE``: what was asked is so. ``REFUSED``: nothing was touched. ``INTACT``:
-    it failed, and the process is as it was before (running after a park, still
-    parked after a resume), so that it may be tried again. ``STUCK``: it is in
-    between or unknown; the driver's copy lives as long as the process.
-    ``DEAD``: the driver gave the process up, or the process has ended.
+    ``DONE``: it succeeded. ``REFUSED``: the process was not touched. ``INTACT``: it failed, and the
+    process is as it was before (running after a park, still parked after a resume), so that it may
+    be tried again. ``STUCK``: it is in between or unknown; the driver's copy lives as long as the
+    process. ``DEAD``: the driver gave the process up, or the process has ended.
     """
 
     DONE = "done"
@@ -106,12 +105,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended.
+    """The outcome of an operation.
 
-    ``message`` is a sentence for a person. ``state`` is the driver's last word
-    about the process. ``seconds`` tells how long each phase took.
-    ``driver_error`` is the driver's own name of an error. ``replaced``: a
-    driver call hung past its deadline, and the worker was killed.
+    ``message`` is a sentence for a person. ``state`` is the process's last state by the driver.
+    ``seconds`` tells how long each phase took. ``driver_error`` is the driver's own name of an
+    error. ``replaced``: a driver call hung past its deadline, and the worker was killed.
     """
 
     result: Result

@@ -31,7 +31,7 @@ class ClientConnection:
     def call(self, method: Method, **params: Any) -> tuple[CallId, bytes]:
         """The id and the bytes of a call.
 
-        ``None`` parameters are left out, but for those of which null says something.
+        ``None`` parameters are left out, except those for which null has a meaning.
         """
         told = NULL_SAYS.get(method, frozenset())
         given = {name: value for name, value in params.items() if value is not None or name in told}
@@ -45,7 +45,7 @@ class ClientConnection:
         self._open.discard(call_id)
 
     def receive(self, data: bytes) -> list[Incoming]:
-        """What ``data`` completes; answers that nobody waits for are dropped.
+        """The messages that ``data`` completes; answers that no call waits for are dropped.
 
         Raises :class:`RemoteProtocolError`: close the connection.
         """

@@ -1,4 +1,4 @@
-"""Why something was refused, in words that travel on the wire."""
+"""Reasons of refusals, in words that travel on the wire."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a waiting request can expect, in sentences: from a ``queued`` notice or a queue row.
+"""Sentences on what a waiting request can expect, from a ``queued`` notice or a queue row.
 
-The cell, ``%gpushare status``, the command line and the Hub's pages say the same. An older
-node manager's documents have no ``outlook``: then there is nothing to say.
+The cell, ``%gpushare status``, the command line and the Hub's pages use the same sentences.
+Documents of an older node manager have no ``outlook``; the sentence is then empty.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from .times import format_duration, format_range
 
 Document = Mapping[str, Any]
 
-_FOREVER: Final = 1e9  # seconds; no estimate is that long, whatever a node manager says
+_FOREVER: Final = 1e9  # seconds; no estimate is that long, even if a node manager sends it
 
 
 def waits_for_budget(waiting: Document) -> bool:
-    """Whether it stands in no line: its GPU-hours are spent."""
+    """Whether the request waits for GPU-hours and so stands in no line."""
     return waiting.get("reason") == "budget_spent"
 
 
 def expectation(waiting: Document) -> list[str]:
-    """About how long, and what will happen; nothing where the node manager tells none of it."""
+    """About how long it will wait, and what will happen; empty if neither is known."""
     outlook = waiting.get("outlook")
     if not isinstance(outlook, Mapping) or waits_for_budget(waiting):
         return []  # when GPU-hours are left again is in the reason
@@ -31,7 +31,7 @@ def expectation(waiting: Document) -> list[str]:
 
 
 def short_estimate(waiting: Document) -> str:
-    """``about 10 to 30 min``; empty where there is no estimate."""
+    """``about 10 to 30 min``; empty without an estimate."""
     outlook = waiting.get("outlook")
     estimate = outlook.get("estimate") if isinstance(outlook, Mapping) else None
     span = _span(estimate)

@@ -1,8 +1,8 @@
-"""A TCP address that one OS user keeps for himself, also while nothing of his listens there.
+"""Holds a TCP address for one OS user, also while none of the user's programs listens there.
 
-A proxy sends its visitors' cookies to whoever listens at the address of a service. So the address
-is held by a socket that is bound and never listens: with ``SO_REUSEPORT`` the kernel lets sockets
-of the same user join it, and nobody else's.
+A proxy sends its visitors' cookies to any program that listens at the address of a service. So we
+hold the address with a socket that is bound and never listens: with ``SO_REUSEPORT`` the kernel
+lets only sockets of the same user share it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-#: The address is not this host's: there is nothing to hold.
+#: The address is not of this host, so it cannot be held.
 _ELSEWHERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS: Final = "0A"
@@ -55,14 +55,14 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
 
 
 def listener(url: str) -> int | None:
-    """The user id of the process that listens at ``url``'s host and port; ``None``: nobody.
+    """The user id of the process that listens at ``url``'s host and port; ``None``: none does.
 
-    While we hold the address that is our user. Whoever listens at all of IPv6 alone has nothing of
-    what is sent to an IPv4 address, which the kernel's table does not tell: we knock there.
+    While we hold the address this is our user. A socket for all IPv6 addresses may or may not get
+    connections to an IPv4 address. The kernel's table does not tell, so we try to connect.
     """
     wanted = {socket.inet_pton(family, str(at[0])) for family, at in _addresses(url)}
     families = {len(at) for at in wanted}
-    # Where all addresses are meant, each of that family is.
+    # The address for all stands for each address of its family.
     wide = {len(at) for at in wanted if not any(at)}
     port = urlsplit(url).port
     both = None
@@ -103,7 +103,7 @@ def _answers(url: str) -> bool:
             try:
                 visitor.connect(address)
             except TimeoutError:
-                return True  # nobody would refuse
+                return True  # a free port would refuse at once
             except OSError:
                 continue
             return True

@@ -1,4 +1,4 @@
-"""What a lease holds, in words: of a status document's leases. Memory is told per GPU, always."""
+"""Says in words what a lease of a status document holds. Memory is always given for each GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sharers(leases: Iterable[Document], lease: Document, gpu: object) -> list[st
 
 
 def shared_text(names: Sequence[str], whose: str = "your ") -> str:
-    """``shared with your first.ipynb and second.ipynb``; empty where with nobody."""
+    """``shared with your first.ipynb and second.ipynb``; empty if it is not shared."""
     if not names:
         return ""
     *most, last = names
@@ -39,7 +39,7 @@ def shared_text(names: Sequence[str], whose: str = "your ") -> str:
 
 
 def remaining_text(quota: Document) -> str:
-    """What is left of a quota: ``1 GPU, 2 GiB on GPU 0``; empty where that is not told."""
+    """The rest of a quota: ``1 GPU, 2 GiB on GPU 0``; empty if that is not known."""
     left = quota.get("remaining")
     if left is None:
         return ""

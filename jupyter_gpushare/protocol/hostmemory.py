@@ -1,7 +1,7 @@
-"""How much host memory a process may still take before Linux kills somebody for it.
+"""Finds how much host memory a process may still take before Linux kills a process for it.
 
-The host has so much left, and each control group around the process so much below its limit.
-:func:`look` reads the files, :func:`room` judges what they say and does nothing else.
+The bounds are the host's free memory and the limit of each control group around the process.
+:func:`look` reads the files, and :func:`room` only judges their content.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Room:
 
 
 def room(seen: Seen) -> Room | None:
-    """The least that the host and any group leaves; ``None``: nobody says.
+    """The least room that the host and any group leaves; ``None``: unknown.
 
     Cached files are room, the half of those in use excepted. So is swap, up to the anonymous
     memory that can go there: what is parked may be pinned, and then the rest goes.
@@ -79,7 +79,7 @@ def _swap_left(groups: tuple[Group, ...]) -> Iterator[int]:
 
 
 def _left(group: Group, swap: int) -> Iterator[tuple[int, str]]:
-    """What each limit of the group leaves, and the limit's file."""
+    """The room below each limit of the group, and the limit's file."""
     stat = _numbers(group.files.get("memory.stat", ""))
     # Version 1 counts what lies below a group under names of their own.
     inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0))
@@ -88,7 +88,7 @@ def _left(group: Group, swap: int) -> Iterator[tuple[int, str]]:
     cached = inactive + active // 2
     for most, used, more in (
         ("memory.max", "memory.current", cached + swappable),
-        # Beyond it nobody is killed, and nobody comes forward either.
+        # Beyond this limit no process is killed, but none makes progress either.
         ("memory.high", "memory.current", cached + swappable),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", cached + swappable),
         ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", cached),
@@ -117,7 +117,10 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def look(root: Path = Path("/"), *, groups: bool = True) -> Seen:
-    """What is so now, for this process; half a millisecond. ``groups``: those around it count."""
+    """Read the present figures for this process, in half a millisecond.
+
+    ``groups``: those around it count.
+    """
     around = _around(root) if groups else iter(())
     return Seen(_text(root / "proc/meminfo"), tuple(around))
 

@@ -1,12 +1,12 @@
-"""Starts a program again at once when it was killed or has failed.
+"""Restarts a program at once when it was killed or has failed.
 
 ``python -m jupyter_gpushare.protocol.keeper MODULE ARGUMENT…`` runs ``python -m MODULE ARGUMENT…``
-and passes SIGTERM, SIGINT and SIGHUP on. It is for JupyterHub's services: the Hub looks after them
-every 30 s only, and that is how long nobody would get a GPU. It ends with its program when that
-ends by itself with status 0, when it is told to, and when whoever started it ends.
+and passes SIGTERM, SIGINT and SIGHUP on. It is for JupyterHub's services: the Hub checks them only
+every 30 s, and no person would get a GPU for as long. The keeper ends when its program ends by
+itself with status 0, when it is told to, and when the process that started it ends.
 
-It holds the address of a service that has one, and goes on doing that after a Hub that was killed:
-the proxy may live, and would give visitors' cookies to whoever took the port.
+It holds the address of a service that has one, also after the Hub was killed: the proxy may still
+run, and would give visitors' cookies to a program that took the port.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _STOP_WITHIN: Final = 10.0  # seconds it may take to end when asked
 
 
 def next_failures(failures: int, served: float) -> int:
-    """Which of `BACK_OFF` comes, after ``failures`` and ``served`` seconds."""
+    """The next index in `BACK_OFF`, after ``failures`` and ``served`` seconds."""
     return 0 if served >= STEADY_AFTER else min(failures + 1, len(BACK_OFF) - 1)
 
 
 async def keep(command: Sequence[str], url: str = "") -> int:
     """Run ``command`` until it ends well, or we are told to stop; its exit status.
 
-    ``url`` is held meanwhile, and after the end of whoever started us until the next of our user
-    listens there.
+    ``url`` is held meanwhile. After the end of the process that started us it is held until the
+    next service of our user listens there.
     """
     held = _hold(url) if url else []
     told = asyncio.Event()
@@ -62,7 +62,7 @@ def _hold(url: str) -> list[socket.socket]:
 
 
 async def _keep(command: Sequence[str], told: asyncio.Event) -> int:
-    """``told`` is set unless we stop because whoever started us has ended."""
+    """``told`` is set unless we stop because the process that started us has ended."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     child: asyncio.subprocess.Process | None = None

@@ -1,7 +1,7 @@
 """The words of the protocol, what a client reads, and what either side writes.
 
-JSON-RPC 2.0, one object a line. What a node manager reads is in `.calls`: no process that only
-wants a GPU loads it.
+JSON-RPC 2.0, one object a line. The messages that only a node manager reads are in `.calls`, so
+that a process which only wants a GPU does not load them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_MEMORY: Final = 2**53  # bytes: what JavaScript can still count
 WEIGHTS: Final = (1e-6, 1e6)
 MOST_GPU_HOURS: Final = 1e9
 MOST_IDLE: Final = 1e9  # seconds
-#: How far back usage may be asked for, in seconds.
+#: The longest period of usage that may be asked for, in seconds.
 LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
 
 
-#: Words that everybody reads: one line without control characters, without those that turn the
-#: direction of writing, and without white space at either end.
+#: A text that other people read: one line without control characters, without characters that
+#: change the direction of writing, and without white space at either end.
 LINE_PATTERN: Final = (
     r"^[^\s\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
     r"([^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*"
@@ -36,7 +36,7 @@ LINE_PATTERN: Final = (
 
 
 class Method(Enum):
-    """What may be called."""
+    """The calls of the protocol."""
 
     HELLO = "hello"
     REQUEST = "request"
@@ -74,7 +74,7 @@ class Method(Enum):
 
 
 class Notice(Enum):
-    """What a node manager tells a client unasked."""
+    """The notices that a node manager sends without a call."""
 
     QUEUED = "queued"
     GRANTED = "granted"
@@ -91,8 +91,8 @@ class Notice(Enum):
 
 #: Calls may follow hello at once. An older node manager refuses them until it has answered hello.
 PIPELINED: Final = "pipelined"
-#: What this release understands, as ``hello`` says it: calls, what clients are told unasked, and
-#: that calls may be sent together with hello.
+#: The abilities of this release in ``hello``: its calls, its notices, and that calls may be sent
+#: together with hello.
 FEATURES: Final = (
     *(method.value for method in Method),
     *(f"notice:{notice.value}" for notice in Notice),
@@ -143,14 +143,14 @@ _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
 def is_id(value: object) -> bool:
-    """Whether a call may have this id."""
+    """Whether this id is valid for a call."""
     if isinstance(value, str):
         return len(value) <= IDENTIFIER
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53
 
 
 def parse_incoming(line: bytes) -> Incoming:
-    """What a client got: an answer, an error answer or a notification.
+    """Parse a message to a client: an answer, an error answer or a notification.
 
     Raises :class:`RemoteProtocolError` for anything else.
     """

@@ -31,15 +31,16 @@ OUTAGE_TIMEOUT: Final = "JUPYTER_GPUSHARE_OUTAGE_TIMEOUT"
 FRAMEWORKS: Final = "JUPYTER_GPUSHARE_FRAMEWORKS"
 HIDDEN: Final = "JUPYTER_GPUSHARE_HIDDEN"
 
-#: What a task asks for: the setting, its variable, what it means.
+#: Settings of a task's request: the setting, its variable, its meaning.
 ASKS: Final = (
     ("gpus", GPUS, "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota."),
     ("memory", MEMORY, "Memory on each GPU, like `8GiB`. Not set: what the quota allows."),
     ("priority_class", CLASS, "`interactive` (a person waits) or `batch` (may wait longer)."),
 )
 
-#: How a task behaves: the setting, its variable, its default, its words or its bounds in
-#: seconds, what it means. Traits of kernels and of the Jupyter server are made of these rows.
+#: Settings of a task's behaviour: the setting, its variable, its default, its words or its bounds
+#: in seconds, its meaning. The traits of kernels and of the Jupyter server are made from these
+#: rows.
 SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
     (
         *("fallback", FALLBACK, "cpu", ("cpu", "error")),
@@ -70,7 +71,7 @@ SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
     ),
 )
 
-#: What the other variables mean.
+#: The meanings of the other variables.
 MEANING: Final = {
     SWITCH: "`off` switches everything of ours off in this process.",
     SOCKET: "Path of the node manager's socket: clients look there, and "

@@ -12,7 +12,7 @@ from .messages import Method
 
 
 class Phase(Enum):
-    """Where a connection stands."""
+    """The phase of a connection."""
 
     NEW = "new"
     GREETING = "greeting"

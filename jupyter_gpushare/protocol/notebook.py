@@ -1,8 +1,9 @@
-"""What a kernel asks its Jupyter server about its notebook, and the answer: a line each way.
+"""A kernel's question to its Jupyter server about its notebook, and the answer: a line each way.
 
 The server listens on a Unix socket that only its own user can open, and tells the kernel where
-(`names.NOTEBOOK_SOCKET`). A kernel cannot be told when it starts: JupyterLab names the notebook
-only afterwards, it may be renamed, and its metadata be edited and saved, before a GPU is needed.
+(`names.NOTEBOOK_SOCKET`). The kernel asks only when it needs a GPU, because the answer is not known
+at its start: JupyterLab names the notebook afterwards, and people may rename it or edit its
+metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def read_question(line: bytes) -> str:
 
 
 def answer(notebook: Notebook) -> bytes:
-    """What the server says; wishes that are far too long become a text that nobody can use."""
+    """The server's answer; metadata that are far too long become a text that is invalid."""
     line = json.dumps({"path": (notebook.path or "")[:_LONGEST_PATH], "gpushare": notebook.wishes})
     if len(line) >= LONGEST_ANSWER:
         return answer(Notebook(None, "(too long)"))
@@ -46,7 +47,7 @@ def answer(notebook: Notebook) -> bytes:
 
 
 def read_answer(line: bytes) -> Notebook:
-    """What was said. Raises :class:`RemoteProtocolError`."""
+    """Parse the answer. Raises :class:`RemoteProtocolError`."""
     told = _object(line)
     path = told.get("path")
     return Notebook(path if path and isinstance(path, str) else None, told.get("gpushare"))

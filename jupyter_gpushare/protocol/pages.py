@@ -18,7 +18,7 @@ def has_more(page: Mapping[str, Any]) -> bool:
 def is_short(pages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a page has fewer rows than the one before promised.
 
-    Then a lease has ended meanwhile, and another may have moved to a page that was turned already.
+    A lease has then ended meanwhile, and another may have moved to a page that was already read.
     """
     return any(
         len(after[name]) + after["more"][name] < before["more"][name]

@@ -1,8 +1,8 @@
 """The end of the process that started this one, for programs that JupyterHub starts.
 
-A Hub that is killed leaves its services behind. It gives a new token to those that it
-starts after that: an old node manager would be let in by nobody and hold the socket,
-and an old service of pages would hold the port, that the next one needs.
+A Hub that is killed leaves its services running. When it starts again it gives new services a new
+token. The old node manager, whose token is no longer valid, would hold the socket that the new one
+needs, and the old service of pages would hold the port.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def when_parent_ends(loop: AbstractEventLoop, act: Callable[[], object]) -> None
     """
     parent = os.getppid()
     if parent <= 1:
-        return  # of its own in a container, or of a process that is gone already
+        return  # of this process itself in a container, or of one that is already gone
     try:
         watched = os.pidfd_open(parent)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The times that a budget of GPU-hours is for, besides the rolling window, as they are written.
+"""The periods of a budget of GPU-hours besides the rolling window, as people write them.
 
 ``week`` begins on Monday, ``month`` on the 1st; a day such as ``2026-10-01`` begins a term, which
 goes on until an administrator names the next one. The node manager knows the time zone.
@@ -41,7 +41,7 @@ def first_day(period: str, today: date) -> date:
 
 
 def next_first_day(period: str, today: date) -> date | None:
-    """The day on which the next one begins; ``None``: nobody knows, it is a term."""
+    """The day on which the next period begins; ``None`` for a term, whose end is not known."""
     if period == WEEK:
         return first_day(period, today) + timedelta(days=7)
     if period != MONTH:

@@ -1,4 +1,4 @@
-"""A directory for the sockets of one user's processes, that nobody else can have prepared."""
+"""A directory for the sockets of one user's processes that no other user can have prepared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UnsafePlace(Exception):
 
 
 def checkpoint_socket(environ: Mapping[str, str], python: str) -> str:
-    """Where this user's checkpoint helper listens, in a directory of mode 0700, made if needed.
+    """The socket of this user's checkpoint helper, in a directory of mode 0700, made if needed.
 
     There is one for each pid namespace: a home directory or ``/tmp`` may be
     shared by containers in which the same pids mean other processes. And one
@@ -35,7 +35,7 @@ def checkpoint_socket(environ: Mapping[str, str], python: str) -> str:
 
 
 def private_file(environ: Mapping[str, str], name: str) -> str:
-    """Where a file or socket ``name`` of this user's may be. Raises :class:`UnsafePlace`."""
+    """The path for this user's file or socket ``name``. Raises :class:`UnsafePlace`."""
     reasons = []
     for folder in _candidates(environ):
         path = os.path.join(folder, name)

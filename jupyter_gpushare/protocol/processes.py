@@ -1,4 +1,4 @@
-"""What a process is, by ``/proc``: enough to be sure that it is still the same one."""
+"""Reads from ``/proc`` enough of a process to be sure that it is still the same one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A quota's fields: how people and programs write them, with their bounds, and what null says.
+"""A quota's fields: how people and programs write them, their bounds, and the meaning of null.
 
-Whoever takes a quota reads it here: configuration, REST, the Hub's form and the command line.
+Configuration, REST, the Hub's form and the command line all read quotas with this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .times import parse_duration
 
 
 class QuotaField(NamedTuple):
-    """``null``: how people write that it says nothing of its own, ``None`` if it always does."""
+    """``null``: the word for a field without a value of its own; ``None`` if it must have one."""
 
     read: Callable[[Any], Any]
     about: str

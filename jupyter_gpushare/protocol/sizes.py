@@ -29,12 +29,12 @@ _SIZE: Final = re.compile(
 
 #: Said in the place of a number of GPUs: as many as the quota allows.
 GPUS_OF_QUOTA: Final = "quota"
-#: More GPUs than this are asked for, or allowed, by nobody.
+#: The most GPUs that a request or a quota may name.
 MOST_GPUS: Final = 4096
 
 
 def parse_gpus(text: object) -> int | str:
-    """A GPU count or ``"quota"``; 0 asks for nothing, on purpose. Raises :class:`ValueError`."""
+    """A GPU count or ``"quota"``; 0 deliberately asks for no GPU. Raises :class:`ValueError`."""
     plain = str(text).strip()
     if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
         return GPUS_OF_QUOTA

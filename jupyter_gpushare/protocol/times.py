@@ -64,7 +64,7 @@ def _two(large: int, name: str, small: int, smaller: str) -> str:
     return f"{large} {name} {small} {smaller}" if small else f"{large} {name}"
 
 
-#: From how many seconds on to how many an estimate is rounded: nobody plans by odd minutes.
+#: From how many seconds on an estimate is rounded, and to how many: odd minutes are of no use.
 _GRAINS: Final = ((90, 10), (600, _MINUTE), (2700, 300), (6 * _HOUR, 900), (2 * _DAY, _HOUR))
 
 
@@ -74,7 +74,7 @@ def _rounded(seconds: float) -> int:
 
 
 def format_range(low: float, high: float) -> str:
-    """About how long: ``10 to 30 min``, ``20 min``; rounded as far as an estimate is worth."""
+    """About how long: ``10 to 30 min``, ``20 min``; rounded as an estimate should be."""
     first, last = (format_duration(_rounded(seconds)) for seconds in (low, high))
     if first == last:
         return last

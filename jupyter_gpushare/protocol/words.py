@@ -1,4 +1,4 @@
-"""Settings that are words: one of some, on or off."""
+"""Parsers of settings that are words: one of several, or on and off."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Hosts a node manager for this OS user, where the host has no system one.
 
-Several servers of one user elect one host by a lock on a file in the Jupyter
-runtime directory; it bears the machine's name, as machines may share the home.
-The host runs the node manager as a *child process*, so NVML and SQLite never
-touch the server's event loop and a crash of either takes nothing else with it.
-The child dies with its server (the kernel sends it a signal), the lock goes
-with the server too, and the next server starts another one on the same ledger
-and the same socket: kernels re-attach by themselves.
+Several servers of one user elect one host by a lock on a file in the Jupyter runtime directory; the
+lock's name contains the host's, because hosts may share the home. The host runs the node manager as
+a *child process*, so NVML and SQLite never touch the server's event loop and a crash of either
+takes nothing else with it. The child dies with its server (the kernel sends it a signal), the lock
+goes with the server too, and the next server starts another one on the same ledger and the same
+socket: kernels re-attach by themselves.
 
 This is the only module of the server that knows the node manager's program.
 It is also that child's entry point (``python -m jupyter_gpushare.server.embed``).
@@ -217,7 +216,7 @@ class EmbeddedNode:
                 stderr=asyncio.subprocess.PIPE,
                 # A terminal's Ctrl-C is for the server: it asks before it stops.
                 start_new_session=True,
-                # Where this server is a systemd service, that is to hear of the server only.
+                # If this server is a systemd service, systemd must hear only of the server.
                 env={
                     **{name: value for name, value in os.environ.items() if name not in _SYSTEMD},
                     "JUPYTER_GPUSHARE": "off",

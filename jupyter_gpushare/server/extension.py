@@ -136,7 +136,7 @@ class GpuShareExtension(ExtensionApp):
         return read_token(shows_hub=self.find() != _embedded())
 
     def why(self) -> str | None:
-        """Return what is known of why there is no node manager, for people."""
+        """Return for people why there is no node manager, as far as we know."""
         if self.node is not None:
             return self.node.problem
         if self.configured_socket() is None and not os.path.exists(system_socket()):
@@ -173,7 +173,7 @@ class GpuShareExtension(ExtensionApp):
     # -- the extension's life -----------------------------------------------------------------
 
     def initialize_settings(self) -> None:
-        """Make the parts; nothing runs before :meth:`start_services`."""
+        """Make the parts; they start in :meth:`start_services`."""
         server = self.serverapp
         assert server is not None
         self._running = False
@@ -243,7 +243,7 @@ class GpuShareExtension(ExtensionApp):
             self.kernel_environment.add_to_terminals(terminals)
 
     async def stop_extension(self) -> None:
-        """Stop everything of ours.
+        """Stop all our parts.
 
         The server ends its kernels only after its extensions. A node manager
         that we host and that still has kernels of ours lives until this

@@ -1,4 +1,4 @@
-"""REST under ``gpushare/api/``: what the server's user may ask of the node manager.
+"""REST under ``gpushare/api/``: the calls of the server's user to the node manager.
 
 Every method is authenticated and authorized (resource ``gpushare``; action
 ``read`` or ``write``, and ``admin`` for other people's things), whatever
@@ -62,7 +62,7 @@ def node_problems() -> Iterator[None]:
 
 
 class GpuShareHandler(APIHandler):
-    """What the handlers have in common: the link, strict parsing, JSON errors."""
+    """The common part of the handlers: the link, strict parsing, JSON errors."""
 
     auth_resource = AUTH_RESOURCE
     # A panel polls; that must not keep an idle server from being culled.
@@ -77,7 +77,7 @@ class GpuShareHandler(APIHandler):
             return await self.link.call(method, **params)
 
     def answer(self, document: object) -> None:
-        """Finish with ``document`` as JSON that nobody caches."""
+        """Finish with ``document`` as JSON that must not be cached."""
         self.set_header("Cache-Control", "no-store")
         self.finish(json.dumps(document, allow_nan=False))
 

@@ -1,4 +1,4 @@
-"""What kernels and terminals are told: the sockets, the kernel's id, the notebook's wishes.
+"""Sets variables for kernels and terminals: the sockets, the kernel's id, the notebook's settings.
 
 A kernel's id is not in its environment by itself, so it is added where every
 kernel of this server passes: ``MultiKernelManager.pre_start_kernel(name,
@@ -14,11 +14,10 @@ The methods are wrapped on the *instances* of this server, never on the
 classes, and each wrapper calls what it found: subclasses and other extensions
 that do the same keep working.
 
-The wishes that a kernel finds when it starts are those of the notebook whose
-path its session had then. JupyterLab 4.6 gives a made-up path first and the
-real one just afterwards; so a kernel asks again when it needs them
-(`KernelEnvironment.notebook_of`), and the first ones are for when nobody
-answers.
+At its start a kernel gets the settings of the notebook whose path its session has then. JupyterLab
+4.6 gives a made-up path first and the real one just afterwards. So a kernel asks again when it
+needs the settings (`KernelEnvironment.notebook_of`), and uses the first ones only if no answer
+comes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _LONGEST_VALUE = 256  # characters of one metadata value
 _NAMED_WITHIN = 1.0  # seconds that JupyterLab may take to say which notebook a session is for
 _NAMED_POLL = 0.05  # seconds between two looks
 
-# Which notebook the kernel that is being started in this asyncio task belongs to.
+# The notebook of the kernel that is being started in this asyncio task.
 _starting_for: ContextVar[str | None] = ContextVar("gpushare_starting_for", default=None)
 
 
@@ -84,7 +83,7 @@ def _is_plain(value: object) -> TypeGuard[int | float | str]:
 
 
 def _may_be_notebook(path: object, kind: object) -> bool:
-    """Whether a session may be for a notebook; an old front end does not say of what kind."""
+    """Whether a session may be a notebook's; an old front end does not tell the kind."""
     if not isinstance(path, str):
         return False
     return kind == "notebook" or (kind is None and path.endswith(".ipynb"))
@@ -129,14 +128,14 @@ class KernelEnvironment:
         self._wrap(self._sessions, "start_kernel_for_session", self._around_session_start)
 
     def uninstall(self) -> None:
-        """Take our wrappers away again, where nobody has wrapped them in turn."""
+        """Remove our wrappers, except where another extension has wrapped them."""
         for owner, name, wrapper in self._wrapped:
             if vars(owner).get(name) is wrapper:
                 delattr(owner, name)
         self._wrapped.clear()
 
     def variables(self) -> dict[str, str]:
-        """Return what every kernel and terminal gets; empty when there is no node manager."""
+        """Return the variables of every kernel and terminal; empty without a node manager."""
         socket = self._socket()
         return {} if socket is None else {**self._settings, names.SOCKET: socket}
 
@@ -244,7 +243,7 @@ class KernelEnvironment:
             update_env(kernel_id=kernel_id, env=env)
 
     async def notebook_of(self, kernel_id: str) -> Notebook:
-        """The notebook that a kernel belongs to now, as it is saved; an empty one if to none."""
+        """The notebook of a kernel as it is saved now; an empty one if the kernel has none."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NAMED_WITHIN
         while True:
@@ -271,7 +270,7 @@ class KernelEnvironment:
         return next(iter(notebooks + sessions), None)
 
     def _place_of(self, path: str) -> str:
-        """Where the notebook is on the host, as Jupyter tells its kernels: its folder, its name."""
+        """The notebook's folder and name on the host, as Jupyter tells its kernels."""
         return os.path.join(self._kernels.cwd_for_path(path), os.path.basename(path))
 
     async def _read(self, path: object, kind: object) -> str | None:

@@ -19,7 +19,7 @@ from jupyter_gpushare.link.errors import NodeProblem
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"
 
-_OVER = ("ended", "draining")  # states of a lease that is over, whatever still drains
+_OVER = ("ended", "draining")  # states of a lease that is over, even if it still drains
 
 
 def own_leases(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -1,8 +1,8 @@
 """``gpushare/api/live``: the status, pushed to a browser over a WebSocket.
 
-Who may listen is decided before the connection is upgraded. A listener that
-reads slowly gets fewer, newer messages: at most one is on its way to it and
-the next one is made when that has gone, so nothing piles up.
+A listener is authorized before the connection is upgraded. A listener that reads slowly gets fewer,
+newer messages: at most one is on its way to it and the next one is made when that has gone, so
+nothing piles up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jupyter_gpushare.link.nodelink import LinkState, NodeLink
 from .handlers import AUTH_RESOURCE
 
 _WRITE_WITHIN = 30.0  # seconds a message may take to leave; then the listener is dropped
-_LARGEST_INCOMING = 1024  # bytes; listeners have nothing to say
+_LARGEST_INCOMING = 1024  # bytes; listeners need not send anything
 
 
 class LiveFeed:

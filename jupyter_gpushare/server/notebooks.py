@@ -1,7 +1,7 @@
 """Tells this server's kernels about their notebooks, when they ask.
 
-The socket lies in a directory of its own that only this OS user can enter. Nothing is watched and
-nothing is kept: the session and the saved notebook of the moment are looked at.
+The socket lies in a directory of its own that only this OS user can enter. Each question is
+answered from the present session and the saved notebook; nothing is watched or cached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 64  # kernels that may ask at once
 
 
 class NotebookDoor:
-    """Where kernels ask. ``find`` returns the notebook of a kernel id."""
+    """The socket at which kernels ask. ``find`` returns the notebook of a kernel id."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class NotebookDoor:
         self._asking = asyncio.Semaphore(_MOST)
 
     async def open(self) -> None:
-        """Begin to listen. Where that cannot be, kernels know what they were told at the start."""
+        """Begin to listen. If that fails, kernels have the settings from their start."""
         try:
             self._folder = tempfile.mkdtemp(prefix="gpushare-")
             path = os.path.join(self._folder, "notebook.sock")
@@ -72,7 +72,7 @@ class NotebookDoor:
                 async with asyncio.timeout(_ASK_WITHIN):
                     await writer.drain()
         except (OSError, TimeoutError, ValueError, ProtocolError):
-            pass  # whoever asked has gone, or asks nothing that we know
+            pass  # the caller has gone, or its question is unknown
         except Exception:  # noqa: BLE001 - managers are pluggable: they may raise anything
             self._log.warning("gpushare could not read a notebook's metadata for its kernel")
             self._log.debug("gpushare: the reason", exc_info=True)

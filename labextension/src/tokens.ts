@@ -6,7 +6,7 @@ import type { ISettingsValues } from './model/settings';
 
 export type { ISnapshot } from './model/snapshot';
 
-/** What this page knows of the node's GPUs; other extensions may use it too. */
+/** This page's knowledge of the node's GPUs; other extensions may use it too. */
 export type IGpuShareModel = Model;
 export const IGpuShareModel = new Token<IGpuShareModel>(
   'jupyter-gpushare:IGpuShareModel',

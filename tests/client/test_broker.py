@@ -18,6 +18,7 @@ from support.scripted_node import LEASE, ScriptedNode, Visitor
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.asking import again as again_module
 from jupyter_gpushare.client.asking import broker as broker_module
+from jupyter_gpushare.client.asking import getting
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.lease import holding as holding_module
@@ -165,12 +166,24 @@ def test_asking_for_more_ends_the_first_lease(world: World, node: RunningNode) -
     until(lambda: [lease["id"] for lease in held(node)] == [second.lease], "the first has ended")
 
 
+def test_all_of_the_quota_is_still_that_after_it_was_parked(
+    world: World, node: RunningNode
+) -> None:
+    broker = world.broker()
+    first = broker.request(Ask("quota"))
+    broker.park()
+    broker.resume()
+    assert broker.request(Ask("quota")).lease == first.lease
+    broker.release()
+    until(lambda: all_is_free(node), "the memory is free again")
+
+
 def test_gpus_cannot_be_exchanged_once_cuda_runs(
     world: World, node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = world.broker()
     first = broker.request(Ask(1))
-    for module in (broker_module, holding_module):
+    for module in (broker_module, getting, holding_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     with pytest.raises(GpuShareError, match="Restart the kernel"):
         broker.request(Ask(2))
@@ -229,7 +242,7 @@ def test_a_lease_that_ends_before_its_grant_is_taken_in(monkeypatch: pytest.Monk
         until(lambda: said, "the lease's end was heard, too")
         return read_grant(result)
 
-    monkeypatch.setattr(broker_module, "read_grant", slowly)
+    monkeypatch.setattr(getting, "read_grant", slowly)
     with ScriptedNode(script) as scripted:
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(scripted.socket)}
         broker = Broker(environ, make_display=Screen, say=said.append)
@@ -299,14 +312,14 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
 def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode) -> None:
     traits = [Settings(Ask(1, 2 * GIB))]
     broker = world.broker(lambda: traits[0], JUPYTER_GPUSHARE_GPUS="lots")
-    assert broker.ask() == Ask(1, 2 * GIB)
+    assert broker.wishes.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1
-    assert broker.ask() == Ask(1, 2 * GIB)
+    assert broker.wishes.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1, "a complaint is made once"
     world.environ["JUPYTER_GPUSHARE_GPUS"] = "2"
     traits[0] = Settings(Ask(1, 3 * GIB))
-    assert broker.ask() == Ask(2, 3 * GIB)
-    broker.set_ask(Ask(memory=GIB))
+    assert broker.wishes.ask() == Ask(2, 3 * GIB)
+    broker.wishes.set_ask(Ask(memory=GIB))
     grant = broker.request(Ask())
     assert [gpu.memory for gpu in grant.gpus] == [GIB, GIB]
 
@@ -381,7 +394,7 @@ def test_an_error_of_our_own_does_not_reach_the_import(
     def broken(environ: Mapping[str, str]) -> dict[str, Any]:
         raise ZeroDivisionError("oh no")
 
-    monkeypatch.setattr(broker_module, "describe_task", broken)
+    monkeypatch.setattr(getting, "describe_task", broken)
     broker = world.broker()
     broker.before_framework("frame")
     assert framework.told == [("before", None)]
@@ -405,22 +418,22 @@ def test_use_after_a_release_where_cuda_runs_on(
     broker = world.broker()
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
-    for module in (again_module, broker_module, holding_module):
+    for module in (again_module, broker_module, getting, holding_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
-    broker.before_use(lambda frameworks: None)
+    broker.cells.before_use(lambda frameworks: None)
     assert world.said == []
     for _ in range(2):
-        broker.before_use(lambda frameworks: frameworks[0])
+        broker.cells.before_use(lambda frameworks: frameworks[0])
     assert held(node) == []
-    assert broker.barred is None, "the cell runs"
+    assert broker.cells.barred is None, "the cell runs"
     (said,) = world.said
     assert "This cell uses frame without a lease" in said
     assert "`%gpushare request`" in said
     until(lambda: all_is_free(node), "the memory is free again")
     broker.request(Ask())
     broker.release()
-    broker.before_use(lambda frameworks: frameworks[0])
+    broker.cells.before_use(lambda frameworks: frameworks[0])
     assert len(world.said) == 2, "once a lease"
 
 
@@ -450,7 +463,7 @@ def test_first_use_is_not_asked_for_at_each_cell(
     broker.after_framework("frame", FRAME)
     framework.acquire()
     broker.release()
-    broker.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
+    broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
     assert held(node) == []
 
 

@@ -58,7 +58,7 @@ def kernel(node: RunningNode, one_kernel: Kernel) -> Iterator[Kernel]:
     one_kernel.ok(
         "%gpushare release\n"
         "from jupyter_gpushare.client import acquire\n"
-        "acquire.broker()._asked = type(acquire.broker()._asked)()"
+        "acquire.broker().wishes._asked = type(acquire.broker().wishes._asked)()"
     )
     assert leases(node, "alice") == []
 

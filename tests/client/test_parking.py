@@ -243,10 +243,10 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         assert "JUPYTER_GPUSHARE_LEASE" not in environ
         assert sum("Your variables are kept" in line for line in said.lines) == 1
         broker.set_activity(True)
-        broker.before_cell()
+        broker.cells.before_cell()
         assert broker.standing is Standing.HELD
         assert environ["CUDA_VISIBLE_DEVICES"] == shown
-        broker.before_cell()  # nothing to do
+        broker.cells.before_cell()  # nothing to do
         broker.close()
 
 
@@ -268,7 +268,7 @@ def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
         broker.request(Ask())
         broker.set_activity(False)
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
-        broker.before_cell()
+        broker.cells.before_cell()
         assert broker.lease == "another"
         broker.close()
 
@@ -292,7 +292,7 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         broker.request(Ask())
         broker.set_activity(False)
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
-        broker.before_cell()
+        broker.cells.before_cell()
         assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
         assert broker.standing is Standing.PARKED
         assert broker.ensure("import frame") is None
@@ -401,7 +401,7 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
         (kept,) = node.calls(Method.KEPT)
         assert "could not be started" in kept.params.reason
         assert broker.standing is Standing.HELD
-        broker.before_cell()  # and no cell waits for a parking that never ends
+        broker.cells.before_cell()  # and no cell waits for a parking that never ends
         broker.close()
 
 

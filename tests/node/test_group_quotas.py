@@ -14,9 +14,7 @@ from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 from jupyter_gpushare.node.host.clock import bounds
 from jupyter_gpushare.node.ledger.ledger import Ledger, Record
 from jupyter_gpushare.node.quotas.hub import members_of
-from jupyter_gpushare.node.views.history import TOLD
 from jupyter_gpushare.policy.books.quotas import best
-from jupyter_gpushare.policy.words.events import EVENTS
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
@@ -249,11 +247,6 @@ def test_members_are_those_of_groups_that_have_a_quota() -> None:
     alice, bob = EnvironmentName("alice"), EnvironmentName("bob")
     assert members_of(groups) == {alice: ("a", "b"), bob: ("a",)}
     assert members_of("nonsense") == {}
-
-
-def test_every_event_that_the_ledger_keeps_has_words() -> None:
-    durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
-    assert durable == TOLD.keys()
 
 
 def test_two_partial_edits_at_once_lose_nothing(tmp_path: Path) -> None:

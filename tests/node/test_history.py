@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_gpushare.node.ledger.codec import to_record
-from jupyter_gpushare.node.views.history import entry
+from jupyter_gpushare.node.views.history import TOLD, entry
 from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.events import EVENTS
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, Quota
 
 ALICE, LEASE, GPU = EnvironmentName("alice"), LeaseId("l-1"), GpuUuid("GPU-1")
@@ -38,3 +39,8 @@ GIB = 2**30
 )
 def test_an_event_is_told_in_a_sentence(event: ev.Event, text: str) -> None:
     assert entry(to_record(event, wall=5.0))["text"] == text
+
+
+def test_every_event_that_the_ledger_keeps_has_words() -> None:
+    durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
+    assert durable == TOLD.keys()

@@ -28,6 +28,7 @@ from jupyter_gpushare.node.views.logs import (
 )
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.commands import Tick
 from jupyter_gpushare.policy.words.events import EVENTS, Event
 from jupyter_gpushare.protocol.messages import Method
@@ -253,6 +254,11 @@ def test_a_calls_tag_is_short_however_long_the_clients_id_is() -> None:
     assert call_tag(3, 7) == "3.7"
     assert call_tag(3, None) == "3.-"
     assert len(call_tag(3, "x" * 5000)) < 50
+
+
+def test_every_event_of_the_ledger_has_a_line() -> None:
+    durable = {kind for kind in ev.EVENTS.values() if kind.DURABLE}
+    assert durable <= logs.LINES.keys()
 
 
 def test_the_docs_name_only_lines_and_metrics_that_there_are() -> None:

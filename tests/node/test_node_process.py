@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
         "inventory.simulated.BusyGpus.heard",
         "quotas.in_force.QuotasInForce.heard",
         "views.metrics.NodeMetrics._heard",
-        "wire.service.figures",
+        "wire.statuses.figures",
     ],
 )
 def test_no_broken_observer_ends_the_node_manager(tmp_path: Path, bug: str) -> None:

@@ -17,7 +17,7 @@ from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.views.board import Slices
-from jupyter_gpushare.node.wire import service as service_module
+from jupyter_gpushare.node.wire import statuses
 from jupyter_gpushare.node.wire.service import Service
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import EnvironmentName, Gpu, ProcessId, Quota
@@ -142,7 +142,7 @@ async def settled(*readers: Reader) -> None:
 
     Its pushes are due on the same loop before this wait is over, however busy the machine is.
     """
-    await asyncio.sleep(3 * service_module.WATCH_INTERVAL)
+    await asyncio.sleep(3 * statuses.WATCH_INTERVAL)
     for reader in readers:
         reader.got.clear()
         reader.changes.clear()
@@ -151,7 +151,7 @@ async def settled(*readers: Reader) -> None:
 def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "Slices", Held)
+    monkeypatch.setattr(statuses, "Slices", Held)
 
     async def story() -> None:
         Held.gate, Held.stood = asyncio.Event(), asyncio.Event()
@@ -191,7 +191,7 @@ def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: P
                 told = any(one.changes for one in many)
                 return environment == "mallory" and told and not is_let_off
 
-            here.service.owes = owes
+            here.service.statuses.owes = owes
             await here.change()
             await until(lambda: other.changes)
             assert [len(one.changes) for one in many] == [1, 0, 0]

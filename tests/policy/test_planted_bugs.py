@@ -22,7 +22,7 @@ from jupyter_gpushare.policy.books import placement, room
 from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide import node, quotas, recalls
+from jupyter_gpushare.policy.decide import node, own, quotas
 from jupyter_gpushare.policy.decide.draft import Done
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.decide.serving import serve
@@ -183,13 +183,13 @@ def _believe_who_parks(monkeypatch):
 
 def _park_anybody(monkeypatch):
     """Who may park a lease is not looked at."""
-    original = recalls.own_task
+    original = own.own_task
 
     def own_task(draft, lease, environment, process):
         found = draft.state.leases.get(lease)
         return original(draft, lease, found.environment if found else environment, process)
 
-    monkeypatch.setattr(recalls, "own_task", own_task)
+    monkeypatch.setattr(own, "own_task", own_task)
 
 
 def _place_on_a_gpu_out_of_service(monkeypatch):

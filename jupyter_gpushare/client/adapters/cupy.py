@@ -69,7 +69,7 @@ class CuPyAdapter(ImportTimeAdapter):
                 with cupy.cuda.Device(device):
                     pool = cupy.get_default_memory_pool()
                     if int(pool.get_limit()) not in self._ours:
-                        continue  # the user has set his own
+                        continue  # the user has set one
                     if limit and int(pool.total_bytes()) > limit:
                         pool.free_all_blocks()
                     pool.set_limit(size=limit)
@@ -86,12 +86,12 @@ class CuPyAdapter(ImportTimeAdapter):
                 )
 
     def empty_cache(self, module: ModuleType) -> None:
-        """Give back what nothing lives in; its pools have locks of their own."""
+        """Give back unused memory; the pools have locks of their own."""
         if self._cuda_started():
             module.get_default_memory_pool().free_all_blocks()
 
     def parker(self, module: ModuleType) -> CuPyParker:
-        """What empties its pools."""
+        """The parker that empties CuPy's pools."""
         if self._parker is None:
             from .parkers.cupy import CuPyParker
 

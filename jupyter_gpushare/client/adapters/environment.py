@@ -12,7 +12,7 @@ class FrameworkVariables:
         self._ours: dict[str, str] = {}
 
     def is_users(self, name: str) -> bool:
-        """Whether somebody else has set this variable."""
+        """Whether the user, or another program, has set this variable."""
         value = os.environ.get(name)
         return value is not None and value != self._ours.get(name)
 

@@ -1,4 +1,4 @@
-"""What adapters share whose lease can only be taken at import."""
+"""The common part of adapters whose lease can only be taken at import."""
 
 from __future__ import annotations
 

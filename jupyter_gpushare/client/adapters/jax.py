@@ -1,10 +1,9 @@
 """JAX: XLA's client variables, read when its backend starts (the first operation).
 
-Without them JAX takes three quarters of every GPU it sees at its first
-operation. The fraction has had two names; with both set JAX raises
-``ValueError``, and an older one ignores the new name. So ours is set after the
-import, under the one name that the installed jaxlib reads, unless the user has
-set either.
+Without them JAX takes three quarters of every GPU it sees at its first operation. The variable for
+the fraction has had two names. With both set JAX raises ``ValueError``, and an older JAX ignores
+the new name. So we set it after the import, under the name that the installed jaxlib reads, unless
+the user has set either.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class JaxAdapter(ImportTimeAdapter):
         self._variables.set(_fraction_variable(), None if fraction is None else f"{fraction:.4f}")
 
     def cuda_started(self, module: ModuleType) -> bool | None:
-        """Clients start at the first operation; one of a GPU holds it until the process ends."""
+        """A client starts at the first operation, and keeps its GPU until the process ends."""
         started = _started_platforms()
         return None if started is None else not started.isdisjoint(_GPUS)
 

@@ -1,4 +1,4 @@
-"""Which adapter serves which framework.
+"""Finds the adapter of a framework.
 
 An adapter knows one framework's habits: how its memory limit is set, and
 whether its CUDA start can be caught. It never talks to the node manager and
@@ -16,16 +16,17 @@ or, with ``acquire = "first-use"`` and an adapter that can::
     ...
     adapter.first_use(module, acquire, expected)
 
-An adapter may also have what `client/adapters/parkers` uses, and need not::
+An adapter may also have two members for `client/adapters/parkers`::
 
-    adapter.parker(module)           # a `parking.base.Parker`, always the same one, or None
-    adapter.meter                    # a `parking.steps.StepMeter`, or None
+    adapter.parker(module)           # a `parkers.base.Parker`, always the same one, or None
+    adapter.meter                    # a `parkers.steps.StepMeter`, or None
 
-and ``adapter.say``, which is then set to what says a line to the person at the right time.
+and ``adapter.say``: it is then set to a function that says a line to the person at the right time.
 
-A built-in one is a file here, named as the framework's top-level module and with an ``ADAPTER``,
-and that name in ``_boot.FRAMEWORKS``. Other packages add theirs with an entry point whose *name* is
-the framework's top-level module and whose value is a callable that gives an `Adapter`::
+A built-in adapter is a file here with an ``ADAPTER``. The file has the name of the framework's
+top-level module, which is also listed in ``_boot.FRAMEWORKS``. Other packages add theirs with an
+entry point whose *name* is the framework's top-level module and whose value is a callable that
+gives an `Adapter`::
 
     [project.entry-points."jupyter_gpushare.adapters"]
     tinygrad = "gpushare_tinygrad:TinygradAdapter"
@@ -76,7 +77,7 @@ class Adapter(Protocol):
         """Tell the imported framework its limit; called again when the grant changes."""
 
     def cuda_started(self, module: ModuleType) -> bool | None:
-        """Whether the framework has started CUDA in this process; ``None``: it cannot be told.
+        """Whether the framework has started CUDA in this process; ``None``: unknown.
 
         While it is ``False`` the process can do without its GPUs and get others
         later; anything else counts as started.

@@ -1,11 +1,10 @@
 """PyTorch: a memory limit when CUDA starts, and a lease taken only then if wished.
 
-The limit goes through torch's own queue of calls to make at CUDA start, so no
-allocation comes before it. With ``first_use``, whatever starts CUDA asks for
-the lease first. Until there is one, ``CUDA_VISIBLE_DEVICES`` should be empty,
-so that a way to CUDA we do not know finds no GPU instead of somebody else's;
-`torch.cuda.is_available` and `torch.cuda.device_count` answer as the quota
-allows meanwhile, and never start the driver.
+The limit is set through torch's own queue of calls for the start of CUDA, so no allocation comes
+before it. With ``first_use`` every start of CUDA asks for the lease first. Until there is a lease
+``CUDA_VISIBLE_DEVICES`` should be empty, so that code which starts CUDA in a way unknown to us
+finds no GPU instead of another task's. Meanwhile `torch.cuda.is_available` and
+`torch.cuda.device_count` answer as the quota allows, and never start the driver.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class TorchAdapter:
         self._first_use: _FirstUse | None = None
 
     def before(self, grant: Grant | None) -> None:
-        """Nothing to prepare: torch reads its limit from nobody's environment."""
+        """Nothing to prepare: torch reads no limit from the environment."""
 
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         """Limit the memory now if CUDA runs, else when it starts; again when the limit changes."""
@@ -83,12 +82,12 @@ class TorchAdapter:
         return bool(cuda.is_initialized())
 
     def empty_cache(self, module: ModuleType) -> None:
-        """Give back what nothing lives in. Waits for what runs; safe from another thread."""
+        """Give back unused memory. Waits for running kernels; safe from another thread."""
         if self.cuda_started(module):
             self._allocator_of(module).empty_cache()
 
     def parker(self, module: ModuleType) -> TorchParker | None:
-        """What parks this torch's memory; ``None`` until it has started CUDA."""
+        """The parker of this torch's memory; ``None`` until torch has started CUDA."""
         if self._parker is None and self.cuda_started(module):
             from .parkers.torch import TorchParker
 
@@ -148,7 +147,7 @@ class TorchAdapter:
             _log.warning("PyTorch's GPU memory is not limited to the lease: %s", error)
 
     def _make_room(self, torch: Any, device: int, gpu: GrantedGpu, limit: int) -> None:
-        """Before a limit is lowered: torch counts its cache against it, and evicts nothing."""
+        """Empty the cache before a limit is lowered: torch counts it, but does not evict it."""
         allocator = self._allocator_of(torch)
         figures = allocator.figures(device)
         if figures is None or figures.reserved <= limit:
@@ -191,7 +190,7 @@ class _FirstUse:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def watches_on(self) -> bool:
-        """Whether it still stands there; what was refused may be asked again."""
+        """Whether our hook is still in place; a refused request may be asked again."""
         self._refused = False
         return not self._ready
 

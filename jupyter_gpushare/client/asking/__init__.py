@@ -1,5 +1,5 @@
 """Asking the node manager for GPUs: when a framework starts, for a block of code, and again.
 
-`broker` is one process's dealings with the node manager. What runs in cells, and what gives memory
-back, live elsewhere.
+The `broker` decides what one process asks of the node manager, and when. The code around cells is
+in :mod:`..cell`, and giving memory back is in :mod:`..memory`.
 """

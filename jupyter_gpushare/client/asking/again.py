@@ -1,4 +1,4 @@
-"""Asks again for GPUs that were given back: at the next cell or start of CUDA that needs them."""
+"""Asks again for GPUs that were given back, at the next cell or start of CUDA that needs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AskingAgain:
-    """That of one process."""
+    """Asks again in one process."""
 
     def __init__(self, broker: Broker, frameworks: Frameworks, say: Callable[[str], None]) -> None:
         self._broker = broker
@@ -27,14 +27,14 @@ class AskingAgain:
 
     @property
     def frameworks(self) -> Sequence[str] | None:
-        """The frameworks whose use in a cell asks; none of them: only a start of CUDA asks.
+        """The frameworks whose use in a cell asks again. Empty: only a start of CUDA does.
 
-        ``None``: nothing asks by itself.
+        ``None``: this process does not ask again by itself.
         """
         broker, loaded = self._broker, self._frameworks.names()
         if not loaded or broker.standing not in (Standing.FREE, Standing.LOST):
             return None
-        if not broker.may_ask or broker.ask_as_known().gpus == 0:
+        if not broker.may_ask or broker.wishes.ask_as_known().gpus == 0:
             return None
         if broker.settings.acquire is Acquire.FIRST_USE:
             return self._frameworks.names(late_too=False)

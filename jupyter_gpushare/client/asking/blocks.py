@@ -1,7 +1,7 @@
 """Blocks of code that hold a lease: ``with lease(...)`` and ``@gpu(...)``.
 
-Blocks that run at the same time, in each other or in threads, hold one lease together: the first
-one asks for it and the last one gives it back. What the process held before, it keeps.
+Blocks that run at the same time, nested or in threads, share one lease: the first block asks for it
+and the last one gives it back. A lease that the process held before stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Needs(NamedTuple):
-    """What a block asks for, and how it waits: as in `Broker.request`."""
+    """The arguments of a block's request, as in `Broker.request`."""
 
     ask: Ask
     wait: bool = True
@@ -26,7 +26,7 @@ class Needs(NamedTuple):
 
 
 def covers(grant: Grant, ask: Ask) -> bool:
-    """Whether a lease that is held is enough for what is asked."""
+    """Whether a held lease is enough for these needs."""
     enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
     if isinstance(ask.gpus, str):
         return enough and grant.of_quota
@@ -38,7 +38,7 @@ class Blocks:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._inside: dict[str, int] = {}  # how many, by the lease that one of them asked for
+        self._inside: dict[str, int] = {}  # the number of blocks that share each lease
 
     def enter(self, needs: Needs, cancelled: Callable[[], bool] = lambda: False) -> Grant:
         """A lease that is enough, the one held or another. Errors as of `Broker.request`."""

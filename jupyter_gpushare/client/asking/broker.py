@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from ...protocol import names
-from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
-from ...protocol.notebook import Notebook
 from ..adapters import registry
-from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from ..errors import GpuShareError, NodeUnavailable
 from ..lease.holding import Holding, Standing
-from ..lease.interrupts import deaf_to_interrupts
-from ..lease.notebook import ask_server
-from ..lease.session import Link, NobodyThere, Session
-from ..lease.task import SESSION_NAME, describe_task
+from ..lease.session import NobodyThere
 from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
@@ -32,22 +24,16 @@ from ..memory.limits import Limits, read_limits
 from ..memory.rungs import Given, read_needs
 from ..memory.setaside import SetAside
 from ..words import display
-from ..words.grant import Grant, read_grant
-from ..words.settings import Acquire, Ask, Fallback, Settings, read_settings, read_token
-from ..words.tracebacks import stopped_waiting
+from ..words.grant import Grant
+from ..words.settings import Acquire, Ask, Fallback, Settings
 from .again import AskingAgain
 from .blocks import Blocks
+from .cells import Cells
+from .getting import Getting
+from .line import Line
+from .wishes import Wishes
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
-_STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
-
-
-#: Waits for an answer; gets what to call with each notification, now and then, and with the
-#: seconds that are left while the node manager is away.
-_Waits = Callable[
-    [Callable[[Mapping[str, Any]], None], Callable[[], None], Callable[[float], None]],
-    dict[str, Any],
-]
 
 
 class Broker:
@@ -68,15 +54,14 @@ class Broker:
         note: Callable[[str], None] = display.note,
     ) -> None:
         self._environ = environ
-        self._traits = traits
         self._make_display = make_display
         self._note = note
         self._say = display.Voice(say, lambda: self._giving.no_code_runs)
-        self._said: set[str] = set()
-        self._asked = Ask()
-        self._notebook: Notebook | None = None  # as its server told it last
-        self._session: Session | None = None
-        self._session_lock = threading.Lock()
+        self._traits = traits
+        self.wishes = Wishes(environ, traits, self._say)
+        self._line = Line(
+            environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
+        )
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
         self._recalls = Recalls()
@@ -87,36 +72,52 @@ class Broker:
             self._frameworks,
             self._aside,
             self._recalls,
-            session=lambda: self._session,
-            connect=self._connect,
+            session=lambda: self._line.session,
+            connect=self._line.connect,
             say=self._say.now,
         )
         self.turns = Turns(
-            lambda: self._session,
+            lambda: self._line.session,
             lambda: self.grant if self.standing is Standing.HELD else None,
             say=self._say,
         )
         self.turns.limited = self._limit_turn
-        self._found: Found | None = find_socket(environ)
-        self._deserted = False
         self._silent_until = 0.0
-        self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
-        self._cancelled: Callable[[], bool] | None = None  # for the wait under `Holding.lock`
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
-        self._announces = True  # once a process
-        # Our parent's marks; without them this process asks for itself.
-        self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
-        self._parent_secret = environ.get(names.SECRET)
+        self._getting = Getting(
+            environ,
+            self.wishes,
+            self._line,
+            self._holding,
+            self._frameworks,
+            self._limits,
+            self._aside,
+            self._giving,
+            self.turns,
+            self.again,
+            make_display=make_display,
+            set_activity=self.set_activity,
+            say=self._say,
+        )
+        self.cells = Cells(
+            self._holding,
+            self._aside,
+            self._giving,
+            self.turns,
+            self.again,
+            resume=self._getting.resume,
+            say=self._say,
+        )
 
     @property
     def standing(self) -> Standing:
-        """How this process stands with its GPUs."""
+        """The state of this process's lease."""
         return self._holding.standing
 
     @property
     def grant(self) -> Grant | None:
-        """What this process has now."""
+        """The grant that this process has now."""
         return self._holding.grant
 
     @property
@@ -129,22 +130,17 @@ class Broker:
         """Why the last lease has ended, where it ended without us."""
         return self._holding.lost
 
+    # -- what the import hook needs --------------------------------------------------
+
     @property
     def settings(self) -> Settings:
-        """The settings in force; a value that cannot be used is complained of once."""
-        settings = read_settings(self._environ, self._traits(), self._notebook)
-        for complaint in settings.complaints:
-            self._say_once(complaint)
-        return settings
-
-    # -- what the import hook needs --------------------------------------------------
+        """The settings in force."""
+        return self.wishes.settings
 
     @property
     def configured(self) -> bool:
         """Whether there is a node manager to ask; if not, everything here is inert."""
-        if self._found is None:
-            self._found = find_socket(self._environ)
-        return self._found is not None and not self._deserted
+        return self._line.configured
 
     @property
     def may_ask(self) -> bool:
@@ -162,7 +158,7 @@ class Broker:
         adapter = self._frameworks.find(module)
         if adapter is None:
             return
-        if self._late(adapter) and self._parent_lease is None:
+        if self._late(adapter) and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
             self._holding.visible.hide(children_may_ask=True)
             adapter.before(None)
@@ -180,26 +176,20 @@ class Broker:
             self._frameworks.add(module, adapter, loaded)
             adapter.first_use(loaded, partial(self.again.at_first_use, module), self.expected)
         else:
-            self._frameworks.arrive(module, adapter, loaded, self._grant_for)
+            self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
             if is_live(adapter):
                 self._limits.can_change()
             if self.standing is Standing.HELD:
                 self._frameworks.gate_steps(self.turns)
 
     def _late(self, adapter: registry.Adapter) -> bool:
-        """Whether the lease is taken later, when CUDA starts."""
+        """Whether the lease is to be taken later, when CUDA starts."""
         return (
             adapter.catches_first_use
             and self.grant is None
             and self.standing in (Standing.FREE, Standing.LOST)
             and self.settings.acquire is Acquire.FIRST_USE
         )
-
-    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
-        """A cell is about to run: see `AskingAgain.before_cell`. Ctrl-C bars the cell."""
-        why = self.again.before_cell(used)
-        if why is not None:
-            self._stopped[threading.get_ident()] = why
 
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
@@ -208,14 +198,14 @@ class Broker:
         if self.standing is Standing.FELL_BACK or time.monotonic() < self._silent_until:
             return 0
         try:
-            quota = self._connect(patience=0.0).hello.get("quota")
+            quota = self._line.connect(patience=0.0).hello.get("quota")
         except GpuShareError:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
         if not isinstance(allowed, int):
             return 0
-        gpus = self.ask_as_known().gpus
+        gpus = self.wishes.ask_as_known().gpus
         if isinstance(gpus, str):
             return allowed
         wanted = 1 if gpus is None else gpus
@@ -233,18 +223,20 @@ class Broker:
                 return self.grant
             if self.standing is Standing.PARKED or self._aside.holds:
                 try:
-                    return self._resume()
+                    return self._getting.resume()
                 except GpuShareError as error:
                     if self.settings.fallback is Fallback.ERROR or self._aside.holds:
                         raise
                     self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
                     return None
-            asked = self.ask()
+            asked = self.wishes.ask()
             if asked.gpus == 0:
                 self._holding.visible.hide(children_may_ask=False)
                 return None
             try:
-                grant = self._join() if self._parent_lease else self._request(asked)
+                grant = (
+                    self._getting.join() if self._getting.may_join else self._getting.request(asked)
+                )
             except GpuShareError as error:
                 return self._fall_back(why, error)
             except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
@@ -255,33 +247,17 @@ class Broker:
 
     def _announce(self, grant: Grant) -> None:
         """Say what was granted, once: nothing shows that it is not the CPU."""
-        announces, self._announces = self._announces, False
+        announces, self._getting.announces = self._getting.announces, False
         if announces and self.settings.show_grant:
-            node = self._session.node.get("node") if self._session is not None else None
+            node = self._line.session.node.get("node") if self._line.session is not None else None
             simulated = isinstance(node, Mapping) and node.get("simulated") is True
             self._note(f"{grant.words} (simulated)" if simulated else grant.words)
 
     # -- what people and programs call -------------------------------------------------
 
-    def ask(self) -> Ask:
-        """What a request of this process asks, from all who may say.
-
-        A notebook's wishes are those that are saved now: its Jupyter server is asked.
-        """
-        self._notebook = ask_server(self._environ) or self._notebook
-        return self.ask_as_known()
-
-    def ask_as_known(self) -> Ask:
-        """The same without asking that server: what is known is enough."""
-        return self._asked.over(self.settings.ask)
-
-    def set_ask(self, ask: Ask) -> None:
-        """What the next request asks, stronger than any setting."""
-        self._asked = ask
-
     @property
     def lock(self) -> threading.RLock:
-        """`Holding.lock`: who has it changes what is held."""
+        """`Holding.lock`: the thread that has it may change what is held."""
         return self._holding.lock
 
     def request(
@@ -300,24 +276,14 @@ class Broker:
         what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
-        wanted = ask.over(self.ask())
+        wanted = ask.over(self.wishes.ask())
         with self._holding.lock:
             self._holding.settle()
-            self._cancelled = cancelled
+            self._getting.cancelled = cancelled
             try:
-                return self._request(wanted, wait, wait_timeout)
+                return self._getting.request(wanted, wait, wait_timeout)
             finally:
-                self._cancelled = None
-
-    def _request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        had = self._holding.had
-        if had is not None and _is_what_is_asked(had, wanted):
-            away = self.grant is None or self._aside.holds
-            return self._resume(wait, wait_timeout) if away else had
-        self._aside.must_be_whole()
-        if had is not None:
-            return self._exchange(wanted, wait, wait_timeout)
-        return self._ask_node(wanted, wait, wait_timeout)
+                self._getting.cancelled = None
 
     def release(self) -> str | None:
         """Give the lease back; the lease's state then, or ``None`` if there was none.
@@ -337,7 +303,7 @@ class Broker:
 
     def call(self, method: Method, **params: Any) -> Any:
         """Any call; its result. Raises :class:`GpuShareError`."""
-        return self._line().call(method, again=True, **params)
+        return self._line.any().call(method, again=True, **params)
 
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
@@ -351,254 +317,50 @@ class Broker:
         self._giving.set_busy(busy)
         if not busy and self.turns.is_gated:
             self.turns.rest()
-        grant, session = self.grant, self._session
+        grant, session = self.grant, self._line.session
         if grant is not None and session is not None and self.standing is Standing.HELD:
             session.set_activity(grant.lease, busy)
             if not busy:
                 self._giving.tell_ability(session, grant.lease)
 
-    def before_cell(self) -> None:
-        """A cell is about to run: what was given back while nothing ran is asked for again.
-
-        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU, or, where what it
-        may need lies in host memory, bars it (`barred` says why).
-        """
-        me = threading.get_ident()
-        self._stopped.pop(me, None)
-        if self._giving.busy:
-            self._say.deliver()
-        if self.turns.is_gated:
-            self.turns.before_cell()
-        if self.standing not in (Standing.PARKED, Standing.PARKING) and not self._aside.holds:
-            return
-        interrupted = self._giving.until_parked()
-        try:
-            with self._holding.lock:
-                if interrupted:
-                    raise KeyboardInterrupt
-                if self.standing is Standing.PARKED or self._aside.holds:
-                    self._resume()
-        except KeyboardInterrupt:
-            if self._is_elsewhere:
-                self._stopped[me] = "You left the queue."
-                self._say(_not_run("You left the queue."))
-            elif self.grant is not None:
-                self._stopped[me] = _STOPPED
-            else:
-                self._say(
-                    "This cell runs without a GPU; the next one asks for it again. "
-                    "`%gpushare release` gives it up."
-                )
-        except GpuShareError as error:
-            if self._is_elsewhere:
-                self._stopped[me] = str(error)
-                self._say(_not_run(str(error)))
-            else:
-                self._say(f"This cell runs without a GPU: {error} The next one asks again.")
-
-    def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread, be it a cell or not.
-
-        What cannot be refused has back what it may need, as a cell has; it may wait for it.
-        """
-        if not begins:
-            self._giving.code_ends()
-            self._stopped.pop(threading.get_ident(), None)
-            return
-        self._giving.code_begins()
-        if not is_refusable and self._is_elsewhere:
-            self.before_cell()
-
-    @property
-    def barred(self) -> str | None:
-        """Why what begins in this thread must not run; ``None``: it may.
-
-        Whatever has stopped `before_cell`, nothing runs while what it may need is elsewhere.
-        """
-        why = self._stopped.get(threading.get_ident())
-        if self._is_elsewhere:
-            return _not_run(why or "Its GPU is given back.")
-        return why
-
-    @property
-    def _is_elsewhere(self) -> bool:
-        """Whether code would find something on the GPU missing, or use what it may not."""
-        parked = self.standing is Standing.PARKED and self._aside.is_incomplete
-        return parked or self.standing is Standing.PARKING or self._aside.holds
-
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
-        session, self._session = self._session, None
-        if session is None:
-            return
-        ours = self.lease
-        if ours is not None and self.standing is not Standing.JOINED and session.link is Link.UP:
-            session.let_go(ours)  # nobody needs to be told that it ends
-            session.tell(Method.RELEASE, lease=ours)
-        session.close(0.2)
+        self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
 
     def abandon_in_child(self) -> Broker:
         """After a fork: a broker for the child, whose parent's lease is its own, too."""
-        if self._session is not None:
-            self._session.abandon_in_child()
         child = Broker(
             self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
         )
-        child._asked, child._said = self._asked, self._said
-        child._notebook = self._notebook
-        child._announces = False
+        child.wishes.inherit(self.wishes)
+        child._getting.announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
         # What was copied from the parent still asks us: a gate that is closed there is none here.
-        self._session = None
+        self._line.abandon_in_child()
         return child
 
     # -- inside ---------------------------------------------------------------------
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
-
-    def _connect(self, patience: float | None = None) -> Session:
-        session = self._line()
-        session.open(self.settings.answer_timeout if patience is None else patience)
-        return session
-
-    def _line(self) -> Session:
-        """The session; a new one connects with its first call, in one round trip."""
-        with self._session_lock:
-            if self._session is None or self._session.link is Link.CLOSED:
-                self._session = self._new_session()
-            return self._session
-
-    def _new_session(self) -> Session:
-        self._deserted = False
-        if not self.configured or self._found is None:
-            raise NodeUnavailable(
-                "No GPU node manager is set up for this process. In Jupyter it comes with "
-                "the server; elsewhere start `jupyter gpushare node` or set "
-                f"{names.SOCKET}."
-            )
-        settings, found = self.settings, self._found
-        return Session(
-            found.path,
-            lambda: read_token(self._environ, found),
-            settings.answer_timeout,
-            outage=settings.outage_timeout,
-            on_lost=self._lost,
-            on_notice=self._noticed,
-        )
-
-    def _join(self) -> Grant | None:
-        """Join our parent's lease; when it has ended, ask for one of our own."""
-        lease, secret = self._parent_lease or "", self._parent_secret or ""
-        try:
-            session = self._line()
-            result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
-        except NodeUnavailable:
-            if not self._holding.visible.names_gpus:
-                raise
-            # Our parent holds them, whether or not the node manager can be asked just now.
-            self._holding.standing = Standing.JOINED
-            return None
-        except LeaseLost:
-            result = None
-        self._parent_lease = self._parent_secret = None
-        if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self._request(self.ask_as_known())
-        grant = self._holding.join(read_grant(result))
-        session.hold(lease, secret)
-        self._tell_frameworks()
-        return grant
-
-    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        session = self._line()
-        params: dict[str, Any] = {
-            "request_id": os.urandom(16).hex(),
-            "task": describe_task(self._told_environ()),
-            "gpus": ask.gpus,
-            "memory": ask.memory,
-            "priority_class": ask.priority_class,
-            "wait": wait,
-        }
-        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
-
-        def leave(lease: str) -> None:
-            session.let_go(lease)
-            session.tell_surely(Method.RELEASE, lease=lease)
-
-        def request(
-            queued: Callable[[Mapping[str, Any]], None],
-            waiting: Callable[[], None],
-            away: Callable[[float], None],
-        ) -> dict[str, Any]:
-            result = session.request(params, queued, waiting, bound, away)
-            # Only who asked knows: the lease itself has a number.
-            return {**result, "of_quota": isinstance(ask.gpus, str)}
-
-        return self._obtain(session, request, leave)
-
-    def _told_environ(self) -> Mapping[str, str]:
-        """The environment, with the notebook's name of now: the one at the start may be old."""
-        path = None if self._notebook is None else self._notebook.path
-        return self._environ if path is None else {**self._environ, SESSION_NAME: path}
-
-    def _obtain(self, session: Session, ask: _Waits, leave: Callable[[str], None]) -> Grant:
-        """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease."""
-        shown = self._make_display()
-        last: dict[str, Any] = {}
-
-        def queued(notice: Mapping[str, Any]) -> None:
-            last.update(notice)
-            shown.update(notice)
-
-        def waiting() -> None:
-            if self._cancelled is not None and self._cancelled():
-                raise GpuShareError("Nobody waits for the GPU any more: the wait was cancelled.")
-            if last:
-                shown.update(last)
-
-        result: dict[str, Any] = {}
-        is_over = False
-        try:
-            result = ask(queued, waiting, shown.away)
-            # Stopped between the node manager's word and ours, nobody would have the lease.
-            with deaf_to_interrupts():
-                grant = self._take(session, result)
-                is_over = True
-                if shown.done(f"Granted: {grant.words}."):
-                    self._announces = False
-        except BaseException as error:
-            if not is_over:
-                shown.done(None)
-            if not result and isinstance(error, KeyboardInterrupt):
-                stopped_waiting(error, "you stopped waiting for GPUs.")
-            elif result and (self.grant is None or self.grant.lease != result["lease"]):
-                with deaf_to_interrupts():
-                    leave(str(result["lease"]))
-            raise
-        self._settle_in(grant)
-        return grant
-
     # -- getting again ---------------------------------------------------------------
 
     def resume(self) -> Grant | None:
-        """Have the GPUs of a parked lease again, and all memory on them; waits in the queue.
+        """Get the GPUs of a parked lease and all its memory back; waits in the queue.
 
-        ``None``: nothing was parked. Raises :class:`GpuShareError`.
+        ``None``: no lease was parked. Raises :class:`GpuShareError`.
         """
         with self._holding.lock:
             self._holding.settle()
             if self.standing is Standing.PARKED or self._aside.holds:
-                return self._resume()
+                return self._getting.resume()
             return None
 
     def pin(self, seconds: float | None) -> float | None:
-        """Keep the GPUs though nothing runs: for ``seconds``, or the usual time.
+        """Keep the GPUs while idle: for ``seconds``, or the usual time.
 
-        Seconds for which they are kept now (0: no longer than the rule says); ``None``: this
-        process holds none. Raises :class:`GpuShareError` beyond the administrator's limit.
+        Returns the seconds for which they are kept now (0: as long as the usual rule says);
+        ``None``: this process holds no GPU. Raises :class:`GpuShareError` beyond the
+        administrator's limit.
         """
         grant = self.grant
         if grant is None:
@@ -606,108 +368,6 @@ class Broker:
         result = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
         kept = result.get("seconds") if isinstance(result, dict) else None
         return float(kept) if isinstance(kept, int | float) else 0.0
-
-    def _resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
-        """What was parked, again. ``wait`` false: now or never."""
-        lease = self._holding.parked
-        if lease is None and self.grant is not None:
-            self._settle_in(self.grant)  # it has its GPUs, and failed the first time
-            return self.grant
-        if lease is None:
-            return self._ask_node(self.ask(), wait, wait_timeout)
-        session = self._line()
-        bound = self.settings.wait_timeout if wait_timeout is None else wait_timeout
-        try:
-            return self._obtain(
-                session,
-                lambda queued, waiting, away: session.resume(
-                    lease, queued, waiting, bound, away, wait=wait
-                ),
-                lambda lease: session.tell_surely(Method.PARKED, lease=lease),
-            )
-        except LeaseLost:
-            # It ended while it was parked; nothing was lost but the place.
-            self._holding.drop_parked()
-            return self._ask_node(self.ask(), wait, wait_timeout)
-
-    def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
-        grant = read_grant(result)
-        self._limits.forget()
-        before, was = self._holding.had, self.standing
-        replaced = self._holding.take(grant, str(result.get("secret", "")))
-        if not session.holds(grant.lease):
-            # Its end was told between the grant and now, when it was not known to be ours.
-            message = "The GPU lease ended as soon as it was granted."
-            self._holding.lose(grant.lease, message)
-            self._holding.settle()
-            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
-                self._holding.park(before)
-                session.tell_surely(Method.PARKED, lease=before.lease)
-            raise LeaseLost(message, Reason.UNKNOWN_LEASE)
-        if before is not None and before.lease != grant.lease:
-            session.let_go(before.lease)
-            if was is not Standing.JOINED:
-                session.tell_surely(Method.RELEASE, lease=before.lease)
-        self._aside.granted(session)
-        if replaced is not None:
-            more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
-            self._say_once(
-                f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
-                f"lease. For more GPUs {more}."
-            )
-        self.again.granted()
-        return grant
-
-    def _settle_in(self, grant: Grant) -> None:
-        if self._aside.holds:
-            # Before anything else here calls CUDA, which blocks until then.
-            self._aside.bring_back(grant, self._session)
-        self._frameworks.look_around()
-        if self._holding.cuda_had != self._holding.gpus and cuda_started():
-            self._say(
-                "CUDA was started in this process before this lease was granted, and keeps the "
-                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
-            )
-        self._tell_frameworks()
-        busy = self._giving.busy
-        if busy is not None:
-            self.set_activity(busy)
-
-    def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
-        """Another lease for the one that is held or parked. Arguments and errors as in `request`.
-
-        Beside the one that is held, if there is room. Else that one is parked meanwhile, for a
-        request must not wait for GPUs that its own process holds.
-        """
-        if cuda_started():
-            raise GpuShareError(
-                "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
-                "them any more. Restart the kernel (or the program) and ask before CUDA is used."
-            )
-        if self.standing is not Standing.HELD:
-            return self._ask_node(wanted, wait, wait_timeout)
-        try:
-            return self._ask_node(wanted, False, None)
-        except QuotaExceeded as error:
-            if error.reason is not Reason.NO_RESOURCES:
-                raise
-        self._giving.step_aside()
-        try:
-            return self._ask_node(wanted, wait, wait_timeout)
-        except BaseException:
-            with suppress(GpuShareError):
-                if self._holding.parked is not None:
-                    self._resume(wait=False)
-            raise
-
-    def _tell_frameworks(self) -> None:
-        self._frameworks.tell(self._grant_for)
-        if self.standing is Standing.HELD:
-            self._frameworks.gate_steps(self.turns)
-
-    def _grant_for(self, adapter: registry.Adapter) -> Grant | None:
-        """What a framework may use: more than granted only where it can be lowered again."""
-        return self._limits.of(self.grant) if is_live(adapter) else self.grant
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
@@ -728,9 +388,9 @@ class Broker:
         self._frameworks.limit(now)
 
     def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
-        if self._session is not None:
+        if self._line.session is not None:
             gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
-            self._session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
+            self._line.session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
 
     def _lost(self, lease: str, message: str) -> None:
         """Called on the session's thread."""
@@ -784,8 +444,8 @@ class Broker:
             self._say.now(str(message.params.get("message", "This kernel is idle.")))
 
     def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
-        if isinstance(error, NobodyThere) and not self._is_promised():
-            self._deserted = True  # its server is gone and left the socket: nobody shares GPUs
+        if isinstance(error, NobodyThere) and not self._line.is_promised:
+            self._line.desert()
             return None
         if self.settings.fallback is Fallback.ERROR:
             raise error
@@ -800,25 +460,6 @@ class Broker:
             )
         )
         return None
-
-    def _is_promised(self) -> bool:
-        """Whether somebody relies on the node manager: it is configured, or the system's."""
-        found = self._found
-        return found is not None and (found.configured or found.path == SYSTEM_SOCKET)
-
-
-def _not_run(why: str) -> str:
-    return (
-        f"{why} This cell was not run, because this kernel's GPU memory is still in host memory. "
-        "Your variables are kept: run the cell again, or `%gpushare resume`."
-    )
-
-
-def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
-    enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
-    if isinstance(ask.gpus, str):
-        return enough and grant.of_quota
-    return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)
 
 
 def _internal(error: Exception) -> NodeUnavailable:

@@ -1,14 +1,13 @@
-"""Whether the kernel computes: cells are counted, and only a change is told.
+"""Tells whether the kernel computes: it counts running cells and reports only changes.
 
-Subshells run several cells at once, and a cell may run another one, so it is
-a count and no switch. Silent executions (a front end that looks at variables)
-and widgets' messages do not count, but nothing is taken from the GPU under them.
-Nothing here may break a cell, and only a GPU that was given back may delay it: nothing is
-imported otherwise, and the node manager is told by the session's own thread.
+Subshells run several cells at once, and a cell may run another one, so cells are counted. Silent
+executions (a front end that looks at variables) and widgets' messages do not count, but no memory
+is moved while they run. An error here must not break a cell, and only GPUs that were given back may
+delay one: otherwise no module is imported, and the session's own thread tells the node manager.
 
-What lies elsewhere is never used by mistake: a cell, wherever it runs, has it back
-first or is refused; silent code is refused; a widget's has it back first, for
-nothing can refuse it.
+Code must never use memory that lies elsewhere. A cell, in any shell, gets it back first or is
+refused. Silent code is refused. A widget's code cannot be refused, so it gets the memory back
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 _OURS: Final = "%gpushare"
 _OUR_CELL: Final = "%%gpushare"
-#: What a front end asks of widgets by itself, for instance when a page is loaded.
+#: Messages that a front end sends to widgets by itself, for instance when a page is loaded.
 _ONLY_ASKS: Final = ("request_state", "request_states")
 _NO_HELP: Final = (
     "This kernel's GPU memory is in host memory, and showing this might need it. "
@@ -30,15 +29,14 @@ _NO_HELP: Final = (
 
 
 class Gate:
-    """Stops a cell that would find what it had on the GPU in host memory, before it runs.
+    """Stops a cell before it runs if its GPU memory lies in host memory.
 
-    An AST transformer is where IPython lets a cell be refused; one that runs
-    is never changed.
+    It is an AST transformer, because IPython lets one refuse a cell; it never changes a cell.
     """
 
     def __init__(self, barred: Callable[[], str | None]) -> None:
         self._barred = barred
-        self._open: set[int] = set()  # threads whose cell has nothing but magics of ours
+        self._open: set[int] = set()  # threads whose cell has only magics of ours
 
     def set_open(self, is_open: bool) -> None:
         """Whether what this thread runs now passes in any case."""
@@ -67,7 +65,7 @@ def _rejected() -> type[Exception]:
 
 
 def _is_ours(cell: str) -> bool:
-    """Whether there is nothing in a cell but line magics of ours, which need no GPU."""
+    """Whether a cell has only line magics of ours, which need no GPU."""
     lines = [line.strip() for line in cell.splitlines()]
     code = [line for line in lines if line and not line.startswith("#")]
     return bool(code) and all(line.split()[0] == _OURS for line in code)
@@ -76,9 +74,9 @@ def _is_ours(cell: str) -> bool:
 class CellWatch:
     """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
-    Then ``resume()`` and ``uses(cell)``, before a thread's first one runs: the only things here
-    that may wait, visibly, for a GPU that was given back.
-    ``code(begins, is_refusable)`` is called around whatever runs, cells and all.
+    Before a thread's first cell runs, ``resume()`` and ``uses(cell)`` are called. Only these may
+    wait, visibly, for GPUs that were given back. ``code(begins, is_refusable)`` is called around
+    all code that runs, cells included.
     """
 
     def __init__(
@@ -180,7 +178,7 @@ class Notes:
         self._annotate = annotate
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        # Ctrl-C, too, ends only the gathering of facts: the user's error is what must be shown.
+        # Ctrl-C also ends only the gathering of facts: the user's error must be shown.
         with suppress(BaseException):
             given = arguments[0] if arguments else named.get("exc_tuple")
             error = sys.exc_info()[1] if given is None else given[1]
@@ -208,7 +206,7 @@ class Messages:
         self.only_asks = False  # what is handled now
 
     def install(self) -> None:
-        """Take our place; a kernel without such things is left as it is."""
+        """Hook into the kernel; a kernel without these hooks is left as it is."""
         handlers = getattr(self._kernel, "shell_handlers", None)
         if isinstance(handlers, dict) and "comm_msg" in handlers:
             self._handle, handlers["comm_msg"] = handlers["comm_msg"], self.comm_msg
@@ -245,18 +243,18 @@ class Messages:
         return {"status": "ok", "found": True, "data": data, "metadata": {}}
 
     def _has_no_value(self, code: str, cursor_pos: int) -> bool:
-        """Whether the name is that of a function, a class or a module."""
+        """Whether the name is of a function, a class or a module."""
         import builtins
         import inspect
 
         from IPython.utils.tokenutil import token_at_cursor
 
-        with suppress(Exception):  # whatever it is, it is not known to be harmless
+        with suppress(Exception):  # it is not known to be harmless
             first, *rest = token_at_cursor(code, cursor_pos).split(".")
             space = self._kernel.shell.user_ns
             thing = space[first] if first in space else vars(builtins)[first]
             for part in rest:
-                thing = vars(thing)[part]  # nothing is asked of an object: a property would run
+                thing = vars(thing)[part]  # only ``vars``: a property would run code
             kind = type(thing)
             return issubclass(kind, type) or inspect.isroutine(thing) or inspect.ismodule(thing)
         return False
@@ -269,7 +267,7 @@ def _only_asks(message: Any) -> bool:
 
 
 def tell(busy: bool) -> None:
-    """Tell the process's broker. Where none was needed so far, nobody needs to know."""
+    """Tell the process's broker, if there is one yet; else there is nothing to tell."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
     set_activity = getattr(acquire, "set_activity", None)
     if set_activity is not None:
@@ -307,7 +305,7 @@ def barred() -> str | None:
 
 
 def code(begins: bool, is_refusable: bool) -> None:
-    """Code begins or ends in this thread, be it a cell or not."""
+    """Code begins or ends in this thread: a cell or other code."""
     acquire = sys.modules.get("jupyter_gpushare.client.acquire")
     code_runs = getattr(acquire, "code_runs", None)
     if code_runs is not None:
@@ -323,7 +321,7 @@ def annotate(error: BaseException) -> None:
 
 
 def watch_of(ip: Any) -> CellWatch | None:
-    """What watches the cells of the shell ``ip``, if anything does."""
+    """The watch over the cells of the shell ``ip``, if there is one."""
     for callback in ip.events.callbacks["pre_run_cell"]:
         watch = getattr(callback, "__self__", None)
         if isinstance(watch, CellWatch):

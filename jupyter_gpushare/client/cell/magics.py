@@ -124,7 +124,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. See `%gpushare help`.")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; a word that is none is named, with the one that was probably meant."""
+        """The options; the error for an unknown word suggests the one that was probably meant."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             known = [name for one in self._actions for name in one.option_strings]
@@ -206,7 +206,7 @@ class GpuShareMagics(Magics):
 
         before = broker().grant
         if options.later:
-            broker().set_ask(ask)
+            broker().wishes.set_ask(ask)
             self._tell(f"The next framework that is imported asks for {render.ask_words(ask)}.")
             return
         if before is not None and not words:
@@ -216,7 +216,7 @@ class GpuShareMagics(Magics):
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
             raise stopped_waiting(interrupt, _what_was_left(before)) from None
-        broker().set_ask(ask)
+        broker().wishes.set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
         end = "already, nothing changed." if same else "until `%gpushare release` or its end."
@@ -401,7 +401,7 @@ def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
 
 
 def _what_was_left(before: Grant | None) -> str:
-    """What an interrupt has left of what was held ``before``; it may come just after the grant."""
+    """The sentence on what an interrupt left of the lease held ``before``, and of a new one."""
     from ..words.render import grant_words
 
     grant, lease = broker().grant, broker().lease
@@ -432,7 +432,7 @@ def _give_back(grant: Grant) -> None:
 
 
 def _remains(grant: Grant) -> str:
-    """What is still on the GPU of a lease that was given back, and what to do; "" if nothing."""
+    """The sentence on memory left on the GPU of a lease given back, and what to do; or ""."""
     from ..lease.visible import cuda_started
 
     if cuda_started():
@@ -465,14 +465,14 @@ def _still_used(grant: Grant) -> bool:
 
 
 def complete(context: CompletionContext) -> SimpleMatcherResult:
-    """What may follow ``%gpushare`` and ``%%gpushare``; nobody else knows anything of that."""
+    """The completions after ``%gpushare`` and ``%%gpushare``; no other completer knows these."""
     line = context.text_until_cursor.lstrip()
     words = line.split()
     if not words or words[0] not in MAGICS or line == words[0]:
         return {"completions": []}
     typed = "" if line[-1:].isspace() else words[-1]
     found = [one for one in completions(words[: len(words) - bool(typed)]) if one.startswith(typed)]
-    # What is typed already, where there is no more to say: else Python's names would be offered.
+    # Return the typed word if there is no completion; otherwise IPython would offer Python's names.
     return {
         "completions": [SimpleCompletion(one, type="gpushare") for one in found or [typed]],
         "matched_fragment": typed,

@@ -1,7 +1,8 @@
-"""Whether a cell uses a framework, as far as can be seen before it runs.
+"""Tells before a cell runs whether it seems to use a framework.
 
-It imports it again, or names what comes of it: its modules, its objects, functions and classes
-that name those. A cell of which this is not seen runs as it is; so nothing here must be exact.
+Such a cell imports the framework, or names something that comes from it: its modules, its objects,
+or functions and classes that name those. The answer need not be exact: a cell that uses a framework
+unseen still runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ALSO: Final = {"jaxlib": "jax", "cupyx": "cupy", "keras": "tensorflow"}
 _US: Final = "jupyter_gpushare"
 #: Lines of `%gpushare` that say what is to be held.
 _ASKING: Final = ("request", "release", "park", "resume")
-#: What stands before the code of `%timeit` and its like.
+#: The options before the code of `%timeit` and similar magics.
 _OPTIONS: Final = re.compile(r"^(?:\s*-\w*(?:\s*\d+)?(?=\s))+")
 _MOST: Final = 2000  # things that are looked at
 _FIRST: Final = 8  # members of a list, a tuple or a dictionary that are looked at
@@ -40,7 +41,7 @@ def used_framework(
 
 
 class _AsksItself(Exception):
-    """The cell asks for GPUs itself, so nothing is asked for it before."""
+    """The cell asks for GPUs itself, so we ask for none before it."""
 
 
 class _Look:
@@ -66,7 +67,7 @@ class _Look:
                 yield from self._magic(node, transform)
 
     def _magic(self, call: ast.Call, transform: Callable[[str], str]) -> Iterator[str]:
-        """What a magic runs: ``%%time``'s cell, ``%timeit``'s line, ``%run``'s file."""
+        """The code that a magic runs: ``%%time``'s cell, ``%timeit``'s line, ``%run``'s file."""
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         words = [one.value for one in call.args if isinstance(one, ast.Constant)]
         if name not in ("run_line_magic", "run_cell_magic") or not words:

@@ -1,4 +1,4 @@
-"""What this process holds: a lease and its GPUs, and where they are shown to others.
+"""Keeps what this process holds: a lease and its GPUs, and the environment variables for them.
 
 All dealings with the node manager meet here, so this is where their threads and
 locks are written down.
@@ -12,8 +12,8 @@ Threads:
 - ``gpushare-recalls``: gives back what the node manager asks for, one after the other;
 - ``gpushare-ability``: looks what could be given back.
 
-Locks, in the order in which they are taken; nobody takes one that stands before
-one that it has:
+Locks, in the order in which they are taken; no thread takes a lock that stands before one that it
+has:
 
 1. ``acquire._Process``'s, while the broker is made;
 2. `kernel.CellWatch`'s, for an instant when a cell begins or ends;
@@ -40,7 +40,7 @@ from .visible import Visible, cuda_started
 
 
 class Standing(Enum):
-    """How this process stands with its GPUs."""
+    """The state of this process's lease."""
 
     FREE = "free"
     HELD = "held"
@@ -76,7 +76,7 @@ class Holding:
 
     @property
     def had(self) -> Grant | None:
-        """What is held, or was until it was parked."""
+        """The lease that is held, or was held until it was parked."""
         return self.put_by if self.grant is None else self.grant
 
     @property
@@ -119,9 +119,9 @@ class Holding:
         self.visible.hide(children_may_ask=True)
 
     def lose(self, lease: str, message: str) -> bool:
-        """Whether ``lease`` was ours: it has ended without us.
+        """Note that ``lease`` ended without us. Returns whether it was ours.
 
-        On the session's thread, without the lock; the environment is left to `settle`.
+        Runs on the session's thread, without the lock; `settle` changes the environment later.
         """
         if self.parked == lease:
             self.put_by = None
@@ -133,7 +133,7 @@ class Holding:
         return True
 
     def settle(self) -> None:
-        """What the loss of a lease means for the environment, on the user's thread."""
+        """Change the environment after the loss of a lease, on the user's thread."""
         if self.standing is Standing.LOST and names.LEASE in self._environ:
             if cuda_started():
                 self.cuda_had = self._lost_gpus

@@ -15,7 +15,7 @@ _WITHIN: Final = 2.0  # seconds a server that is busy may delay an import
 
 
 def ask_server(environ: Mapping[str, str]) -> Notebook | None:
-    """The notebook; ``None`` when there is no server to ask, or it does not answer in time."""
+    """The notebook; ``None`` without a server, or when it does not answer in time."""
     path, kernel_id = environ.get(names.NOTEBOOK_SOCKET), environ.get(names.KERNEL_ID)
     if not path or not kernel_id:
         return None

@@ -48,7 +48,7 @@ _TRANSIENT: Final = (OSError, ProtocolError)
 
 
 class Link(Enum):
-    """Whether the node manager hears us."""
+    """The state of the connection to the node manager."""
 
     DOWN = "down"
     UP = "up"
@@ -56,7 +56,7 @@ class Link(Enum):
 
 
 class _Waiting:
-    """A call whose answer somebody waits for. ``again``: worth sending after a reconnect."""
+    """A call that still waits for its answer. ``again``: it is sent again after a reconnect."""
 
     def __init__(self, method: Method, params: Mapping[str, Any], again: bool) -> None:
         self.method, self.params, self.again = method, params, again
@@ -70,10 +70,10 @@ class _Waiting:
 class Greeting:
     """Connects and says hello, within ``timeout`` seconds, together with the ``first`` call.
 
-    ``result`` is hello's answer. ``first_id`` is the call's; ``None`` where the node manager wants
-    it again, because it reads nothing before its answer to hello. A request that nobody waits for
-    any more is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when nobody
-    listens at ``path``.
+    ``result`` is hello's answer. ``first_id`` is the first call's id; ``None`` if the node manager
+    needs the call again, because it reads no call before its answer to hello. A request that is no
+    longer waited for is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when no
+    process listens at ``path``.
     """
 
     def __init__(
@@ -207,12 +207,12 @@ class Session:
 
     @property
     def link(self) -> Link:
-        """Whether the node manager hears us at present."""
+        """The state of the connection at present."""
         return self._link
 
     @property
     def node(self) -> Mapping[str, Any]:
-        """What hello said: node, environment, quota, heartbeat interval (seconds)."""
+        """Hello's answer: node, environment, quota, heartbeat interval (seconds)."""
         return self.hello
 
     # -- the user's side ----------------------------------------------------------
@@ -227,7 +227,7 @@ class Session:
         self._open(patience, None)
 
     def _open(self, patience: float, first: _Waiting | None) -> bool:
-        """Whether it was opened by this call, and ``first`` is under way."""
+        """Open the session. Returns whether this call did, and ``first`` was sent with it."""
         with self._opening:
             if self._thread is not None or self._link is Link.CLOSED:
                 return False
@@ -334,7 +334,8 @@ class Session:
                 self._abandon(waiting)
                 if news.lease is not None:
                     self.let_go(news.lease)
-                # Sent after a reconnect, too: a forgotten place in the queue would be served.
+                # It is sent after a reconnect, too: else a place in the queue that we gave up would
+                # be served.
                 self._send(Method.RELEASE, True, {"request_id": request_id})
             raise
 
@@ -421,7 +422,7 @@ class Session:
             self._told_activity[lease] = "busy"
 
     def holds(self, lease: str) -> bool:
-        """Whether signs of life are sent for ``lease``: it is ours, and has not ended."""
+        """Whether ``lease`` is ours and has not ended, so that we send its signs of life."""
         with self._lock:
             return lease in self._secrets
 
@@ -476,7 +477,7 @@ class Session:
         return waiting
 
     def _submit(self, waiting: _Waiting) -> None:
-        """Send a call at once where nothing is in front of it, else the thread does."""
+        """Send a call at once if no call is in front of it; else the thread sends it."""
         with deaf_to_interrupts(), self._lock:
             if self._link is Link.CLOSED:
                 waiting.failure = "this process has hung up"
@@ -488,7 +489,7 @@ class Session:
                 self._unsent.append(waiting)
             else:
                 self._put(waiting)
-                with contextlib.suppress(OSError):  # the thread meets it, too
+                with contextlib.suppress(OSError):  # the thread meets the error, too
                     self._push()
                 if not self._out:
                     return
@@ -540,7 +541,7 @@ class Session:
                 _log.debug("The node manager is lost: %s", error)
                 self._lost_link()
             if time.monotonic() - up_at > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE  # it was well; one that breaks at each hello is not rushed
+                pause = _FIRST_PAUSE  # this connection worked, so we try again soon
             while self._link is Link.DOWN:
                 if self._sleep(pause):
                     return
@@ -549,7 +550,7 @@ class Session:
                     self._take(Greeting(self.path, self._token(), self._timeout))
                     self._come_back()
             if self._greeting is None or self._greeting.socket.fileno() < 0:
-                return  # closed while the wire was down: there is nobody to say goodbye to
+                return  # closed while the wire was down: no goodbye is possible
 
     def _hang_up(self) -> None:
         """Close everything and wake everybody who still waits."""
@@ -599,7 +600,7 @@ class Session:
             self._transmit(_Waiting(Method.ATTACH, shown, False))
 
     def _sleep(self, seconds: float) -> bool:
-        """True when closed meanwhile. Whoever waits for an answer shortens it."""
+        """Sleep; True if the session was closed meanwhile. A waiting call shortens the sleep."""
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_out, selectors.EVENT_READ)
@@ -750,7 +751,7 @@ class Session:
         waiting.done.set()
 
     def _keep_voucher(self, said: Mapping[str, Any]) -> None:
-        """The newest one of a lease says how it is now."""
+        """Keep a lease's newest voucher, which has its present state."""
         lease, voucher = said.get("lease"), said.get("voucher")
         if isinstance(lease, str) and isinstance(voucher, str):
             with self._lock:

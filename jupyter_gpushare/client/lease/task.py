@@ -1,4 +1,4 @@
-"""What people are shown of this process. Nothing here is trusted by anybody."""
+"""Describes this process to people. The node manager trusts none of it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def _process() -> dict[str, Any]:
 
 
 def _clean(text: str, most: int) -> str:
-    """What a message may carry: printable, in Unicode, not too long."""
+    """The text as a message may carry it: printable Unicode, not too long."""
     plain = text.encode("utf-8", "replace").decode("utf-8")
     return "".join(sign for sign in plain if sign.isprintable())[:most]

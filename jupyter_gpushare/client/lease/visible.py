@@ -1,4 +1,4 @@
-"""``CUDA_VISIBLE_DEVICES``: whose value it is, and what it becomes.
+"""Decides about ``CUDA_VISIBLE_DEVICES``: who set its value, and which value it gets.
 
 The lease decides which GPUs a task sees, but three wishes of people and
 launchers are kept: an empty value ("no GPU, please"), a launcher's choice for
@@ -31,18 +31,18 @@ class Visible:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the value is one that we have set."""
+        """Whether we set the value."""
         return self._ours is not None and self._environ.get(VISIBLE) == self._ours
 
     @property
     def hidden_by_user(self) -> bool:
-        """Whether somebody said that this task wants no GPU."""
+        """Whether the user has said that this task wants no GPU."""
         value = self._environ.get(VISIBLE)
         return value is not None and value.strip() in _NOTHING and not self.is_ours
 
     @property
     def names_gpus(self) -> bool:
-        """Whether GPUs are named, by whomever."""
+        """Whether the value names GPUs, whoever set it."""
         return self._environ.get(VISIBLE, "").strip() not in _NOTHING
 
     def show(self, grant: Grant) -> str | None:
@@ -92,9 +92,9 @@ def choose(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | N
 
 
 def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
-    """Whether CUDA runs in this process: its GPUs can then not be exchanged any more.
+    """Whether CUDA runs in this process, so that its GPUs cannot be exchanged any more.
 
-    CUDA keeps this ``device`` open; NVML, which only looks, does not.
+    CUDA keeps this ``device`` open; NVML, which only reads, does not.
     """
     torch = sys.modules.get("torch")
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)

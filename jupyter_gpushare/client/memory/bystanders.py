@@ -1,11 +1,10 @@
-"""Code of the user's that may run though no cell does: threads, timers, asyncio tasks.
+"""Finds code of the user that may run while no cell does: threads, timers, asyncio tasks.
 
-A parked tensor has no memory, and a thread that used it would end the process,
-or its CUDA. A process that the driver has checkpointed blocks in every CUDA
-call: a thread then only waits, but a task in the kernel's own event loop would
-stop the kernel, and with it the cell that was to bring the memory back. So it
-is looked for before anything is moved. What is not seen is code that nothing
-runs yet, such as a library's callback: docs/user.md says so.
+A parked tensor has no memory, and a thread that used it would end the process, or its CUDA. A
+process that the driver has checkpointed blocks in every CUDA call: a thread then only waits, but a
+task in the kernel's own event loop would stop the kernel, and with it the cell that was to bring
+the memory back. So we look for such code before any memory is moved. Code that does not run yet,
+such as a library's callback, is not found: docs/user.md says so.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 from ..adapters.parkers.walk import live_objects
 
-#: What a kernel's event loop runs by itself.
+#: Callbacks that a kernel's event loop runs by itself.
 _MACHINERY: Final = frozenset(
     {"ipykernel", "IPython", "tornado", "zmq", "comm", "jupyter_client", "debugpy", "anyio"}
 )
@@ -39,7 +38,7 @@ class Bystanders:
 
 
 def tasks_object(found: Bystanders) -> str | None:
-    """Why nothing may be moved at all, as a sentence; ``None``: no task is in the way."""
+    """Why no memory may be moved at all, as a sentence; ``None``: no task is in the way."""
     if not found.tasks:
         return None
     return (
@@ -59,7 +58,7 @@ def threads_object(found: Bystanders) -> str | None:
 
 
 def look() -> Bystanders:
-    """Who is there now, besides the thread that asks. Walks all objects (0.1 s and more)."""
+    """Find such code now, without the calling thread. Walks all objects (0.1 s and more)."""
     places = _Places()
     return Bystanders(tuple(_threads(places)), tuple(_tasks(places)))
 
@@ -118,7 +117,7 @@ def _code_of(function: Any) -> CodeType | None:
 
 
 class _Places:
-    """Whose code is whose, by the file that it comes from. What is not installed is the user's."""
+    """Tells the user's code from libraries' by its file: code not installed is the user's."""
 
     def __init__(self) -> None:
         paths = sysconfig.get_paths()
@@ -138,7 +137,7 @@ class _Places:
         return not file.startswith(known)
 
     def is_machinery(self, code: CodeType) -> bool:
-        """Whether a kernel's event loop has it by itself."""
+        """Whether a kernel's event loop runs it by itself."""
         file = code.co_filename
         package = self._package(file)
         if package is not None:
@@ -146,7 +145,7 @@ class _Places:
         return file.startswith((*self._library, self._ours, "<frozen "))
 
     def computes(self, code: CodeType) -> bool:
-        """Whether it is a model's, so that a library computes in a thread of its own."""
+        """Whether it belongs to a model, so that a library computes in a thread of its own."""
         file = code.co_filename
         return self._package(file) == "torch" and f"torch{os.sep}nn{os.sep}" in file
 

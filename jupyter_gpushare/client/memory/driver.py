@@ -9,15 +9,13 @@ How to call it, from a background thread (never from one that a cell waits for):
         ...
     outcome = driver.resume(None, deadline_s=resume_deadline(bytes))   # room reserved before
 
-Every method is synchronous, returns within its deadline plus ``ANSWER_GRACE``
-seconds and raises nothing of its own: what happened is in the `Outcome`, see
-:class:`Result` for what may be believed after it. While this process is
-locked or checkpointed, each CUDA call in it blocks, in whatever thread.
+Every method is synchronous, returns within its deadline plus ``ANSWER_GRACE`` seconds and raises no
+error of its own. The `Outcome` says what happened; see :class:`Result` for what is certain after
+it. While this process is locked or checkpointed, each CUDA call in it blocks, in every thread.
 
-``park`` and ``resume`` start from any state and can be repeated: after a
-``STUCK`` park, ``resume`` tries to set the process going again. A process that
-is parked must not be killed by us, nor one that was restored and lives
-(NVIDIA/cuda-checkpoint#53 hung the host).
+``park`` and ``resume`` start from any state and can be repeated: after a ``STUCK`` park, ``resume``
+tries to set the process going again. We must not kill a process that is parked, or a living one
+that was restored (NVIDIA/cuda-checkpoint#53 hung the host).
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ _POLL: Final = 0.02
 #: Seconds between two looks whether a helper that does not answer was stopped.
 _LOOK_EVERY: Final = 1.0
 _PR_SET_PTRACER: Final = 0x59616D61  # linux/prctl.h
-#: How often a question is put again whose helper died.
+#: How often a question is repeated if its helper died.
 _MOST_TRIES: Final = 5
 _NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", names.HUB_TOKEN})
 _MODULE: Final = "jupyter_gpushare.node.checkpoint"
@@ -91,7 +89,7 @@ def resume_deadline(memory: int) -> float:
 
 
 class _NoHelper(Exception):
-    """It could not be reached or started; nothing was asked."""
+    """The helper could not be reached or started; no question was sent."""
 
 
 class _Lost(Exception):
@@ -200,7 +198,7 @@ class DriverCheckpoint:
             except _NoHelper as error:
                 if tries == 1:
                     raise
-                # After a question that was cut off nobody knows how far it came.
+                # After a question that was cut off its progress is unknown.
                 raise _Lost(str(error)) from error
             except _Lost:
                 if tries == _MOST_TRIES or time.monotonic() > end:
@@ -225,9 +223,9 @@ class DriverCheckpoint:
 
     @contextmanager
     def _traceable_by(self, helper: int) -> Iterator[None]:
-        """Let the helper and its worker look into this process meanwhile, where Yama forbids it.
+        """Allow the helper and its worker to trace this process meanwhile, where Yama forbids it.
 
-        Ubuntu's default lets only ancestors trace a process, and the helper is none.
+        Ubuntu's default lets only ancestors trace a process, and the helper is not one.
         """
         if self._pid is not None or not _only_ancestors_trace():
             yield
@@ -239,7 +237,7 @@ class DriverCheckpoint:
             _set_tracer(0)
 
     def _connected(self) -> tuple[socket.socket, int]:
-        """A connection to the helper, which is started when nobody listens, and its pid."""
+        """A connection to the helper and its pid; the helper is started if none listens."""
         try:
             place = self._place or checkpoint_socket(self._environ, self._python)
             make_private(os.path.dirname(place))
@@ -285,9 +283,9 @@ class DriverCheckpoint:
 
 
 def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
-    """The answer of a helper whose predecessor went away in its work.
+    """The answer of a helper whose predecessor ended during its work.
 
-    That it has changed nothing itself does not mean that nothing was changed.
+    The predecessor may have made changes, even if this helper made none.
     """
     if not isinstance(answer, Outcome) or answer.result is not Result.REFUSED:
         return answer
@@ -300,13 +298,13 @@ def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
 
 
 def helper_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a helper: nothing of one kernel's lease, and all GPUs visible."""
+    """The environment of a helper: without one kernel's lease, and with all GPUs visible."""
     ours = {
         name: value
         for name, value in environ.items()
         if not name.startswith(names.SWITCH) and name not in _NOT_FOR_HELPERS
     }
-    ours[names.SWITCH] = "off"  # no import hook of ours in it
+    ours[names.SWITCH] = "off"  # without our import hook
     return ours
 
 
@@ -319,14 +317,14 @@ def _only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> b
 
 
 def _set_tracer(pid: int) -> None:
-    """Who besides ancestors, with its children, may trace this process; 0: nobody."""
+    """Set which process besides ancestors, with its children, may trace this one; 0: none."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
 
 
 def _connect(place: str) -> tuple[socket.socket, int] | None:
-    """A connection to our own user's helper and its pid; ``None`` when nobody listens there."""
+    """A connection to our own user's helper and its pid; ``None`` if none listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     connection.settimeout(5.0)
     try:

@@ -27,11 +27,11 @@ class Frameworks:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
-        # What a framework is told is looked up and told in one: else the older word may come last.
+        # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
 
     def find(self, module: str) -> registry.Adapter | None:
-        """A new adapter; ``None`` where there is none that works."""
+        """A new adapter; ``None`` if no adapter works."""
         try:
             adapter = registry.find(module)
             if adapter is not None and hasattr(adapter, "say"):
@@ -78,7 +78,7 @@ class Frameworks:
                 self._say(f"The adapter for {module} could not watch its first use: {error!r}")
 
     def names(self, *, late_too: bool = True) -> Sequence[str]:
-        """The loaded ones; without ``late_too``: but those that can ask when they start CUDA."""
+        """The loaded frameworks; ``late_too``: also those that can ask when they start CUDA."""
         return [
             module
             for module, adapter, _ in self._loaded()
@@ -125,7 +125,7 @@ class Frameworks:
         return True
 
     def gate_steps(self, turns: Turns) -> None:
-        """Where steps are measured, they are told of and may have to wait for their turn."""
+        """Connect measured steps to ``turns``: steps are reported and may wait for a turn."""
         from ..adapters.parkers.base import meter_of
 
         for _module, adapter, loaded in self._loaded():
@@ -139,9 +139,9 @@ class Frameworks:
             meter.on_step, meter.gate = turns.report, turns.gate
 
     def empty_caches(self) -> None:
-        """Give back what frameworks keep for later; on a thread of its own, for it may take long.
+        """Empty the frameworks' caches. Call it on a thread of its own, because it may take long.
 
-        Nothing else: a cell may run meanwhile.
+        It frees nothing else, because a cell may run meanwhile.
         """
         for module, adapter, loaded in self._loaded():
             empty = getattr(adapter, "empty_cache", None)

@@ -1,10 +1,10 @@
-"""Taking turns on a GPU: the gate at the end of each training step, and what is told of memory.
+"""Taking turns on a GPU: the gate at the end of each training step, and reports of memory.
 
-A task that is alone on its GPU is never held up and sends nothing but its memory
-figures, when they change. Where several tasks take turns, the node manager says
-when to stop: at the end of that step temporary memory is dropped, the node
-manager is told, and the step after it waits, visibly, for the next turn. Ctrl-C
-leaves the wait. A node manager that cannot be reached holds nobody up for long.
+A task that is alone on its GPU is never held up and sends nothing but its memory figures, when they
+change. Where several tasks take turns, the node manager says when to stop: at the end of that step
+temporary memory is dropped, the node manager is told, and the step after it waits, visibly, for the
+next turn. Ctrl-C leaves the wait. A node manager that cannot be reached does not hold the task up
+for long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..lease.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
 
-#: Seconds between two reports, of growth and else, and bytes that make one worth sending.
+#: Seconds between two reports, of growth and of other changes; and the least change in bytes.
 GROWTH_EVERY: Final = 0.25
 REPORT_EVERY: Final = 5.0
 GRAIN: Final = 64 * 1024**2
@@ -58,7 +58,7 @@ class StepFigures(Protocol):
 
 
 class Gate(Enum):
-    """Whether the next step may begin."""
+    """Decides whether the next step may begin."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -131,10 +131,10 @@ class Turns:
     # -- at the end of each step; on the thread that computes --------------------------
 
     def report(self, use: StepFigures) -> None:
-        """Tell the node manager what this task's memory is made of, if that is news.
+        """Report the parts of this task's memory to the node manager, if they changed.
 
-        Growth is told at once, and whatever has changed before the turn is given back:
-        somebody may be placed by these figures.
+        Growth is reported at once, and every change before the turn is given back: the node manager
+        may place another task by these figures.
         """
         session, grant = self._session(), self._grant()
         if session is None or grant is None or use.steps < KNOWN_AFTER:
@@ -216,7 +216,7 @@ class Turns:
             while self._gate is Gate.CLOSED:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
-                    return  # there is no lease any more, so there are no turns
+                    return  # without a lease there are no turns
                 now = time.monotonic()
                 if session.link is Link.UP:
                     heard_at = now
@@ -310,7 +310,7 @@ class _Shown:
 
 
 def before_first_use_of_torch(torch: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """What calls back before any module of this torch computes, until it is told to stop."""
+    """A hook that is called before any module of this torch computes, until it is told to stop."""
 
     def watch(call: Callable[[], None]) -> Callable[[], None]:
         handle = torch.nn.modules.module.register_module_forward_pre_hook(
@@ -349,7 +349,7 @@ def _is_news(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bo
 
 
 def _is_growth(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:
-    """Whether a step needs more, of persistent or temporary memory, than was told."""
+    """Whether a step needs more persistent or temporary memory than was reported."""
     known = {uuid: (kept, kept + step) for uuid, kept, step, _cache in old}
     return any(
         now >= before + GRAIN

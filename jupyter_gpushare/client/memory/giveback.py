@@ -1,4 +1,4 @@
-"""Giving GPUs back: by a person's wish, or when the node manager asks an idle process for them.
+"""Gives GPUs back, when a person wishes it or the node manager asks an idle process for them.
 
 Released: the lease ends. Parked: the lease goes on without its GPUs, and the variables
 are kept. Which threads come here, and which locks they take, is in `holding`.
@@ -22,7 +22,7 @@ from .frameworks import Frameworks
 from .rungs import Given, Need, Rung
 from .setaside import LEAVE_SOMETHING, SetAside
 
-#: Bytes that may stay on a GPU when a person parks it by hand, and nobody said what is needed.
+#: Bytes that may stay on a GPU when a person parks by hand, as no request says what it needs.
 _MAY_STAY: Final = 1024**3
 #: Seconds after a training step in which a task is at work though no cell runs.
 _A_STEP_IS_WORK: Final = 10.0
@@ -32,7 +32,7 @@ _LOOK: Final = 0.02
 
 
 class Give(IntEnum):
-    """What the node manager asks for, the cheapest first; the policy's list is the same."""
+    """What the node manager can ask for, the cheapest first; the policy has the same list."""
 
     CACHE = 0
     LIFT = 1
@@ -41,10 +41,10 @@ class Give(IntEnum):
 
 
 class Recalls:
-    """What this process was asked to give; carried out one by one, the cheapest first.
+    """Carries out what this process was asked to give, one by one, the cheapest first.
 
-    A thread does it, which ends when nothing is left: to empty a cache can take as long as a GPU
-    kernel, and the session's own thread sends the signs of life.
+    It uses a thread of its own, which ends when no recall is left: emptying a cache can take as
+    long as a GPU kernel, and the session's thread must send the signs of life.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class Recalls:
         self._thread: threading.Thread | None = None
 
     def told(self, give: Give, carry_out: Callable[[], None]) -> None:
-        """The newest takes the place of one that has not begun. Never waits.
+        """Take a recall in; it replaces one that has not begun. Never waits.
 
-        Raises :class:`RuntimeError` where no thread can be started; it may be carried out later.
+        Raises :class:`RuntimeError` if no thread can be started; the recall stays for later.
         """
         with self._lock:
             self._asked[give] = carry_out
-            # A child of a fork has no thread of its parent.
+            # A forked child does not have its parent's threads.
             if not self._runs or self._thread is None or not self._thread.is_alive():
                 self._start()
                 self._runs = True
@@ -87,7 +87,7 @@ class Recalls:
 class GivingBack:
     """Releases or parks this process's GPUs.
 
-    ``session`` is the one that there is, ``connect`` makes one if need be.
+    ``session`` gives the present session; ``connect`` makes one if there is none.
     """
 
     def __init__(
@@ -109,19 +109,19 @@ class GivingBack:
         self._connect = connect
         self._say = say
         self._busy: bool | None = None
-        self._at_work: set[int] = set()  # threads that run code, be it a cell or not
+        self._at_work: set[int] = set()  # threads that run a cell or other code
         # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
         self._between_cells = threading.Lock()
         self._told_ability: str | None = None  # of which lease
 
     @property
     def busy(self) -> bool | None:
-        """Whether a cell runs; ``None``: nobody has told."""
+        """Whether a cell runs; ``None``: unknown."""
         return self._busy
 
     @property
     def no_code_runs(self) -> bool:
-        """Whether it is known that none of the person's code runs."""
+        """Whether we know that none of the person's code runs."""
         return self._busy is False and not self._at_work
 
     def set_busy(self, busy: bool) -> None:
@@ -130,7 +130,7 @@ class GivingBack:
             self._busy = busy
 
     def code_begins(self) -> None:
-        """Code begins in this thread: nothing is taken from under it, told as busy or not."""
+        """Code begins in this thread: its memory is not taken, whether or not it counts as busy."""
         with self._between_cells:
             self._at_work.add(threading.get_ident())
 
@@ -201,7 +201,7 @@ class GivingBack:
             return self._aside.given
 
     def step_aside(self) -> None:
-        """Park a lease that has nothing on its GPUs, while another one is asked for."""
+        """Park a lease without memory on its GPUs while another lease is asked for."""
         self._parked(self._connect(), Given(Rung.RELEASE))
 
     def _measured(self, session: Session, lease: str) -> dict[str, int]:
@@ -221,13 +221,13 @@ class GivingBack:
     def asked_back(self, lease: str, message: str, needs: Sequence[Need]) -> None:
         """The node manager wants the GPUs of an idle task; on the session's thread."""
         holding, session = self._holding, self._session()
-        # Who holds the lock asks, waits or releases: no time to give anything back.
+        # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
         if session is None or not holding.lock.acquire(blocking=False):
             return
         try:
             with self._between_cells:
                 is_new = holding.parked != lease
-                # Something may be there although it was said that nothing is.
+                # There may be memory although the process said that there is none.
                 found = not self._aside.holds and any(need.used for need in needs)
                 given = self._aside.given.rung
                 deeper = not is_new and (given in LEAVE_SOMETHING or found)
@@ -261,7 +261,8 @@ class GivingBack:
             self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
-        # Not told that no cell runs: then one does, or nobody would tell of the next.
+        # Without a report that no cell runs we assume that one does: the next one might not be
+        # reported.
         if not self.no_code_runs:
             return False
         holding = self._holding
@@ -330,7 +331,7 @@ class GivingBack:
     # -- inside -----------------------------------------------------------------------------
 
     def _give(self, session: Session, lease: str, needs: Sequence[Need]) -> None:
-        """Raises :class:`GpuShareError` when nothing can be given back."""
+        """Give memory back. Raises :class:`GpuShareError` when none can be given."""
 
         def plan(memory: int) -> None:
             session.call(Method.PARKING, again=True, lease=lease, memory=memory)
@@ -364,6 +365,6 @@ class GivingBack:
         )
 
     def _uses_cuda(self, needs: Sequence[Need]) -> bool:
-        """Whether CUDA may run in this process, as far as anybody can tell."""
+        """Whether CUDA may run in this process, as far as we can tell."""
         used = cuda_started() or any(need.used for need in needs)
         return used or bool(self._frameworks.on_gpus())

@@ -1,4 +1,4 @@
-"""How an idle process gives its GPU memory back: the lowest rung that frees what is needed.
+"""Gives an idle process's GPU memory back, by the lowest rung that frees enough.
 
 The node manager says how many bytes may stay on each GPU, and how many it
 measured there. The ladder tries, in this order: emptying caches (always
@@ -6,8 +6,8 @@ harmless); moving the framework's tensors to host memory; a checkpoint of the
 whole process by the CUDA driver. Dropping gradients is no rung of an idle
 notebook: a person may still read them.
 
-What was taken is brought back in the opposite order. Nothing here talks to
-the node manager; room on the GPUs is reserved before anything is brought back.
+The memory is brought back in the opposite order; its room on the GPUs must be reserved before. The
+ladder does not talk to the node manager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
 from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost, Rung
 
-#: Bytes that a CUDA context takes where nobody measured: more than any seen so far.
+#: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
 CONTEXT: Final = 1024**3
 #: Bytes of host memory that stay free beside what is parked, for this process to go on.
 SPARE: Final = 256 * 1024**2
@@ -47,11 +47,11 @@ Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
 class Ladder:
     """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs.
 
-    ``frameworks`` tells which have started CUDA. ``say`` speaks to the person.
-    ``objection`` looks at what makes a checkpoint of this process dangerous or impossible,
-    given the lease's GPUs and those that the driver sees. ``bystanders`` tells what else of the
-    user's may run meanwhile. ``room`` looks how much host memory may be taken, and ``alone``
-    keeps others who would take it from the same place waiting.
+    ``frameworks`` knows which have started CUDA. ``say`` speaks to the person. ``objection`` gives
+    a reason why a checkpoint of this process is dangerous or impossible, from the lease's GPUs and
+    those that the driver sees. ``bystanders`` finds other code of the user that may run meanwhile.
+    ``room`` gives the host memory that may be taken. ``alone`` makes other kernels wait that would
+    take host memory from the same place.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Ladder:
 
     @property
     def holds(self) -> bool:
-        """Whether something must be brought back before CUDA is used again."""
+        """Whether memory must be brought back before CUDA is used again."""
         return self._checkpointed or bool(self._moved)
 
     @property
@@ -117,11 +117,11 @@ class Ladder:
         plan: Callable[[int], None],
         after: Rung = Rung.RELEASE,
     ) -> Given:
-        """Leave no more than may stay on each GPU; go further than ``after``.
+        """Give memory until no more than may stay is on each GPU, by a rung above ``after``.
 
-        ``plan`` is told the bytes that will go to host memory, and raises
-        :class:`GpuShareError` where there is no budget. Raises
-        :class:`CannotGive` when nothing frees enough; nothing is parked then.
+        ``plan`` is told the bytes that will go to host memory; it raises :class:`GpuShareError` if
+        there is no budget. Raises :class:`CannotGive`, with nothing parked, when no rung frees
+        enough.
         """
         with self._alone():
             return self._give(needs, plan, after)
@@ -174,7 +174,7 @@ class Ladder:
                 try:
                     parked = parker.park()
                 finally:
-                    if parker.is_parked:  # also one that broke off and could not go back
+                    if parker.is_parked:  # also a parking that broke off and could not be undone
                         self._moved.append(parker)
                 self._memory += parked.bytes
         except CannotGive:
@@ -260,7 +260,7 @@ class Ladder:
             try:
                 self._moved[-1].resume()
             except ParkedDamaged as error:
-                self._say(str(error))  # all there is is back: trying again would change nothing
+                self._say(str(error))  # all that can come back is back: another try would not help
             except ParkingError as error:
                 raise NotBroughtBack(str(error)) from error
             self._moved.pop()
@@ -294,7 +294,7 @@ def _hindrance(frameworks: Sequence[Framework]) -> str:
 
 
 def _less(needs: Sequence[Need], freed: int) -> Sequence[Need]:
-    """What is used after ``freed`` bytes went, in equal shares of what each GPU had."""
+    """The used memory after ``freed`` bytes went, from each GPU in proportion to its use."""
     total = sum(need.used or 0 for need in needs)
     if not total:
         return needs

@@ -36,9 +36,9 @@ def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
 class Limits:
     """The newest limits of this process's grant; ``recalls`` carries them out.
 
-    ``carry_out(now)`` sets what ``now()`` gives and says whether any framework could; it asks
-    when it comes to it, for others tell frameworks their limits, too. ``answer(lease, limits,
-    live)`` tells the node manager.
+    ``carry_out(now)`` sets the limits of ``now()`` and says whether any framework could. It calls
+    ``now`` only when it sets them, because other threads tell frameworks their limits, too.
+    ``answer(lease, limits, live)`` tells the node manager.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Limits:
     def _refuse(
         self, grant: Grant, news: Mapping[str, int], still: Callable[[], Grant | None]
     ) -> None:
-        """Nobody's limit can change: then nobody may have a higher one, who is imported later."""
+        """No framework's limit can change, so one imported later gets no higher limit either."""
         with self._lock:
             if grant != self._grant:
                 return

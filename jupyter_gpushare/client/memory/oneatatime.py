@@ -1,4 +1,4 @@
-"""One kernel of a user parks at a time: each looks for room in memory that they may share."""
+"""Lets one kernel of a user park at a time, because kernels may share the host memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_at_a_time(
 ) -> Iterator[None]:
     """Raises :class:`CannotGive` when another one takes longer than ``within`` seconds.
 
-    Linux opens the lock when the process ends. Where there is no place for it, there is none.
+    Linux releases the lock when the process ends. If there is no place for a lock, none is taken.
     """
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -39,7 +39,7 @@ class Need(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What was done: ``memory`` bytes are in host memory now, after ``seconds``."""
+    """The result of giving: ``memory`` bytes are in host memory now, after ``seconds``."""
 
     rung: Rung
     memory: int = 0
@@ -48,7 +48,7 @@ class Given(NamedTuple):
 
 
 class CannotGive(GpuShareError):
-    """This process keeps its GPUs; nothing was changed. The text says why."""
+    """This process keeps its GPUs unchanged. The text says why."""
 
 
 class NotBroughtBack(GpuShareError):
@@ -60,7 +60,7 @@ class ProcessLost(GpuShareError):
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
-    """What the node manager says of the GPUs that it asks back; what makes no sense is unknown."""
+    """Read what the node manager says of the GPUs that it asks back; nonsense counts as unknown."""
     found = []
     for gpu in params.get("gpus") or ():
         if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):

@@ -1,9 +1,9 @@
-"""What speaks against checkpointing this process, as far as can be told cheaply and locally.
+"""Finds reasons against a checkpoint of this process, as far as is cheap and local.
 
-:func:`gather` looks, :func:`objections` judges what was seen and does nothing
-else. What it finds makes a checkpoint dangerous or impossible. Persistence mode
-that is off does not forbid it: `jupyter gpushare doctor` says it. Managed memory
-and memory shared by CUDA IPC cannot be told from outside; the driver refuses them.
+:func:`gather` collects facts, and :func:`objections` only judges them. An objection makes a
+checkpoint dangerous or impossible. Persistence mode that is off is no objection; `jupyter gpushare
+doctor` reports it. Managed memory and memory shared by CUDA IPC cannot be seen from outside; the
+driver refuses to checkpoint them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Final
 
 from ...protocol.checkpoint import SeenGpu
 
-#: How gVisor calls its kernel in /proc/version, whatever the host's is.
+#: The name that gVisor gives its kernel in /proc/version, whichever the host has.
 _GVISOR: Final = "4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
 _MPS_VARIABLES: Final = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
-#: How threads begin their names that NCCL, or torch for it, runs while a communicator lives.
+#: The beginnings of the names of threads that NCCL, or torch for it, runs while a communicator
+#: lives.
 _NCCL_THREADS: Final = ("NCCL ", "pt_nccl")
 
 
 class Hazard(Enum):
-    """What may be in the way of a driver checkpoint."""
+    """A possible obstacle to a driver checkpoint."""
 
     MIG = "mig"
     NCCL = "nccl"
@@ -43,7 +44,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was seen. NCCL is loaded with every torch that has CUDA; it matters once it is used."""
+    """The facts. NCCL is loaded with every torch that has CUDA; it matters once it is used."""
 
     mig: tuple[str, ...] = ()
     nccl_used: bool = False
@@ -66,7 +67,7 @@ def blocks(facts: Facts) -> str | None:
 
 
 def objections(facts: Facts) -> Iterator[Objection]:
-    """What speaks against a checkpoint, the gravest first."""
+    """The reasons against a checkpoint, the gravest first."""
     if facts.mig:
         text = "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
         yield Objection(Hazard.MIG, text)

@@ -1,7 +1,7 @@
-"""What this process had on its GPUs, while the GPUs are given back.
+"""Keeps the memory that this process had on its GPUs while the GPUs are given back.
 
-Caches were emptied, or tensors lie in host memory, or the CUDA driver has the whole
-of it: `parking.ladder` knows how, and this knows what is missing until it is back.
+Caches were emptied, or tensors lie in host memory, or the CUDA driver has the whole process.
+`ladder` knows how that is done; this module knows what is missing until it is back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
 
 
 class SetAside:
-    """Keeps what was on the GPUs while they are given back, and brings it back.
+    """Keeps the memory while the GPUs are given back, and brings it back.
 
     Call its methods with `Holding.lock` held, except `ability` and those that only read.
     """
@@ -50,12 +50,12 @@ class SetAside:
 
     @property
     def holds(self) -> bool:
-        """Whether what this process had on the GPU lies elsewhere."""
+        """Whether memory that this process had on the GPU lies elsewhere."""
         return self._ladder is not None and self._ladder.holds
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether a cell would find something on the GPU missing, or use what it may not."""
+        """Whether a cell would miss memory on the GPU, or use a GPU that it may not."""
         return self.holds or self.given.rung is not Rung.RELEASE
 
     def must_be_whole(self) -> None:
@@ -69,7 +69,7 @@ class SetAside:
 
     @property
     def lacks_memory(self) -> bool:
-        """Whether there was no room in host memory when it was tried last."""
+        """Whether host memory had no room at the last try."""
         return self._ladder is not None and bool(self._ladder.lacking)
 
     def ability(self) -> tuple[Rung, str]:
@@ -83,7 +83,7 @@ class SetAside:
         return self._get_ladder().give(needs, plan, after=self.given.rung)
 
     def granted(self, session: Session | None) -> None:
-        """The GPUs are held again. Where only caches were emptied, that is all."""
+        """The GPUs are held again. If only caches were emptied, nothing has to come back."""
         if self.given.rung in LEAVE_SOMETHING and not self.holds and session is not None:
             self._holding.cuda_had = self._holding.gpus
             session.tell_surely(Method.RESTORED, lease=self._holding.lease)

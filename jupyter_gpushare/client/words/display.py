@@ -1,6 +1,6 @@
-"""Showing that we wait: one place on the screen that changes, and nothing if it is quick.
+"""Shows that we wait, in one place on the screen that changes; a short wait shows nothing.
 
-IPython is never imported from here; where it runs, it is found running. The words (`render`) are
+This module never imports IPython; it finds IPython where it already runs. The texts (`render`) are
 loaded when there is something to say: most imports of a framework say nothing.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-_QUICK: Final = 0.3  # seconds that nobody needs to be told about
+_QUICK: Final = 0.3  # seconds of waiting that are not shown
 _REFRESH: Final = 1.0  # seconds between two updates that only count the time
 _REPEAT: Final = 60.0  # seconds after which a log file is told once more
 _CLEAR: Final = "\r\x1b[K"  # back to the line's beginning, and empty it
@@ -31,7 +31,7 @@ class Display(Protocol):
         """There is no node manager at present; it is waited for, ``left`` more seconds."""
 
     def done(self, text: str | None = None) -> bool:
-        """The wait is over; ``text`` says how. Whether anything was shown."""
+        """End the wait; ``text`` says how. Returns whether anything was shown."""
 
 
 def say(text: str) -> None:
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """A quiet line: in a notebook's cell, on a terminal, and in nobody's log file. Never raises."""
+    """A quiet line in a notebook's cell or on a terminal, but in no log file. Never raises."""
     publisher = notebook_publisher()
     try:
         if publisher is not None:
@@ -60,7 +60,7 @@ def note(text: str) -> None:
 
 
 def advice(magic: str, program: str) -> str:
-    """What to do, for one who has our magics, or for a program, which has none."""
+    """The advice for a person who has our magics, or for a program, which has none."""
     lines = getattr(getattr(running_shell(), "magics_manager", None), "magics", {})
     return magic if "gpushare" in lines.get("line", {}) else program
 
@@ -68,9 +68,9 @@ def advice(magic: str, program: str) -> str:
 class Voice:
     """Says things to the person: at once, but in a notebook only while a cell runs.
 
-    What is written between two cells would become part of the one before, and be saved with it.
-    So it is kept for the next one (``voice(text)``), or, where only the panel tells it in time,
-    left out (``voice.now(text)``).
+    A text written between two cells would become part of the first one, and be saved with it. So it
+    is kept for the next cell (``voice(text)``). A text that would come too late there is left out
+    (``voice.now(text)``); the panel shows it.
     """
 
     def __init__(self, say: Callable[[str], None], no_code_runs: Callable[[], bool]) -> None:
@@ -79,7 +79,7 @@ class Voice:
         self._kept: dict[str, None] = {}
 
     def __call__(self, text: str) -> None:
-        """Say ``text``, which matters later, too."""
+        """Say ``text``, which still matters later."""
         if self._would_be_misplaced():
             self._kept[text] = None
         else:
@@ -107,10 +107,10 @@ def running_shell() -> Any:
 
 
 def notebook_publisher() -> Any:
-    """What publishes displays to a notebook; ``None`` where nobody would see them.
+    """The publisher of displays to a notebook; ``None`` where no person would see them.
 
-    That is in a terminal, in a child that a kernel has forked, and before a
-    front end has asked the kernel for anything.
+    That is so in a terminal, in a child that a kernel has forked, and before a front end has sent
+    the kernel a request.
     """
     shell = running_shell()
     session = getattr(getattr(shell, "kernel", None), "session", None)
@@ -161,7 +161,7 @@ _AWAY: Final = "away"  # what is shown then, as content
 
 
 def _content(notice: Mapping[str, Any]) -> object:
-    """What makes one notification different from another for a person."""
+    """The content by which people tell notifications apart."""
     return notice.get("position"), repr(notice.get("ahead"))
 
 

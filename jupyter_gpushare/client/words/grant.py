@@ -1,4 +1,4 @@
-"""What the node manager granted, as the framework adapters see it."""
+"""The grant of the node manager, as the framework adapters see it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What people see, as text and as HTML. Pure: data in, strings out.
+"""Renders what people see, as text and as HTML. Pure: data in, strings out.
 
-HTML uses the theme's ``--jp-*`` variables where there are some, has no scripts
-and no ids, says in words what it says in colour, and escapes whatever came
-from elsewhere. Text keeps control characters out of terminals.
+HTML uses the theme's ``--jp-*`` variables where there are some, has no scripts and no ids, repeats
+in words what it shows in colour, and escapes all text from outside. Text keeps control characters
+out of terminals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 _SHORT: Final = 12  # characters of a lease's name that people see and may type
-_TOO_MUCH: Final = 2**63  # no figure is that large, whatever a node manager says
+_TOO_MUCH: Final = 2**63  # no figure is that large, even if a node manager sends it
 _BAR: Final = 20  # characters of a memory bar in a terminal
 
 
@@ -115,7 +115,7 @@ def ask_words(ask: Ask) -> str:
 
 
 def _number(value: object) -> int:
-    """A figure to draw or compare; what is none counts as 0."""
+    """A figure to draw or compare; anything else counts as 0."""
     return value if isinstance(value, int) and 0 <= value < _TOO_MUCH else 0
 
 
@@ -125,7 +125,7 @@ def _hours(seconds: object) -> float:
     return seconds / 3600
 
 
-#: How a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
+#: The way in which a parked task gave its GPUs back; ``{}`` is the host memory that it takes.
 _RUNGS: Final = {
     "release": "nothing was on the GPU",
     "trim": "caches emptied",
@@ -135,7 +135,7 @@ _RUNGS: Final = {
 
 
 def parking_words(lease: Document, now: object) -> str:
-    """What is told of a lease's parking: ``taken back in 25 s``; empty where there is nothing.
+    """A lease's parking in words: ``taken back in 25 s``; empty if there is none.
 
     ``now`` is the node's time, Unix seconds.
     """
@@ -150,12 +150,12 @@ def parking_words(lease: Document, now: object) -> str:
     return ", ".join(parts)
 
 
-#: What is done next about a task that gives no sign of life.
+#: The next step against a stalled task.
 _STALLS: Final = {"interrupt": "interrupted", "kill": "ended"}
 
 
 def stall_words(lease: Document, now: object) -> str:
-    """What is done next about a stalled task, and when; empty where nothing is."""
+    """The next step against a stalled task, and its time; empty if there is none."""
     stall = lease.get("stall")
     if not isinstance(stall, Mapping) or stall.get("next") not in _STALLS:
         return ""
@@ -166,14 +166,14 @@ def stall_words(lease: Document, now: object) -> str:
     return f"{done} after {after} without progress, if somebody waits for its memory"
 
 
-#: How a task stands with its turn on a GPU that it shares with others.
+#: The state of a task's turn on a GPU that it shares.
 _TURNS: Final = {
     "holds": "has the turn",
     "yields": "ends its turn",
     "waits": "waits for its turn",
     "rest": "asks for a turn when it computes",
 }
-#: What comes next for a task over its limit.
+#: The next step against a task over its limit.
 _NEXT: Final = {
     "trim": "its caches are emptied",
     "park": "its GPU is taken back when idle",
@@ -182,7 +182,7 @@ _NEXT: Final = {
 
 
 def sharing_words(lease: Document, now: object) -> str:
-    """How a task stands with its turn, and with its memory limit; empty where all is plain.
+    """The state of a task's turn and of its memory limit; empty if neither needs words.
 
     ``now`` is the node's time, Unix seconds.
     """
@@ -199,7 +199,7 @@ def sharing_words(lease: Document, now: object) -> str:
 
 
 def limit_words(part: Document) -> str:
-    """``lifted to 12 GiB``: a limit on one of a lease's GPUs that is not what was granted."""
+    """``lifted to 12 GiB``: a limit on one of a lease's GPUs that differs from the grant."""
     granted, limit = _number(part.get("memory")), part.get("limit")
     if not isinstance(limit, int) or limit == granted:
         return ""
@@ -207,7 +207,7 @@ def limit_words(part: Document) -> str:
 
 
 def turn_line(gpu: Document, leases: Sequence[Document]) -> str:
-    """Whose turn it is on a GPU that is used by turns, and who waits; empty where nobody does."""
+    """The task that has the turn on a GPU, and the tasks that wait for it; empty without turns."""
     here = [one for one in leases if _index(gpu) in {_index(p) for p in one.get("gpus") or ()}]
     taking = [one for one in here if one.get("turn") in _TURNS]
     if not taking:
@@ -230,7 +230,7 @@ def _until(at: object, now: object) -> str:
 
 
 def host_memory_line(node: Document) -> str | None:
-    """How much of the host's memory parked tasks take; ``None`` where none does."""
+    """The host memory that parked tasks take; ``None`` if they take none."""
     used, most = node.get("parked_memory"), node.get("parked_memory_limit")
     if not used:
         return None
@@ -242,7 +242,7 @@ def host_memory_line(node: Document) -> str | None:
 
 
 def waiting_line(notice: Document, seconds: float) -> str:
-    """Where a request stands in the queue, in one line."""
+    """The place of a request in the queue, in one line."""
     about = short_estimate(notice)
     parts = [_place(notice), _ahead(notice), about, f"{duration(seconds)} so far"]
     return "; ".join(part for part in parts if part)
@@ -310,7 +310,7 @@ def why_lines(waiting: Document) -> list[str]:
 
 
 def away_line(left: float, seconds: float) -> str:
-    """That the node manager is waited for, and for how long."""
+    """The line that says how long we have waited for the node manager."""
     bound = f"{duration(left)} more at most; " if math.isfinite(left) else ""
     return (
         "The GPU node manager does not answer; it may be restarting. Waiting for it: "
@@ -448,7 +448,7 @@ def _at_place(waiting: Document) -> str:
 
 
 def _with_parking(shown: str, lease: Document, status: Document) -> str:
-    """A lease's state, its turn, and what is said of its parking; none of it needs escaping."""
+    """A lease's state, its turn and its parking; the text needs no escaping."""
     now = status["node"].get("time")
     told = (sharing_words(lease, now), stall_words(lease, now), parking_words(lease, now))
     more = ", ".join(filter(None, told))
@@ -476,7 +476,7 @@ def _heading(status: Document) -> list[str]:
 
 
 def budget_warning(status: Document) -> str | None:
-    """That GPU-hours are nearly or all spent; ``None`` where they are not."""
+    """The warning that GPU-hours are nearly or all spent; ``None`` if they are not."""
     quota = status.get("quota") or {}
     return budget_line(quota) if _level(quota) in _BUDGET_ADVICE else None
 
@@ -621,7 +621,7 @@ class _Part(NamedTuple):
 
 
 def _parts(gpu: Document) -> list[_Part]:
-    """What a GPU's memory is taken by, in the order in which it is drawn."""
+    """The parts of a GPU's used memory, in the order in which they are drawn."""
     mine = _number(gpu.get("mine"))
     others = max(0, _number(gpu.get("reserved")) - mine)
     return [
@@ -693,7 +693,7 @@ def format_hours(hours: float) -> str:
 
 
 def budget_line(quota: Document) -> str | None:
-    """What was used of the GPU-hours; ``None`` where they are not limited."""
+    """The used GPU-hours; ``None`` if they are not limited."""
     words = budget_words(quota.get("budget"))
     return f"GPU-hours: {words}.{_BUDGET_ADVICE.get(_level(quota), '')}" if words else None
 
@@ -710,7 +710,7 @@ def _level(quota: Document) -> str:
 
 
 def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
-    """What the environment may hold, holds, and has held lately."""
+    """The lines on what the environment may hold, holds, and has held lately."""
     quota = status.get("quota") or {}
     me = plain(status.get("environment"), 80)
     gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
@@ -734,7 +734,7 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
 
 
 def _can_be_yours(status: Document, more: int) -> str:
-    """How many GPUs one may have beyond those that one holds, and how many of them now."""
+    """How many more GPUs the environment may have, and how many of them now."""
     quota = status.get("quota") or {}
     budget, limit = quota.get("budget"), quota.get("memory")
     if isinstance(budget, Mapping) and budget.get("level") == "spent":
@@ -816,13 +816,13 @@ def _when(at: object) -> str:
 
 
 def history_text(events: Iterable[Document]) -> str:
-    """What happened, for a terminal."""
+    """The history, for a terminal."""
     rows = history_rows(events)
     return text_table(_HISTORY, rows) if rows else _NO_HISTORY
 
 
 def history_html(events: Iterable[Document]) -> str:
-    """What happened, for a notebook."""
+    """The history, for a notebook."""
     rows = history_rows(events)
     return page_html(html_table("History", _HISTORY, rows) if rows else escape(_NO_HISTORY))
 

@@ -1,8 +1,8 @@
-"""What this process asks for and how it behaves, gathered from all who may say.
+"""The settings of this process, gathered from all sources.
 
-Strongest first: what code or a magic asks, environment variables, the
-notebook's metadata, traits. A value that makes no sense is reported and the
-next weaker one counts; it never stops an import.
+Strongest first: what code or a magic asks, environment variables, the notebook's metadata, traits.
+A value that makes no sense is reported, and the next weaker source counts; it never stops an
+import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Fallback(Enum):
-    """What happens when there is no GPU to be had."""
+    """The behaviour without a GPU."""
 
     CPU = "cpu"
     ERROR = "error"
@@ -36,9 +36,9 @@ class Acquire(Enum):
 
 
 class Ask(NamedTuple):
-    """What a task asks; ``None`` leaves it to the next weaker source. ``memory`` in bytes.
+    """A task's wishes; ``None`` leaves one to the next weaker source. ``memory`` is in bytes.
 
-    ``gpus`` is a number, or ``"quota"``: as many as the quota allows.
+    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows.
     """
 
     gpus: int | str | None = None
@@ -120,7 +120,7 @@ def read_settings(
 
 
 def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
-    """What reads a setting of `names.SETTINGS`, loaded where there is something to read."""
+    """The parser of a setting of `names.SETTINGS`, loaded only if there is something to read."""
 
     def parse(text: Any) -> Any:
         from ...protocol.times import parse_duration
@@ -165,7 +165,7 @@ def _notebook(environ: Mapping[str, str], complaints: list[str]) -> Any:
 
 
 def _known_wishes(wishes: Any, complaints: list[str]) -> Mapping[str, Any]:
-    """What is known of a notebook's ``gpushare`` metadata; the rest is complained of."""
+    """The known entries of a notebook's ``gpushare`` metadata; others are reported."""
     if wishes is None:
         return {}
     example = '{"gpus": 2, "memory": "8GiB", "class": "batch"}'

@@ -1,6 +1,6 @@
-"""What a person sees of an error: their own frames, not ours.
+"""Takes our frames out of the tracebacks that people see.
 
-Ours are in the middle where a framework is imported, and at the end where we raise.
+Our frames are in the middle if a framework is imported, and at the end if we raise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST: Final = 100  # errors in a chain
 
 
 def stopped_waiting(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrupt:
-    """The same interrupt, which is shown as one line: where we waited helps nobody."""
+    """The same interrupt, shown as one line: the place where we waited does not help."""
     interrupt.args = (text,)
     interrupt.__dict__[_MARK] = True
     interrupt.__dict__["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {text}"]
@@ -47,9 +47,9 @@ def tidy(error: BaseException) -> None:
 
 
 def without_us(traceback: TracebackType, *, ends_here: bool) -> TracebackType:
-    """The traceback without the import hook; ``ends_here``: nor what of ours it ends in.
+    """The traceback without the import hook and, with ``ends_here``, without our last frames.
 
-    It is the same one where there is nothing of ours, or nothing else.
+    It is unchanged if it has no frames of ours, or only ours.
     """
     entries = []
     entry: TracebackType | None = traceback

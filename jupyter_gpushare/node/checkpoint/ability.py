@@ -1,4 +1,4 @@
-"""From what the driver says of itself to whether, and how far, it can checkpoint here."""
+"""Reads from the driver's answers whether it can checkpoint processes here, and how well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests carried out, one at a time, by one worker."""
+"""Carries out requests, one at a time, with one worker."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _is_gone(target: Target) -> bool:
 
 
 def _not_ours(target: Target) -> Outcome | None:
-    """Why this process is none of our business."""
+    """The refusal of a process that has ended or belongs to another user; else ``None``."""
     if _is_gone(target):
         return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
     if user_ids(target.pid) != {os.getuid()}:

@@ -1,9 +1,8 @@
-"""Which driver call comes next: parking and resuming as pure step-by-step plans.
+"""Plans for parking and resuming: pure, one driver call at a time.
 
-A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer`
-(which may say that the call hung and the worker was killed), and returns the
-:class:`Outcome`. It starts from whatever state the process is in, so that a
-plan that was cut short by the death of a helper can simply be asked for again.
+A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer` (which may say that
+the call hung and the worker was killed), and returns the :class:`Outcome`. It starts from the state
+that the process is in, so a plan that the death of a helper cut short can be asked for again.
 
 A process that is left locked hangs at its next CUDA call. Whatever goes wrong
 after a lock therefore ends in :func:`_rescue`, which has time of its own.
@@ -73,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a call.
+    """The result of a call.
 
     ``code`` is the driver's (0: success), ``error`` its name. ``late``: it hung
     and the worker was killed. ``died``: the worker ended by itself. ``gone``:
@@ -98,7 +97,7 @@ Plan = Generator[Call, Answer, Outcome]
 
 @dataclass
 class _Story:
-    """What has happened so far in one plan."""
+    """The course of one plan so far."""
 
     left: float
     seconds: dict[str, float] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class _Story:
             self.state = answer.state
 
     def is_in(self, *states: State) -> bool:
-        """Whether the last word about the process was one of these."""
+        """Whether the process was last seen in one of these states."""
         return self.state in states
 
     def end(
@@ -141,7 +140,7 @@ def look(deadline: float) -> Plan:
 
 
 def _begin(story: _Story, done: State, already: str) -> Generator[Call, Answer, Outcome | None]:
-    """Look at the process; the outcome if it is ``done`` already, or nothing can be done now."""
+    """Look at the process. Returns the outcome if it is ``done`` already or cannot be acted on."""
     answer = yield from _do(story, Call(Step.STATE, min(STATE_SECONDS, story.left)))
     if not answer.well:
         return _no_state(story, answer)
@@ -188,7 +187,8 @@ def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
         answer = yield from _do(story, call)
         failed = answer
         if answer.well:
-            # Not believed: a process that is unlocked too early would run into nothing.
+            # We do not believe this: a process unlocked too early would use memory that is not
+            # there.
             answer = yield from _do(story, Call(Step.STATE, STATE_SECONDS))
         if not answer.well or not story.is_in(State.LOCKED):
             return (yield from _after_restore(story, answer if failed.well else failed))
@@ -343,7 +343,7 @@ def _do(story: _Story, call: Call) -> Generator[Call, Answer, Answer]:
 
 
 def _no_state(story: _Story, answer: Answer) -> Outcome:
-    """The driver did not even say in which state the process is: nothing was touched."""
+    """The driver did not tell the process's state, so nothing was changed."""
     if answer.gone:
         return _gone(story, answer)
     if answer.late:

@@ -1,4 +1,7 @@
-"""The resident part of the checkpoint helper: a socket for one user, and nothing that can hang."""
+"""The resident part of the checkpoint helper: a socket for one user.
+
+It makes no call that can hang.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from jupyter_gpushare.protocol.processes import shares_pids
 from .operations import Operations
 from .workerlink import WorkerLink
 
-#: Seconds without a request after which a helper ends that has nothing parked.
+#: Seconds without a request after which a helper with no parked process ends.
 IDLE_SECONDS: Final = 300.0
 #: Seconds in which a caller must have said what it wants.
 _ASK_WITHIN: Final = 10.0
@@ -155,11 +158,11 @@ def listen(path: str) -> tuple[socket.socket, int] | None:
     mask = os.umask(0o177)
     try:
         os.ftruncate(lock, 0)
-        # Whoever holds the lock owns the names: what lies there is left from one that was killed.
+        # We hold the lock, so a socket under this name is left from a helper that was killed.
         for left in (path, path + ".new"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(left)
-        # Under another name first, so that nobody finds a socket that does not listen yet.
+        # The socket gets its name only when it listens, so no caller finds one that does not.
         listener.bind(path + ".new")
         listener.listen(_MOST_CALLERS)
         os.rename(path + ".new", path)
@@ -207,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"jupyter_gpushare checkpoint helper: {error}", file=sys.stderr)
         return 2
     if taken is None:
-        # Another one serves already; or its caller, who finds nobody, says this.
+        # Another helper serves already; if not, the caller finds no helper and says so.
         print(f"Another process holds {options.socket}.lock.", file=sys.stderr)
         return 0
     listener, lock = taken

@@ -1,8 +1,8 @@
 """The process that has the driver loaded. It may hang in any call, and is killed then.
 
-Commands come on standard input, answers go to standard output, one JSON object
-a line. Nothing is decided here. Should its supervisor die, it ends by itself:
-at the end of its input, or when its own alarm rings in a call that hangs.
+Commands come on standard input, answers go to standard output, one JSON object a line. Nothing is
+decided here. If its supervisor dies, the worker ends by itself: at the end of its input, or by its
+own alarm if a call hangs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jupyter_gpushare.protocol.processes import start_time
 
-#: Seconds after a call's deadline at which a worker that nobody has killed ends itself.
+#: Seconds after a call's deadline after which a worker ends itself, if its supervisor did not.
 _ALARM_GRACE: Final = 5
 _STATES: Final = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 _MIGRATION_BINDINGS: Final = "CUcheckpointGpuPair"
@@ -47,7 +47,7 @@ class Driver:
         self._driver: Any = driver
         try:
             (result,) = driver.cuInit(0)
-        except Exception as error:  # the bindings raise their own kinds when there is no library
+        except Exception as error:  # without a library the bindings raise exceptions of their own
             raise CannotLoad("no_driver", str(error)) from error
         if int(result) != 0:
             raise CannotLoad("no_driver", f"cuInit said {result.name}")
@@ -139,7 +139,7 @@ def permutation(gpu_map: dict[str, str], gpus: list[str]) -> dict[str, str]:
     free = [uuid for uuid in gpus if uuid not in gpu_map.values()]
     for uuid in gpus:
         if uuid not in full:
-            # Its own place if nobody takes that, else the first place that is left.
+            # The instance's own place if that is free, else the first free one.
             full[uuid] = uuid if uuid in free else next(u for u in free if u in gpu_map)
             free.remove(full[uuid])
     return full
@@ -175,7 +175,7 @@ def _flag(ask: Callable[[Any], Any], handle: Any) -> bool | None:
         said = ask(handle)
         return bool(said[0] if isinstance(said, list | tuple) else said)  # now, and after a reboot
     except pynvml.NVMLError as error:
-        # "Not supported" is how a GPU without MIG answers about MIG; of others nothing is known.
+        # A GPU without MIG answers "not supported"; after any other error we do not know.
         return False if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED else None
 
 
@@ -233,7 +233,7 @@ def _answer(driver: Driver | None, command: dict[str, Any]) -> tuple[Driver | No
         return driver, {"cannot_load": error.cause, "error": str(error), "bindings": _bindings()}
     except Exception as error:  # noqa: BLE001 - the bindings raise many kinds; all go to a person
         text = f"{type(error).__name__}: {error}"
-        # So the bindings say that the driver's library lacks a function.
+        # The bindings raise this if the driver's library lacks a function.
         missing = isinstance(error, RuntimeError) and "not found" in str(error)
         return driver, {"code": 801 if missing else 999, "error": text}
 

@@ -1,4 +1,7 @@
-"""One worker process at the end of two pipes: asked with a deadline, killed when it is past."""
+"""One worker process behind two pipes.
+
+Each call has a deadline; a worker that misses it is killed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Final
 
 from jupyter_gpushare.protocol import names
 
-#: Seconds that a killed worker may take to end; one that sits in the kernel's driver takes longer.
+#: Seconds that a killed worker may take to end; a worker inside the kernel's driver takes longer.
 _BURIAL: Final = 2.0
 
 
@@ -69,7 +72,7 @@ class WorkerLink:
 
     def _start(self) -> None:
         environ = dict(os.environ)
-        # The worker must see all GPUs of the host: a map of GPUs names every one of them.
+        # The worker must see all GPUs of the host: a map of GPUs must name each of them.
         environ.pop("CUDA_VISIBLE_DEVICES", None)
         environ[names.SWITCH] = "off"
         self._process = subprocess.Popen(

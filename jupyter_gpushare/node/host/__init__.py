@@ -1,0 +1,5 @@
+"""The Linux host under the node manager: clock, processes, systemd, private files, observers.
+
+Each module stands at one border of the operating system and hands plain data in. GPUs are in
+:mod:`..inventory`; OS users are in :mod:`..people`. Nothing here decides about leases.
+"""

@@ -1,4 +1,4 @@
-"""Where time comes from. Only the shell asks; the policy is told."""
+"""The clocks. Only the node manager reads them; the policy gets times in commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bounds(period: Period, wall: float) -> tuple[float, float | None]:
     return _begin(first_day(period, today)), None if coming is None else _begin(coming)
 
 
-# Python knows no local time at the ends of its calendar, and nobody used a GPU before Unix time.
+# Python has no local time at the ends of its calendar, and no GPU was used before Unix time began.
 _FIRST_DAY: Final = date(1970, 1, 2)
 _LAST_DAY: Final = date(9999, 12, 30)
 

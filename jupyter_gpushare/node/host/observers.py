@@ -1,8 +1,8 @@
-"""Those who only look on must not stop the node manager.
+"""Calls observers so that their errors do not stop the node manager.
 
-The log, the metrics, the usage figures, and whatever tells clients hear what was decided when it
-is on disk already. One of them that fails is told in the log and asked again next time; the ledger
-is none of them.
+The log, the metrics, the usage figures and the messages to clients are observers: they hear a
+decision when it is on disk. An observer that fails is named in the log and called again next time.
+The ledger is no observer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Observers:
         return True
 
     async def wait(self, observer: Coroutine[Any, Any, object]) -> bool:
-        """The same of one that takes a while."""
+        """The same for an observer that must be awaited."""
         try:
             await observer
         except Exception:  # noqa: BLE001 - as above
@@ -61,7 +61,7 @@ class Observers:
 
 
 def _name(observer: Callable[..., object] | Coroutine[Any, Any, object]) -> str:
-    """What its code is called: of few values, so that what was told stays small."""
+    """The name of its code; there are few, so the memory of what was logged stays small."""
     observer = getattr(observer, "func", observer)  # of a partial
     module = getattr(observer, "__module__", type(observer).__module__)
     return f"{module}.{getattr(observer, '__qualname__', type(observer).__qualname__)}"

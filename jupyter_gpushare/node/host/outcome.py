@@ -1,4 +1,4 @@
-"""What came of a command, as those who only look on are told."""
+"""The outcome of a command, as observers are told."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...policy.words.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one command: told to listeners after it is on disk.
+    """The outcome of one command; listeners are told after it is on disk.
 
-    ``call`` is the tag of the client's call that it came from (:mod:`.host.logs`), ``seconds`` what
-    lies between the command's arrival and now.
+    ``call`` is the tag of the client's call that the command came from (:mod:`..views.logs`);
+    ``seconds`` is the time since the command arrived.
     """
 
     command: cmd.Command

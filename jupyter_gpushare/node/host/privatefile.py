@@ -1,4 +1,4 @@
-"""A small JSON file of the node manager's, which nobody else may read or write."""
+"""A small JSON file that only the node manager may read or write."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LARGEST: Final = 16 * 2**20
 
 
 def read(path: Path) -> tuple[Any, float]:
-    """What is in it, and its time (Unix seconds).
+    """The content of the file, and its time (Unix seconds).
 
-    Raises :class:`OSError`, and :class:`ValueError` for what others could have written.
+    Raises :class:`OSError`, and :class:`ValueError` for a file that others could have written.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:
@@ -32,7 +32,7 @@ def write(path: Path, document: Any) -> None:
     """Put ``document`` in its place, durably and as a whole. Raises :class:`OSError`."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
-        draft.unlink()  # of one that had our pid and was killed
+        draft.unlink()  # left by a process that had our pid and was killed
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
         json.dump(document, file)

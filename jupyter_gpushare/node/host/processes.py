@@ -1,4 +1,4 @@
-"""Who a process is, whether it lives, and the moment it ends.
+"""Identifies processes, and notices when they end.
 
 A bare pid is never trusted here: the kernel hands the same number to a later
 process. A process is ``(boot id, pid, start time)``, and everything that acts
@@ -31,8 +31,8 @@ from pathlib import Path
 
 from jupyter_gpushare.policy.words.model import ProcessId, Vitals
 
-# What the kernel answers when a pid names no process (any more): ESRCH; for a
-# thread's id EINVAL, and ENOENT on newer kernels.
+# The kernel's answers for a pid that names no process (any more): ESRCH. For a thread's id it is
+# EINVAL, and ENOENT on newer kernels.
 _GONE = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
 
 # Enough for a parent that ends while we look at its child, again and again.
@@ -45,9 +45,9 @@ class ProcessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
-    """What we use of ``/proc/PID/stat``; ``start_time`` in clock ticks since boot.
+    """The fields of ``/proc/PID/stat`` that we use; ``start_time`` in clock ticks since boot.
 
-    ``ticks`` of processor time that it and its children that ended had.
+    ``ticks`` is the processor time of the process and of its ended children.
     """
 
     parent: int
@@ -86,7 +86,7 @@ def read_boot_id() -> str:
 
 
 def identify(pid: int, boot_id: str) -> ProcessId | None:
-    """The process that has this pid now; ``None`` when there is none that we may see."""
+    """The process that has this pid now; ``None`` when we can see no such process."""
     stat = _read_stat(pid)
     return None if stat is None else ProcessId(boot_id, pid, stat.start_time)
 
@@ -119,7 +119,7 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
 
 
 def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
-    """Whether these processes and all their children go on; ``None``: one cannot be looked at."""
+    """Signs of progress of these processes and all their children; ``None``: one cannot be read."""
     found: dict[int, _Stat] = {}
     for entry in os.listdir("/proc"):
         stat = _read_stat(int(entry)) if entry.isdigit() else None
@@ -146,7 +146,7 @@ def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
 
 
 def _is_traced(pid: int) -> bool:
-    """Whether a debugger has it. What cannot be read may be."""
+    """Whether a debugger may have the process; so also where that cannot be read."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             return not any(line.split() == ["TracerPid:", "0"] for line in file)
@@ -169,9 +169,9 @@ def container_of(pid: int) -> str:
 
 
 def sees_others() -> bool:
-    """Whether we may look at other users' processes: not so where /proc is mounted with hidepid.
+    """Whether we can see other users' processes: not where /proc is mounted with hidepid.
 
-    Where there are none, as in some containers, the answer is ``False``, too.
+    The answer is also ``False`` where there are none, as in some containers.
     """
     me = os.getuid()
     for name in os.listdir("/proc"):
@@ -245,9 +245,9 @@ class ProcessWatch:
     def watch(self, process: ProcessId, pidfd: int | None = None) -> bool:
         """Starts watching. ``False``: it is gone already, and ``on_gone`` is not called.
 
-        Owns ``pidfd`` from here on, whatever happens, and closes it in the
-        end. Watching a process twice is the same as once. Raises
-        :class:`ProcessError` when the system cannot give a descriptor.
+        Owns ``pidfd`` from here on, also if it fails, and closes it in the end. Watching a process
+        twice is the same as once. Raises :class:`ProcessError` when the system cannot give a
+        descriptor.
         """
         if process in self._descriptors:
             if pidfd is not None:
@@ -304,7 +304,7 @@ def _checked(descriptor: int, process: ProcessId) -> int | None:
     """The pidfd if it names this process and it lives; else closes it and gives ``None``."""
     poll = select.poll()
     try:
-        # Opened first, compared second: see the module's first paragraph.
+        # The pidfd is opened before the start time is compared, so it names the process compared.
         stat = _read_stat(process.pid)
         poll.register(descriptor, select.POLLIN)
         if stat is not None and stat.start_time == process.start_time and not poll.poll(0):

@@ -1,8 +1,8 @@
-"""What systemd gives a service: a socket that listens already, an ear, a watchdog, credentials.
+"""Talks to systemd: takes the socket that it opened, reports readiness, answers its watchdog.
 
-Where systemd is not there, or says nothing of these, nothing here does anything. What it says
-is in environment variables that are meant for this process only, so they are taken out of the
-environment: a child of ours must not listen on our socket or speak for our service.
+It also finds the service's credentials. Without systemd, or without its environment variables,
+these functions do nothing. The variables are meant for this process only, so they are taken out of
+the environment: a child of ours must not listen on our socket or speak for our service.
 
 The formats are systemd's stable interface: sd_listen_fds(3), sd_notify(3), systemd.exec(5).
 """
@@ -32,7 +32,7 @@ _PATIENCE: Final = 1.0
 
 
 class InheritedSocketWrong(Exception):
-    """What systemd handed over is not the one socket to listen on; the text says what to change."""
+    """systemd did not hand over exactly one usable socket; the text says what to change."""
 
 
 # -- the socket ---------------------------------------------------------------------------
@@ -47,9 +47,9 @@ class Handed:
 
 
 def handed(environ: Mapping[str, str], pid: int) -> Handed:
-    """What the variables say to the process ``pid``: nothing, when they are another's.
+    """The names of the sockets handed to the process ``pid``; none if they are for another process.
 
-    Raises :class:`InheritedSocketWrong` when they are ours and make no sense.
+    Raises :class:`InheritedSocketWrong` when the variables are ours and make no sense.
     """
     if _number(environ.get("LISTEN_PID", "")) != pid:
         return Handed((), ())
@@ -67,9 +67,9 @@ def handed(environ: Mapping[str, str], pid: int) -> Handed:
 def take_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket | None:
     """The listening socket that systemd handed to us, ``None`` when there is none.
 
-    Takes the variables out of ``environ``, whomever they were for. Raises
-    :class:`InheritedSocketWrong` unless it is exactly one Unix stream socket
-    that listens at a path.
+    Takes the variables out of ``environ``, also if they were for another process. Raises
+    :class:`InheritedSocketWrong` unless it is exactly one Unix stream socket that listens at a
+    path.
     """
     try:
         given = handed(environ, pid)
@@ -80,7 +80,7 @@ def take_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket | 
         return None
     try:
         for fd in given.fds:
-            # They came through exec; whatever we start must not get them.
+            # They came through exec; the processes that we start must not get them.
             flags = fcntl.fcntl(fd, fcntl.F_GETFD)
             fcntl.fcntl(fd, fcntl.F_SETFD, flags | fcntl.FD_CLOEXEC)
         first = os.fstat(given.fds[0])
@@ -114,7 +114,7 @@ def _check(sock: socket.socket, name: str) -> None:
     elif not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         wrong = "does not listen: the socket unit needs Accept=no"
     elif not isinstance(sock.getsockname(), str) or not sock.getsockname().startswith("/"):
-        # Without a file there is no mode to say who may connect, and no client finds it.
+        # Without a file there are no permissions that say who may connect, and no client finds it.
         wrong = "has no path: use ListenStream= with one, such as /run/jupyter-gpushare/node.sock"
     else:
         return
@@ -126,14 +126,17 @@ def _check(sock: socket.socket, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ear:
-    """Where systemd listens. ``watchdog``: seconds after which silence is taken for a hang."""
+    """The address at which systemd listens.
+
+    ``watchdog``: seconds of silence that it takes for a hang.
+    """
 
     address: str | None = None
     watchdog: float | None = None
 
 
 def take_ear(environ: MutableMapping[str, str], pid: int) -> Ear:
-    """What the variables say; takes them out of ``environ``. Nonsense is as good as nothing."""
+    """Read the variables and take them out of ``environ``. Nonsense counts as unset."""
     said = {name: environ.pop(name, "") for name in _NOTIFY}
     address = said["NOTIFY_SOCKET"]
     if address[:1] not in ("/", "@") or len(address) < 2:
@@ -144,9 +147,11 @@ def take_ear(environ: MutableMapping[str, str], pid: int) -> Ear:
 
 
 class Notifier:
-    """Tells systemd how the service is. Never raises, hardly ever waits; deaf ears are logged once.
+    """Tells systemd how the service is.
 
-    Without an ``ear`` all of it does nothing.
+    Never raises and hardly ever waits; a failure is logged once.
+
+    Without an ``ear`` its methods do nothing.
     """
 
     def __init__(self, ear: Ear, log: logging.Logger | None = None) -> None:
@@ -190,10 +195,10 @@ class Notifier:
 
 
 async def keep_telling(notifier: Notifier, look: Callable[[], Awaitable[str]]) -> None:
-    """Say for ever how the service is; cancel it to stop.
+    """Tell systemd again and again how the service is, until it is cancelled.
 
-    ``look`` gives one line, and comes back only while the service really
-    answers: when it does not, nothing is said, and the watchdog acts.
+    ``look`` gives one line, and returns only if the service really answers. If it does not, systemd
+    is told nothing and its watchdog acts.
     """
     watchdog = notifier.ear.watchdog
     beat = _STATUS_EVERY if watchdog is None else min(_STATUS_EVERY, watchdog / 2)

@@ -33,9 +33,9 @@ class NodeProcesses:
         send(effect.process, number)
 
     def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        """Whether these processes and their children go on; ``None``: not known."""
+        """Signs of progress of these processes and their children; ``None``: unknown."""
         return vitals(processes)
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching all processes."""
         self._watch.close()

@@ -1,4 +1,4 @@
-"""A trouble that lasts is told once, now and then how often it came, and when it is over.
+"""Logs a lasting trouble once, then now and then how often it came, and when it is over.
 
 On a full disk a write is tried again each second: a line for each try would fill the log,
 which may be on the same disk.
@@ -14,8 +14,8 @@ from typing import Final
 #: Seconds until a trouble that lasts is told again: each pause is twice the one before.
 FIRST_PAUSE: Final = 60.0
 LONGEST_PAUSE: Final = 3600.0
-#: So many kinds of one trouble are told apart; of more, with numbers in their words, the rest
-#: counts as one.
+#: The most kinds of one trouble that are told apart; further ones (numbers in their texts make
+#: many) count as one.
 MOST_KINDS: Final = 8
 
 

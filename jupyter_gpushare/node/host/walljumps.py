@@ -1,7 +1,7 @@
-"""Whether the wall clock may be believed when history is forgotten. Pure.
+"""Decides whether to believe the wall clock before history is forgotten by it. Pure.
 
-A clock that is set forward by mistake makes all history look old. What the wall clock
-gained since the last look must be explained by boot time, or prove itself by lasting.
+A clock that is set forward by mistake makes all history look old. So the time that the wall clock
+gained since the last look must agree with boot time, or the new time must have lasted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 SLACK: Final = 86_400.0
 #: Seconds for which a host may have been switched off before it must prove its clock.
 OFF: Final = 30 * 86_400.0
-#: Seconds of boot time in which a clock that was set must stay as it is, to be believed; added up
-#: over the boots of a host that is switched off every night.
+#: Seconds of boot time for which a clock that was set must stay so before it is believed. They add
+#: up over the boots of a host that is switched off every night.
 PROOF: Final = 86_400.0
 
 
@@ -35,9 +35,9 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The last instant that was believed, and the last one of another clock that tries to be.
+    """The last instant that was believed, and the last one of a new wall time not yet believed.
 
-    That one has been right for ``proven`` seconds in which the host was seen to run.
+    The new time has been consistent for ``proven`` seconds in which the host ran.
     """
 
     known: Instant | None = None
@@ -57,7 +57,7 @@ class Belief:
 
     @property
     def is_sure(self) -> bool:
-        """Whether history may be forgotten by the wall clock as it stands."""
+        """Whether history may be forgotten by the present wall clock."""
         return self.candidate is None
 
 
@@ -67,7 +67,7 @@ def to_json(belief: Belief) -> dict[str, Any]:
 
 
 def from_json(data: object) -> Belief:
-    """What :func:`to_json` made; anything else is no belief."""
+    """Read the result of :func:`to_json`; anything else is no belief."""
     kept = data if isinstance(data, dict) else {}
     proven = kept.get("proven")
     return Belief(

@@ -1,4 +1,4 @@
-"""What an inventory of GPUs promises, whatever stands behind it."""
+"""The interface of every inventory of GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Inventory(Protocol):
 
     @property
     def simulated(self) -> bool:
-        """Whether the GPUs are pretend ones."""
+        """Whether the GPUs are simulated."""
 
     def discover(self) -> tuple[Gpu, ...]:
         """The allocatable GPUs, in display order.

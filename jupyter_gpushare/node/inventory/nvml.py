@@ -59,8 +59,8 @@ _NO_ANSWER = frozenset(
     }
 )
 
-# Answers that mean "not here now": what comes back after one of them was
-# reset, replaced or made again.
+# Answers that mean "not here now". A GPU that comes back after one of them was reset, replaced or
+# made again.
 _LOST = frozenset(
     {
         pynvml.NVML_ERROR_GPU_IS_LOST,
@@ -137,7 +137,7 @@ class NvmlInventory:
         self._devices: dict[GpuUuid, _Device] | None = None
         self._events: _Handle | None = None
         self._listening: set[str] = set()
-        # What the driver reported, by board and GPU instance (None: all of the board).
+        # The errors that the driver reported, by board and GPU instance (None: the whole board).
         self._xids: dict[tuple[str, int | None], int] = {}
         self._lost_boards: set[str] = set()
         self._readings_with_loss = 0
@@ -254,7 +254,7 @@ class NvmlInventory:
                     pynvml.NVML_ERROR_INVALID_ARGUMENT,
                     pynvml.NVML_ERROR_NO_PERMISSION,
                 ):
-                    continue  # this place on the GPU holds no instance, or not one of ours
+                    continue  # this place on the GPU holds no instance, or one that we cannot use
                 raise
             members.append((member, pynvml.nvmlDeviceGetGpuInstanceId(member)))
         instances = [instance for _, instance in members]
@@ -326,7 +326,7 @@ class NvmlInventory:
             self._xids[board, None if instance == _ANY_INSTANCE else instance] = xid
 
     def _board_problem(self, board: str) -> str | None:
-        """What is wrong with a physical GPU, XID errors apart."""
+        """The problem of a physical GPU, apart from XID errors; ``None``: it has none."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(board)
             action = _recovery_action(handle)
@@ -338,8 +338,8 @@ class NvmlInventory:
         came_back = board in self._lost_boards
         self._lost_boards.discard(board)
         if came_back or action == 0:
-            # It was taken away and is here again, or the driver itself says
-            # that what it reported needs nothing done (any more).
+            # The GPU was taken away and is here again, or the driver says that its report needs no
+            # action (any more).
             for key in [key for key in self._xids if key[0] == board]:
                 del self._xids[key]
         if action:
@@ -405,8 +405,8 @@ class NvmlInventory:
         work = self._work(handle, uuid, merged, utilisation)
         return tuple(
             ProcessReading(
-                # Not visible from our pid namespace, or already gone: nobody's
-                # process, but its memory is taken all the same.
+                # The process is not visible from our pid namespace, or already gone. We cannot name
+                # it, but its memory is taken all the same.
                 lineage=lineage(pid, self._boot_id) or (ProcessId(self._boot_id, pid, 0),),
                 memory=None if memory is None else Bytes(memory),
                 utilisation=work.get(pid),
@@ -421,13 +421,13 @@ class NvmlInventory:
         since = self._sampled.get(uuid)
         samples = _samples(handle, since or 0)
         if samples is None:
-            # The device's own figure tells of a process only where nobody else is there: one
-            # that draws would count as one that computes.
+            # The device's own figure is a process's figure only if no other process is there:
+            # drawing would count as computing.
             self._sampled.pop(uuid, None)
             return dict.fromkeys(pids, whole) if whole is not None and len(pids) == 1 else {}
         self._sampled[uuid] = max([since or 0, *(stamp for _, stamp, _ in samples)])
         if since is None:
-            return {}  # nobody knows of which time these tell
+            return {}  # the time of these samples is unknown
         shares: dict[int, list[float]] = {pid: [] for pid in pids if pid}
         for pid, _, share in samples:
             if pid in shares:
@@ -576,7 +576,7 @@ def _reraise_if_general(error: pynvml.NVMLError) -> None:
 
 
 def _problem(error: pynvml.NVMLError, board: str | None = None) -> str:
-    """What an answer about one GPU means to a person."""
+    """The sentence for a person about NVML's answer for one GPU."""
     which = board or "UUID"
     if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
         return (
@@ -603,7 +603,7 @@ def _problem(error: pynvml.NVMLError, board: str | None = None) -> str:
 
 
 def _sentence(error: pynvml.NVMLError) -> str:
-    """What an answer about the library means to a person, and what to do."""
+    """The sentence for a person about NVML's answer for the library, and what to do."""
     or_simulate = " (or start with --simulate 2x24GiB for simulated GPUs)"
     if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return (

@@ -1,6 +1,6 @@
-"""What was measured on the GPUs, for people: the last figures, and the last quarter of an hour.
+"""Keeps measurements of the GPUs for people: the last figures, and the last quarter of an hour.
 
-Nothing is decided by it. Unknown is ``None``, never 0.
+The policy does not use them. An unknown figure is ``None``, never 0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Samples:
 
     def add(self, wall: float, readings: Iterable[GpuReading]) -> None:
         """Keep ``readings``, taken at ``wall`` (Unix seconds), if a step has passed."""
-        # A clock that was set back starts anew: nothing here may block for hours.
+        # If the clock was set back we start anew, so that the history does not pause for hours.
         if self._samples and self._samples[-1].wall > wall:
             self._samples.clear()
         if self._samples and wall - self._samples[-1].wall < self._step:

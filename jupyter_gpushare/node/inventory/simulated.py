@@ -1,9 +1,8 @@
 """Simulated GPUs: pretend devices for demos, tests and planning.
 
-Nobody gets them by accident: they exist only where a spec was given, and each
-says ``simulated`` about itself. They hold no memory, so none is ever in use on
-them. No kernel runs on them either; what they tell as utilisation is how long
-the leases that hold them said that they were busy.
+They exist only where a person gave a spec, and each says ``simulated`` about itself. No memory is
+ever in use on them, and no kernel runs on them. Their utilisation is the share of the time for
+which the leases that hold them said that they were busy.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _unreadable(spec: str, why: str) -> InventoryError:
 
 
 class SimulatedInventory:
-    """Pretend GPUs that are always well and hold nothing.
+    """Simulated GPUs, which always work and hold no memory.
 
     NVML defines utilisation as the share of the last sample period in which a
     kernel ran. Here the period is the time since the last :meth:`read`, and a
@@ -177,7 +176,7 @@ class BusyGpus:
     def heard(self, outcome: Outcome, state: State) -> None:
         """Look again at the leases whose events came: a step costs what happened in it."""
         if not self._has_begun:
-            # What the ledger had of the time before was told to nobody.
+            # The time before this start, which the ledger has, was not reported.
             self._has_begun = True
             for lease in state.leases:
                 self._look(lease, state)

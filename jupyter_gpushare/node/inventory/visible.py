@@ -1,6 +1,6 @@
-"""Only the GPUs that this node manager was given: never fight who bound the others.
+"""Restricts the inventory to the GPUs that this node manager was given; others own the rest.
 
-A batch system gives a job some of a host's GPUs, and says which in ``CUDA_VISIBLE_DEVICES``.
+A batch system gives a job some of a host's GPUs, and lists them in ``CUDA_VISIBLE_DEVICES``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) -> str | None:
-    """Which GPUs may be shared: ``configured``, else as the environment says; ``None``: all.
+    """The GPUs that may be shared: ``configured``, else those of the environment; ``None``: all.
 
-    Inside a lease the variable is that lease's, and says nothing about the node; and simulated
-    GPUs are nobody's but the one's who asked for them.
+    Inside a lease the variable has that lease's GPUs, so it is ignored. It is also ignored for
+    simulated GPUs, which no batch system gave.
     """
     if configured:
         return None if configured == "all" else configured
@@ -30,10 +30,10 @@ def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) 
 
 
 def choose(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
-    """Those of ``gpus`` that ``wanted`` names: indices, or UUIDs or their beginnings, by commas.
+    """The ``gpus`` that ``wanted`` names by indices, UUIDs or beginnings of UUIDs, between commas.
 
-    As CUDA reads it, except that what names no GPU is an error and does not quietly end the
-    list: a GPU less than was meant is nothing to find out later. Raises
+    CUDA reads the variable in the same way, but an entry that names no GPU quietly ends its list.
+    Here such an entry is an error, so that a missing GPU is noticed at once. Raises
     :class:`InventoryError`.
     """
     found: dict[str, Gpu] = {}

@@ -1,4 +1,4 @@
-"""What lies beside the ledger: its folder, the key, what is remembered of JupyterHub."""
+"""The files beside the ledger: its folder, the key, and what is remembered of JupyterHub."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class UnsafeFile(Exception):
 
 
 def check_directory(path: Path) -> None:
-    """See that nobody else may put files beside the ledger. Raises :class:`UnsafeFile`."""
+    """Check that no other user can put files beside the ledger. Raises :class:`UnsafeFile`."""
     there = path.stat()
     mode = stat.S_IMODE(there.st_mode)
-    # In a folder like /tmp everybody may make files, and nobody replace another's.
+    # In a folder like /tmp everybody may make files, but not replace another user's.
     is_open = mode & 0o002 and not mode & stat.S_ISVTX
     if there.st_uid not in (0, os.getuid()) or is_open:
         raise UnsafeFile(

@@ -1,7 +1,8 @@
-"""How much of the ledger's detail each owner may keep. Pure.
+"""Shares out the space for the ledger's detail between owners. Pure.
 
-All detail has one budget, and each environment a part of it at most. Where all have more than the
-budget, those with most of it lose their oldest first: who keeps little keeps all of it.
+All detail has one budget, and each environment at most a part of it. If all together exceed the
+budget, the environments with most records lose their oldest first; an environment with few keeps
+all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class LedgerBudget:
 
     @property
     def each(self) -> int:
-        """Records of one environment, and those of no environment and no lease."""
+        """The most bytes for one environment, and for the records without environment and lease."""
         return self.file // 16
 
     @property

@@ -1,7 +1,7 @@
-"""What administrators ask of a ledger in use: a copy of it, a look at all of it, a smaller file.
+"""Administrators' work on a ledger in use: copy it, check all of it, make its file smaller.
 
-Copies and looks take seconds. They have a thread and a connection of their own, so that neither
-grants nor other readings wait for them, and are made one after the other.
+Copies and checks take seconds. They run one after the other on a thread and a connection of their
+own, so that neither grants nor other readings wait for them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class LedgerCare:
         return {"bytes": size, "data": base64.b64encode(data).decode("ascii")}
 
     async def check(self) -> dict[str, Any]:
-        """What a look at all of it found."""
+        """The result of a check of the whole ledger."""
         health = await self._reads.ask("", lambda reads: reads.check())
         return {"path": str(self._ledger.path), **asdict(health)}
 
     async def shares(self) -> tuple[dict[str | None, int], list[str]]:
-        """How many bytes each environment has in it; see :meth:`Reads.shares`."""
+        """Bytes of each environment in the ledger; see :meth:`Reads.shares`."""
         return await self._reads.ask("", lambda reads: reads.shares())
 
     def forget(self, conn: int) -> None:

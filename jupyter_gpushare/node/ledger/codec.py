@@ -61,7 +61,7 @@ def _unknown(what: str) -> LedgerFailed:
 
 
 def _beyond(told: Any, understood: Any) -> str | None:
-    """A field of ``told`` that is not ``understood``; msgspec passes over those of dataclasses."""
+    """A field of ``told`` that is not ``understood``, which msgspec ignores in dataclasses."""
     if isinstance(told, dict) and isinstance(understood, dict):
         for name, value in told.items():
             if name not in understood:

@@ -1,13 +1,12 @@
 """The ledger: the durable record of quotas, leases and every event. SQLite, one writer.
 
-It knows nothing of policy: a record has a kind, two times, whom it concerns,
-and JSON, with a version that says which releases can read it. :meth:`Ledger.append`
-returns when the records are on the disk (write-ahead log, ``synchronous=FULL``),
-all of them or none.
+It does not know the policy: a record has a kind, two times, the environment and lease that it
+concerns, and JSON with a version that says which releases can read it. :meth:`Ledger.append`
+returns when the records are on the disk (write-ahead log, ``synchronous=FULL``), all of them or
+none.
 
-Every method blocks: call them from one executor thread, never from an event
-loop. A failed append changes nothing and the next one may succeed, so a full
-disk costs new leases and nothing else.
+Every method blocks: call them from one executor thread, never from an event loop. A failed append
+changes nothing and the next one may succeed, so a full disk only stops new leases.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
 
 #: Marks a SQLite file as ours ("gpus" in ASCII).
 APPLICATION_ID = 0x67707573
-#: Where a record's data says its version.
+#: The key of a record's version in its data.
 VERSION_KEY = "v"
 #: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
 PRUNE_ROWS = 5000
@@ -61,11 +60,11 @@ PRUNE_ROWS = 5000
 TRIM_ROWS = 1000
 #: Bytes of a record's row, beside its JSON, and of the index that finds it; about.
 ROW_BYTES = 150
-#: Who owns what names neither an environment nor a lease, as what the audit finds on GPUs.
+#: The owner of records without environment and lease, such as the audit's findings on GPUs.
 UNOWNED = ""
-#: What somebody did, who is named: it is never trimmed.
+#: Records of a named person's actions; they are never trimmed.
 _BY = """instr(data, '"by":"') <> 0"""
-#: Of a lease that turns busy and idle again and again, the first and the last record in so many
+#: If a lease turns busy and idle again and again, only the first and the last record in this many
 #: seconds are kept; usage counts them all.
 ACTIVITY_DETAIL = 60.0
 #: Bytes that a copy leaves free on the disk: the ledger must go on.
@@ -128,7 +127,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class _Toggle:
-    """The newest records of a lease are of its activity: since when, and the last one's number."""
+    """The run of activity records that ends a lease's records: its start, the last one's number."""
 
     since: float
     last: int
@@ -171,11 +170,11 @@ def _version_2(connection: sqlite3.Connection) -> None:
     usage.rebuild(connection)
 
 
-#: How to come from version n to n + 1. Append only: a released one never changes.
+#: The steps from version n to n + 1. Append only: a released step never changes.
 MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2)
 
 
-#: What a file of the newest version has.
+#: The tables of a file of the newest version.
 TABLES = frozenset({"records", "snapshot", "meta", "usage_open", "usage_spans", "usage_buckets"})
 
 
@@ -257,9 +256,9 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a look at a whole ledger found: sizes in bytes, the oldest record's unix time.
+    """The result of a check of a whole ledger: sizes in bytes, the oldest record's unix time.
 
-    ``problems`` are sentences or SQLite's own words; without any it is whole.
+    ``problems`` are sentences of ours or of SQLite; if there are none the ledger is whole.
     """
 
     bytes: int
@@ -273,7 +272,7 @@ class Health:
 
 
 class Reads(ABC):
-    """What can be read of a ledger through an open connection, the writer's or a reader's."""
+    """The reading half of a ledger, through an open connection of its writer or of a reader."""
 
     @abstractmethod
     def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
@@ -284,7 +283,7 @@ class Reads(ABC):
 
         Raises :class:`LedgerFailed` where one of them is damaged.
         """
-        # Turns come and go every few seconds: nobody would see anything else.
+        # Turns come and go every few seconds and would hide everything else.
         condition = "WHERE kind <> 'TurnGiven'"
         condition += "" if environment is None else " AND environment = :environment"
         with self._reading() as connection:
@@ -312,9 +311,9 @@ class Reads(ABC):
     def usage_leaves(
         self, since_wall: float, until_wall: float, environment: str, seconds: float
     ) -> float | None:
-        """Seconds until so many GPU-seconds have left the window, if nothing more is held.
+        """Seconds until this many GPU-seconds have left the window, if no GPU is held until then.
 
-        ``None``: there are not so many in it. As exact as :meth:`usage`.
+        ``None``: the window has fewer. As exact as :meth:`usage`.
         """
         with self._reading() as connection:
             return usage.leaves(connection, since_wall, until_wall, environment, seconds)
@@ -331,7 +330,7 @@ class Reads(ABC):
             return usage.daily(connection, now, days, utc_offset, environment)
 
     def recollect(self, key: str) -> JSON:
-        """What :meth:`remember` kept under ``key``; ``None`` if nothing, or nothing readable."""
+        """The value that :meth:`remember` kept under ``key``; ``None`` if there is none to read."""
         with self._reading() as connection:
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         try:
@@ -341,9 +340,9 @@ class Reads(ABC):
         return value
 
     def shares(self) -> tuple[dict[str | None, int], list[str]]:
-        """Bytes of records by environment, about; who has too many spans.
+        """About how many bytes of records each environment has, and which have too many spans.
 
-        ``None``: of leases, without an environment; :data:`UNOWNED`: of neither.
+        ``None`` has the records of leases without an environment; :data:`UNOWNED` those of neither.
         """
         owned = "environment IS NOT NULL OR lease IS NOT NULL"
         with self._reading() as connection:
@@ -376,9 +375,11 @@ class Reads(ABC):
             return Health(0, 0, 0, None, tuple(problems))
 
     def copy(self, draft: Path) -> int:
-        """A descriptor to read a copy of it from, as of one instant; nobody waits meanwhile.
+        """Copy the ledger as of one instant and return a descriptor of the copy.
 
-        The copy is one file that needs no other; it is made as ``draft`` and has no name then.
+        Others go on meanwhile.
+
+        The copy is one complete file. It is made as ``draft`` and loses that name at once.
         """
         with self._reading() as connection:
             size, _ = _sizes(connection)
@@ -536,7 +537,7 @@ class Ledger(Reads):
         return seq
 
     def load(self) -> tuple[list[Record], list[Record]]:
-        """The snapshot's records, and those that came after it, oldest first."""
+        """The records of the snapshot and all later ones, oldest first."""
         with self._reading() as connection:
             snapshot = connection.execute(f"SELECT {_COLUMNS} FROM snapshot ORDER BY position")
             before = [_decode(row) for row in snapshot]
@@ -584,10 +585,10 @@ class Ledger(Reads):
     def trim(self, environment: str | None, size: int) -> int:
         """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
 
-        ``None``: those that are about leases and name no environment; :data:`UNOWNED`: those that
-        name neither. What the snapshot does not cover stays, and what somebody did: quotas set,
-        leases revoked. Returns the bytes of those that are gone; 0: there are no more. Raises as
-        :meth:`append` does.
+        ``None``: records about leases that name no environment; :data:`UNOWNED`: records that name
+        neither. Records that the snapshot does not cover stay, and so do people's actions, such as
+        quotas set and leases revoked. Returns the bytes of the removed records; 0: there are no
+        more. Raises as :meth:`append` does.
         """
         whose = "environment IS ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
         if environment == UNOWNED:
@@ -642,11 +643,14 @@ class Ledger(Reads):
 
     @property
     def is_restored(self) -> bool:
-        """Whether a backup was put here since :meth:`was_made_good`: newer leases are not known."""
+        """Whether a backup was put here since :meth:`was_made_good`; it lacks newer leases."""
         return self.recollect(_RESTORED) is True
 
     def was_made_good(self) -> None:
-        """What was lost by a restore is being presented again. Raises as :meth:`append` does."""
+        """Note that leases lost by a restore can be presented again.
+
+        Raises as :meth:`append` does.
+        """
         self.remember(_RESTORED, False)
 
     def size(self) -> tuple[int, int]:
@@ -677,7 +681,7 @@ class Ledger(Reads):
             self._start_reading_a_copy()
             return
         try:
-            # SQLite would use the umask; notebook names are nobody else's business.
+            # SQLite would use the umask; other users must not read the notebooks' names.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise _from_os_error(error, self.path) from error
@@ -871,9 +875,9 @@ def _meta_int(connection: sqlite3.Connection, key: str) -> int:
 
 
 def _lock(path: Path) -> int | None:
-    """Take the lock beside the ledger; its descriptor holds it. ``None`` where nobody can write.
+    """Take the lock beside the ledger; its descriptor holds it. ``None`` on a read-only disk.
 
-    The kernel drops it when the process dies, whatever it dies of.
+    The kernel drops the lock when the process dies, in whatever way.
     """
     lock = _beside(path, ".lock")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -937,7 +941,7 @@ def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_content(connection: sqlite3.Connection) -> None:
-    """What :meth:`Ledger.load` will read must be readable, in the tables we expect."""
+    """Check that :meth:`Ledger.load` can read all its records, in the tables that we expect."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
     missing = sorted(TABLES - tables)
     if missing:
@@ -973,10 +977,10 @@ def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
 
 
 class StoppedLedger(Reads):
-    """A ledger that no node manager has open, nor can open until this is closed.
+    """A ledger that no node manager has open. None can open it until this is closed.
 
-    Looking at it changes nothing. Root must act as the ledger's owner: SQLite makes files beside
-    it, and the owner's node manager must be able to use them.
+    Reading it changes nothing. Root must act as the ledger's owner: SQLite makes files beside the
+    ledger, and the owner's node manager must be able to use them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -1017,10 +1021,10 @@ class StoppedLedger(Reads):
             connection.execute("VACUUM")
 
     def replace(self, source: int, wall: float) -> Path | None:
-        """Put the backup that ``source`` is a descriptor of in its place; the old one is renamed.
+        """Put the backup behind the descriptor ``source`` in its place, and rename the old ledger.
 
-        Returns the old one's new name, if there was one. Raises :class:`LedgerFailed` and changes
-        nothing where the backup is not whole.
+        Returns the new name of the old ledger, if there was one. Raises :class:`LedgerFailed` and
+        changes nothing if the backup is not whole.
         """
         draft = _beside(self.path, ".restore")
         try:

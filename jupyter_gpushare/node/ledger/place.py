@@ -1,7 +1,7 @@
-"""Where a node manager keeps its ledger when nobody says: on this host's own disk, by host.
+"""Chooses the place of a ledger if none is configured: on this host's own disk, one for each host.
 
-A home directory may be shared by hosts. Each has GPUs and a ledger of its own, and SQLite's log
-(WAL) needs memory that all its processes share: on a network file system it is lost or torn.
+Hosts may share a home directory, but each has GPUs and a ledger of its own. SQLite's log (WAL) also
+needs memory that all its processes share: on a network file system records get lost or torn.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NETWORK: Final = frozenset({
     "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
 })
 # fmt: on
-#: What FUSE serves from this host's own disk.
+#: FUSE file systems that serve this host's own disk.
 _LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.bindfs", "fuse.lxcfs"})
 
 
-#: Where else it may lie; what is in /tmp may be gone after a boot.
+#: Other places for a ledger; files in /tmp may be gone after a boot.
 SPARE: Final = (Path("/var/tmp"), Path("/tmp"))
 
 
-#: What is of one ledger, itself last.
+#: The suffixes of a ledger's files, the ledger itself last.
 _PARTS: Final = (
     *(".key", ".hub-people.json", ".hub-quotas.json"),
     *(".sqlite-wal", ".sqlite-journal", ".sqlite"),
@@ -48,7 +48,7 @@ class NoLocalDisk(LedgerError):
 
 
 def mounts() -> str:
-    """What is mounted, as :func:`file_system` reads it."""
+    """The list of mounts, as :func:`file_system` reads it."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         return file.read()
 
@@ -69,12 +69,15 @@ def file_system(path: Path, mountinfo: str) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Whether other hosts may have the same files."""
+    """Whether the file system may be shared with other hosts."""
     return (kind in _NETWORK or kind.startswith("fuse.")) and kind not in _LOCAL_FUSE
 
 
 def places(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Iterator[Path]:
-    """Where the ledger of ``host`` may be, the best first. ``data``: Jupyter's data directory."""
+    """The possible places of the ledger of ``host``, the best first.
+
+    ``data``: Jupyter's data directory.
+    """
     fixed = (one / _own_name() for one in spare)
     for folder in (data / "gpushare", *_remembered(data, host, spare), *fixed):
         if not is_network(file_system(folder, mountinfo)):
@@ -82,7 +85,7 @@ def places(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE)
 
 
 def look(data: Path, host: str, mountinfo: str, spare: Sequence[Path] = SPARE) -> Path:
-    """Where the ledger is, else about where it would be made. Makes nothing."""
+    """The place of the ledger, or the place where it would be made. Makes nothing."""
     paths = [path for path in places(data, host, mountinfo, spare) if not _is_others(path.parent)]
     local = (one for one in spare if not is_network(file_system(one, mountinfo)))
     return next(
@@ -137,7 +140,7 @@ def _is_others(folder: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a ledger of ours is there; nobody else's is of interest."""
+    """Whether a ledger of this user is there; other users' ledgers do not count."""
     return not _is_others(path.parent) and os.path.exists(path)
 
 
@@ -162,7 +165,7 @@ def _memory(data: Path, host: str) -> Path:
 
 
 def _remembered(data: Path, host: str, spare: Sequence[Path]) -> Iterator[Path]:
-    """The folder that :func:`_another` made, if it did. Whose it is now must be looked at."""
+    """The folder that :func:`_another` made, if any. The caller must check who owns it now."""
     try:
         folder = Path(str(json.loads(_memory(data, host).read_bytes())))
     except (OSError, ValueError):
@@ -239,5 +242,5 @@ def _answers(path: Path) -> bool:
         try:
             asks.connect(str(path))
         except OSError:
-            return False  # nobody, or on another host
+            return False  # no process has it open, or one on another host
     return True

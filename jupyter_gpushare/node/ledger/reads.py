@@ -1,7 +1,7 @@
-"""Readings of the ledger for people: beside its writer, by turns, and no more often than needed.
+"""Reads the ledger for people beside its writer, by turns, and no more often than needed.
 
-One thread reads one thing of each owner in turn. An owner who asks for much makes nobody else wait.
-The same question, asked meanwhile or a moment later, gets the same answer.
+One thread answers one question of each owner in turn, so an owner with many questions does not
+delay others. The same question, asked meanwhile or a moment later, gets the same answer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Asked:
 class LedgerReads:
     """Reads ``ledger`` on a thread of its own. All methods belong to one event loop.
 
-    ``clock`` gives the seconds that the calling thread was busy: those that a slow disk takes are
-    nobody's fault.
+    ``clock`` gives the seconds that the calling thread computed; waiting for a slow disk is no
+    owner's fault and costs no allowance.
     """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.thread_time) -> None:
@@ -46,7 +46,7 @@ class LedgerReads:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}
-        self._sizes: dict[Hashable, int] = {}  # of those that are there, oldest first
+        self._sizes: dict[Hashable, int] = {}  # of the present answers, oldest first
         #: Is told for whom was read, and for how many seconds.
         self.took: Callable[[Hashable, float], None] = lambda owner, seconds: None
         self._is_reading = False
@@ -59,9 +59,9 @@ class LedgerReads:
     async def ask(
         self, owner: Hashable, work: Callable[[Reads], T], key: Hashable | None = None
     ) -> T:
-        """What ``work`` gives. ``key`` names the answer, where it may be one of a moment ago.
+        """The result of ``work``. ``key`` names the result if an earlier one may be given again.
 
-        Such a one is good while nothing new is in the ledger. Raises what ``work`` raises.
+        An earlier result is good while nothing new is in the ledger. Raises what ``work`` raises.
         """
         loop = asyncio.get_running_loop()
         named = None if key is None else (owner, key, self._ledger.appended)

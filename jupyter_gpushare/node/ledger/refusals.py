@@ -1,7 +1,7 @@
-"""Which events are worth a place in history where a program can make them without end.
+"""Chooses which events go into history, among those that a program can cause without end.
 
-It may ask for too much again and again, or use a GPU for a moment without a lease; history says so
-the first times, and then only now and then.
+A program may ask for too much again and again, or use a GPU for a moment without a lease. History
+records this the first times, and then only now and then.
 """
 
 from __future__ import annotations

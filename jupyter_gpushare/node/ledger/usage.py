@@ -1,14 +1,13 @@
-"""GPU-seconds held and busy by environment: a read-model that the ledger keeps beside its records.
+"""GPU-seconds held and busy by environment: a read-model in the ledger, beside its records.
 
-The lease that is running has one row in ``usage_open``; each time its GPUs or
-its activity change, the time since the last change becomes a *span*. Spans
-are exact; two days later, or sooner where one environment makes very many,
-they are rolled up into hours, and beyond the history into days, so that a
-year of them stays small and quick to add up.
+A running lease has one row in ``usage_open``; each time its GPUs or its activity change, the time
+since the last change becomes a *span*. Spans are exact; two days later, or sooner where one
+environment makes very many, they are rolled up into hours, and beyond the history into days, so
+that a year of them stays small and quick to add up.
 
-How long something lasted is counted by boot time, which no clock setting can
-change; *when* it was is wall time. Nothing here opens a transaction: the
-ledger does, so that a record and its effect on usage are durable together.
+How long something lasted is counted by boot time, which no clock setting can change; *when* it was
+is wall time. The ledger opens the transactions, so that a record and its effect on usage are
+durable together.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ _DAYS = """
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one environment used in a window; ``leases`` is how many held a GPU in it."""
+    """The use of one environment in a window; ``leases`` is how many leases held a GPU in it."""
 
     environment: str
     gpu_seconds_held: float
@@ -196,7 +195,7 @@ def apply(
             at,
         )
     elif before is None:
-        return  # it never held a GPU: nothing to count
+        return  # it never held a GPU
     elif kind == "LeaseEnded":
         after = None
     elif kind == "LeaseParked":
@@ -241,8 +240,8 @@ def _end(
     """Wall time at which a span ends."""
     if not rebooted and at >= open_.since_at:
         return open_.since_wall + (at - open_.since_at)
-    # Another boot: nobody saw the machine go down. Count to the last thing the
-    # ledger heard before it came up again, not through the hours it was off.
+    # Another boot: the time at which the host went down is unknown. Count up to the last record
+    # before it came up again, without the hours when it was off.
     booted = wall - at
     heard = connection.execute(
         "SELECT wall FROM records WHERE wall <= ? ORDER BY seq DESC LIMIT 1", (booted,)
@@ -265,7 +264,7 @@ def summarise(
     ]
 
 
-#: What one environment held in the window: from, to (both within it), and GPUs, on average.
+#: A part of the window in which one environment held GPUs: from, to, and how many on average.
 _HELD = """
     SELECT MAX(start_wall, :since), MIN(end_wall, :until), gpus FROM usage_spans
      WHERE environment = :environment AND end_wall > :since AND start_wall < :until
@@ -282,9 +281,9 @@ _HELD = """
 def leaves(
     connection: sqlite3.Connection, since: float, until: float, environment: str, seconds: float
 ) -> float | None:
-    """How long until so many GPU-seconds of an environment have left a window that moves on.
+    """Seconds until this many GPU-seconds of an environment have left a window that moves on.
 
-    ``since`` and ``until`` (unix seconds) are the window now. ``None``: there are not so many.
+    ``since`` and ``until`` (unix seconds) are the window now. ``None``: the window has fewer.
     """
     rows = connection.execute(
         _HELD, {"since": since, "until": until, "environment": environment}
@@ -314,7 +313,7 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
 
 @dataclass(frozen=True, slots=True)
 class UsageDay:
-    """What one environment, and without names all of them together, used on one day.
+    """The use of one environment on one day; without names, of all environments together.
 
     ``start`` and ``end`` are unix seconds, ``leases`` a count, the others GPU-seconds.
     """

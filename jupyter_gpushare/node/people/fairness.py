@@ -1,4 +1,4 @@
-"""Whose turn it is when many people's things wait: by turns, each within an allowance. Pure.
+"""Serves what many people wait for by turns, each person within an allowance. Pure.
 
 Owners are people (an environment; before it is known, an OS user), never connections: a person
 with a thousand of them waits as long as a person with one.
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Purse:
-    """What one owner may spend: ``rate`` a second, at most ``most`` at once (a token bucket).
+    """The allowance of one owner: ``rate`` a second, at most ``most`` at once (a token bucket).
 
-    What is owed beyond ``owes`` is let off: one dear thing holds nobody up for long.
+    Debt beyond ``owes`` is forgiven, so that one expensive thing holds its owner up only briefly.
     """
 
     __slots__ = ("_at", "_left", "_most", "_owes", "_rate")
@@ -27,7 +27,7 @@ class Purse:
         self._left, self._at = most, now
 
     def left(self, now: float) -> float:
-        """What may be spent at ``now``; below zero after a thing that was dearer than expected."""
+        """The amount left at ``now``; below zero after something cost more than expected."""
         if now > self._at:  # each line that is read asks several times
             left = self._left + (now - self._at) * self._rate
             self._left = left if left < self._most else self._most
@@ -39,7 +39,7 @@ class Purse:
         self._left = max(self.left(now) - cost, -self._owes)
 
     def pays(self, cost: float, now: float) -> bool:
-        """Take ``cost`` if it is there. Whether it was."""
+        """Take ``cost`` if there is that much. Returns whether there was."""
         if self.left(now) < cost:
             return False
         self.spend(cost, now)
@@ -50,7 +50,7 @@ class Purse:
         return max(0.0, (min(cost, self._most) - self.left(now)) / self._rate)
 
 
-#: So many owners' purses are kept before those that are full are thrown away.
+#: The number of purses above which full ones are thrown away.
 _MANY: Final = 1000
 
 
@@ -79,9 +79,9 @@ class Purses:
 
 
 class RoundRobin(Generic[T]):
-    """Things that wait, each its owner's; taken one of each owner in turn, oldest first.
+    """Waiting things of many owners. They are taken by turns, one of each owner, oldest first.
 
-    An owner may pause: then nothing of theirs is taken, and nothing of it counts.
+    Things of a paused owner are not taken and do not count.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class RoundRobin(Generic[T]):
         self._count += 1
 
     def next_owner(self) -> Hashable:
-        """Whose turn it is. Raises :class:`IndexError` when nothing waits."""
+        """The owner whose turn it is. Raises :class:`IndexError` when nothing waits."""
         return self._order[0]
 
     def pop(self) -> T:
@@ -133,9 +133,9 @@ class RoundRobin(Generic[T]):
         return taken
 
     def pause(self, owner: Hashable) -> None:
-        """Take nothing of ``owner``, for whom something waits, until :meth:`go_on`. O(owners).
+        """Take nothing of ``owner``, who has something waiting, until :meth:`go_on`. O(owners).
 
-        Raises :class:`KeyError` where nothing waits.
+        Raises :class:`KeyError` if the owner has nothing waiting.
         """
         mine = self._paused[owner] = self._waiting.pop(owner)
         self._order.remove(owner)
@@ -148,5 +148,5 @@ class RoundRobin(Generic[T]):
         self._count += len(mine)
 
     def is_paused(self, owner: Hashable) -> bool:
-        """Whether nothing of ``owner`` is taken now."""
+        """Whether ``owner`` is paused."""
         return owner in self._paused

@@ -1,10 +1,11 @@
 """The few questions that the node manager asks JupyterHub, over HTTP.
 
-Tokens travel in a header and appear in no message of ours: an error says which
-question failed, never who asked.
+Tokens travel in a header and appear in none of our messages: an error names the question that
+failed, never the person who asked.
 
-They wait here for their turn, in a line of each owner: a person with hundreds of them keeps nobody
-else waiting. Time in line says nothing of the Hub, which is not away because we ask it much.
+Questions wait here by turns, one line for each owner, so a person with hundreds of them does not
+delay others. Time in the line does not count as the Hub's: our own load must not make the Hub look
+away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who a connection is, by its JupyterHub token: needed where containers share one OS user.
+"""Identifies connections by their JupyterHub tokens: containers may share one OS user.
 
-The Hub is asked whose the token is; what it says is believed for a while, so
-that a class that starts at nine does not ask for each kernel's heartbeat. A
-token is kept in no form but a keyed hash.
+The Hub is asked for the token's owner. Its answer is believed for a while, so that a class that
+starts at nine does not ask the Hub for each kernel's heartbeat. Only a keyed hash of a token is
+kept.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .identity import IdentityRefused, Peer, Principal
 
 #: Good tokens that are remembered, and as many bad ones; the oldest are forgotten first.
 REMEMBERED: Final = 10_000
-#: Questions about tokens that were never good: so many at once, and so many a second. Who
-#: shows wrong tokens must not take the Hub's time from it; those that were good are not among them.
+#: The allowance for questions about tokens that were never good: at once, and a second. Without it
+#: a person with wrong tokens could take the Hub's time. Tokens that were good do not count.
 NEW_AT_ONCE: Final = 500
 NEW_PER_SECOND: Final = 50.0
 #: The same of one OS user in one container; less than the above, so that others can ask too. And
@@ -42,9 +42,9 @@ PATIENCE: Final = 2.0
 #: The share of ``believed`` after which a live connection is looked at again.
 LOOK_AGAIN: Final = 0.25
 LONGEST_TOKEN: Final = 1024
-#: What the Hub answers where it knows a token, or a user, and says no.
+#: The Hub's answers for an unknown token or user, and for a refusal.
 NO: Final = (401, 403, 404)
-#: What services' environments begin with, and no user's.
+#: The prefix of services' environments; no user's name has it.
 SERVICE: Final = "service:"
 _OWN_SERVER: Final = re.compile(r"access:servers!server=(?P<user>[^/]+)/(?P<server>.*)")
 
@@ -69,11 +69,11 @@ TOO_NARROW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HubTrust:
-    """How long answers of the Hub count, and who is an administrator.
+    """How long the Hub's answers count, and which connections are an administrator's.
 
-    ``host_admins`` is wrong where anybody's server or container runs as root or as the node
-    manager's user: who shows no token would be more than who does. ``refused``: seconds for
-    which a token that the Hub did not know is not asked about again.
+    Do not set ``host_admins`` where a user's server or container runs as root or as the node
+    manager's user: a connection without a token would get more rights than one with a token.
+    ``refused``: seconds for which a token that the Hub did not know is not asked about again.
     """
 
     believed: float = setting(
@@ -129,7 +129,7 @@ class HubTrust:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the Hub said of a token at ``asked``; ``principal`` ``None``: it does not know it."""
+    """The Hub's answer about a token at ``asked``; ``principal`` ``None``: it is unknown there."""
 
     asked: float
     principal: Principal | None
@@ -203,7 +203,7 @@ class HubIdentity:
                         f"JupyterHub cannot be asked whose token this is: {error}. Try again in a "
                         "moment; tasks that hold a GPU keep it."
                     ) from None
-                # Whom this very process heard to be an administrator stays one.
+                # A person whom the Hub called an administrator to this process stays one.
                 return before or recalled
         if known.principal is None:
             raise IdentityRefused(TOO_NARROW if known.narrow else NOT_VALID)
@@ -211,7 +211,7 @@ class HubIdentity:
         return known.principal
 
     async def knows(self, environment: str) -> bool | None:
-        """Whether the Hub has that user; of a named server, its user."""
+        """Whether the Hub has that user, or the user of that named server."""
         name = environment.partition("/")[0] if self._trust.per_server else environment
         try:
             answer = await self._api.get("users", name, token=self._own_token)
@@ -233,7 +233,7 @@ class HubIdentity:
         return self._now() < known.asked + lasts
 
     async def _ask_once(self, peer: Peer, digest: str, token: str) -> _Known:
-        """Ask the Hub; whoever shows the same token meanwhile waits for the same answer.
+        """Ask the Hub. Connections that show the same token meanwhile wait for the same answer.
 
         Raises :class:`HubUnreachable`.
         """
@@ -245,7 +245,7 @@ class HubIdentity:
             task = asyncio.get_running_loop().create_task(self._ask(digest, token, owner, pause))
             self._asking[digest] = task
             task.add_done_callback(lambda done: self._answered(digest, done))
-        # Shielded: one who hangs up must not take the answer from the others.
+        # Shielded: a connection that closes must not cancel the others' answer.
         return await asyncio.shield(task)
 
     def _answered(self, digest: str, task: asyncio.Task[_Known]) -> None:
@@ -264,7 +264,7 @@ class HubIdentity:
             stays.popitem(last=False)
 
     def _person(self, digest: str) -> str | None:
-        """Whose token it was when the Hub last said so; a named server's is its owner's."""
+        """The user whose token it was by the Hub's last answer; for a named server, its owner."""
         known = self._good.get(digest)
         if known is not None and known.principal is not None:
             environment: str | None = known.principal.environment
@@ -273,9 +273,11 @@ class HubIdentity:
         return None if environment is None else environment.partition("/")[0]
 
     def _spend(self, owner: Hashable, is_new: bool) -> float:
-        """One question, from what its owner and all new ones may ask; how long it has to wait.
+        """Spend one question of the allowances of its owner and of all new tokens.
 
-        Raises :class:`IdentityRefused` where there is nothing left.
+        Returns the wait.
+
+        Raises :class:`IdentityRefused` where an allowance is used up.
         """
         now = self._now()
         ones = self._allowances.of(owner, now)
@@ -367,12 +369,12 @@ def may_access(service: str, scopes: Any) -> bool:
 
 
 def environment_of(name: str, scopes: Any, running: frozenset[str]) -> str:
-    """The environment of a token of ``name``, where named servers have their own.
+    """The environment of a token of ``name``, if named servers have environments of their own.
 
-    A server's own token may access that server and no other; a token for
-    several servers, or for all of a user's, is the user's. So is one for a
-    server that is not ``running``: the Hub gives users tokens for servers that
-    do not exist, and each would have a quota of its own.
+    A token that may access one server and no other belongs to that server's environment. A token
+    for several servers, or for all of a user's, belongs to the user's. So does a token for a server
+    that is not ``running``: the Hub gives users tokens for servers that do not exist, and each
+    would have a quota of its own.
     """
     if not isinstance(scopes, list):
         return name

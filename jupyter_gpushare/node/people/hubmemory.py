@@ -1,10 +1,10 @@
-"""Whom JupyterHub vouched for lately, in a file beside the ledger.
+"""Remembers in a file beside the ledger whose tokens JupyterHub confirmed lately.
 
-While the Hub is away a node manager lets in those of whose tokens it said yes a short while ago,
-also one that was started meanwhile. Times are boot times: after a boot nobody is remembered.
+While the Hub is away the node manager accepts tokens that the Hub confirmed a short while ago, also
+if the node manager was restarted meanwhile. Times are boot times: a boot forgets all.
 
-Who wants everybody forgotten changes the mark beside the file (`forget`). What was remembered under
-another mark does not count, be it in the file or in a node manager that runs and may yet write it.
+To forget everybody, change the mark beside the file (`forget`). Entries made under another mark do
+not count, whether they are in the file or in a running node manager that may still write it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Vouched:
 class HubMemory:
     """Remembers for ``away`` seconds from the Hub's yes; ``now`` gives seconds since boot.
 
-    ``path``: the file; ``None``: only as long as this process lives. ``made_for`` names what else
-    must be the same for the file to count: the boot, the Hub, and whom it is asked about. ``key``
-    is secret, so that the file tells nobody whether a token is in it.
+    ``path``: the file; ``None``: only as long as this process lives. The file counts only if
+    ``made_for`` is the same: the boot, the Hub, and the settings that its answers depend on.
+    ``key`` is secret, so that the file does not show whether a token is in it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class HubMemory:
         self._is_there = False
         self._known: dict[str, Vouched] = {}
         self._mark = ""
-        # How often something changed that has to be written, and how much of that is.
+        # How many changes there were that must be written, and how many of them are.
         self._changes = self._written = 0
         self._writes = asyncio.Lock()
         # A thread may still write when the loop no longer waits for it.
@@ -90,11 +90,11 @@ class HubMemory:
             self._read(path)
 
     def name_of(self, token: str) -> str:
-        """What a token is called here; it cannot be had back from that."""
+        """The name of a token here; the token cannot be computed from it."""
         return hmac.digest(self._key, token.encode("ascii"), "sha256").hex()
 
     def environment(self, name: str) -> str | None:
-        """Whose the token was, if that is known."""
+        """The environment of the token, if that is known."""
         known = self._known.get(name)
         return None if known is None else known.environment
 
@@ -113,7 +113,7 @@ class HubMemory:
         self._known[name] = vouched
 
     def recall(self, name: str, uid: int) -> Principal | None:
-        """Whose the token is, as long as the Hub's yes is good. Never an administrator."""
+        """The owner of the token while the Hub's confirmation counts. Never an administrator."""
         self._notice()
         known = self._known.get(name)
         if known is None or uid not in known.uids or self._now() >= known.at + self._away:
@@ -180,14 +180,14 @@ class HubMemory:
                 self._told = ""
                 self._written = changes
             except OSError as error:
-                # Rather nobody than somebody to whom the Hub says no.
+                # It is safer to forget all than to accept a token that the Hub refuses.
                 self._is_there = False
                 with contextlib.suppress(OSError):
                     self._path.unlink(missing_ok=True)
                 self._tell(f"Whom JupyterHub vouched for could not be kept: {error}.")
 
     def _notice(self) -> None:
-        """Whoever changes the mark, or removes the file, wants everybody forgotten."""
+        """Forget everybody if the mark was changed or the file removed."""
         if self._path is None:
             return
         mark = _mark_of(self._path)
@@ -218,10 +218,10 @@ class HubMemory:
 
 
 def forget(path: Path) -> None:
-    """Forget everybody in ``path``; a node manager that is running forgets them, too.
+    """Forget everybody in ``path``; a running node manager forgets them, too.
 
-    The mark stays: without it, one that writes just now would bring them back. It is empty, as a
-    full disk has room for that. Raises :class:`OSError`.
+    The mark stays: without it a node manager that is just writing would bring them back. The mark
+    is an empty file, because that fits on a full disk. Raises :class:`OSError`.
     """
     draft = _mark_file(path).with_suffix(f".{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -237,7 +237,7 @@ def _mark_file(path: Path) -> Path:
 
 
 def _mark_of(path: Path) -> str:
-    """Which mark is there. Whoever made it, root say, need not let us read it."""
+    """The mark's identity. We need not be allowed to read it: root may have made it."""
     try:
         there = os.lstat(_mark_file(path))
     except FileNotFoundError:

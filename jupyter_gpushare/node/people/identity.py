@@ -1,4 +1,4 @@
-"""Who a connection is: from the kernel, or from a token, never from what a client says."""
+"""Identifies connections: by the kernel or by a token, never by what a client says."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Peer:
 
     @property
     def charged(self) -> int | str:
-        """Who pays for it as long as no environment is known."""
+        """The owner whose allowance it spends while no environment is known."""
         return self.uid if self.owner is None else self.owner
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a connection acts for: the environment that quotas belong to.
+    """The environment that a connection acts for; quotas belong to it.
 
-    With ``all_servers`` it is somebody whose named servers are environments of
-    their own, ``environment/…``, and all of them theirs.
+    With ``all_servers`` the user's named servers are environments of their own, ``environment/…``,
+    and the connection may act for all of them.
     """
 
     environment: str
@@ -74,7 +74,7 @@ class Identity(Protocol):
         """Raises :class:`IdentityRefused`."""
 
     async def knows(self, environment: str) -> bool | None:
-        """Whether there is somebody of that name; ``None``: it cannot tell now."""
+        """Whether a user of that name exists; ``None``: that cannot be told now."""
 
     def close(self) -> None:
         """Nobody will be identified any more; never waits."""
@@ -83,12 +83,11 @@ class Identity(Protocol):
 class PeerIdentity:
     """The OS user of the peer is the environment.
 
-    Administrators are root, the node manager's own user ``owner_uid``, and
-    those named in ``admin_users`` or in a group of ``admin_groups``. What the
-    user database says is believed for :data:`BELIEVED` seconds, and longer
-    while it does not answer. A subordinate user (`osusers.SubordinateIds`) is
-    its owner, and no administrator; who has no entry, and no owner who is a person, is somebody
-    only with ``nameless``.
+    Administrators are root, the node manager's own user ``owner_uid``, and those named in
+    ``admin_users`` or in a group of ``admin_groups``. What the user database says is believed for
+    :data:`BELIEVED` seconds, and longer while it does not answer. A subordinate user
+    (`osusers.SubordinateIds`) is its owner, and no administrator; an id without an entry and
+    without a person as its owner is accepted only with ``nameless``.
     """
 
     recheck = None
@@ -109,9 +108,9 @@ class PeerIdentity:
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="gpushare-identity")
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
-        """Every OS user of the host is somebody; quotas say what they may have.
+        """Accept every OS user of the host; quotas say what they may have.
 
-        Raises :class:`IdentityRefused` for others, and while nobody knows who it is.
+        Raises :class:`IdentityRefused` for others, and while the user cannot be looked up.
         """
         loop = asyncio.get_running_loop()
         key = (peer.uid, peer.gid, peer.owner)
@@ -134,7 +133,7 @@ class PeerIdentity:
     async def knows(self, environment: str) -> bool | None:
         """Whether the host has a user of that name."""
         loop = asyncio.get_running_loop()
-        if environment.startswith("uid-"):  # a user of a container, who has no name here
+        if environment.startswith("uid-"):  # a user of a container, without a name here
             return self._nameless
         return await loop.run_in_executor(self._threads, _is_user, environment)
 
@@ -170,7 +169,7 @@ class PeerIdentity:
             or name in self._admin_users
             or not self._admin_groups.isdisjoint(groups)
         )
-        # What a person's container does has the person's quota, and not the person's powers.
+        # A person's container has the person's quota, but not the person's powers.
         return Principal(name, groups, admin and not is_owner)
 
 
@@ -217,7 +216,7 @@ class TokenFileIdentity:
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         found: Principal | None = None
         for known, principal in self._known.items():
-            # All are compared, so that the time taken tells nothing.
+            # All are compared, so that the time taken reveals nothing.
             if hmac.compare_digest(known, digest):
                 found = principal
         if found is None:
@@ -225,7 +224,7 @@ class TokenFileIdentity:
         return found
 
     async def knows(self, environment: str) -> bool | None:
-        """Whether a token is of that name, as the file was read last."""
+        """Whether the file had a token of that name when it was last read."""
         return any(one.environment == environment for one in self._known.values())
 
     def close(self) -> None:
@@ -237,7 +236,7 @@ class TokenFileIdentity:
             mark = _mark(self._path.stat())
             if mark == self._seen:
                 return
-            # What is checked is the very file that is read, should it be replaced meanwhile.
+            # The open file is checked, because the path may be replaced meanwhile.
             with self._path.open("rb") as file:
                 there = os.fstat(file.fileno())
                 self._check_trust(there)

@@ -1,6 +1,6 @@
-"""Who a user id is: somebody of the host's user database, or of that somebody's subordinate ids.
+"""Finds the person behind a user id: by the user database, or as owner of subordinate ids.
 
-Debian gives each user 65,536 further ids and a program to become any of them: an id is not a
+Debian gives each user 65,536 further ids and a program to become any of them. So an id is not a
 person.
 """
 
@@ -25,8 +25,9 @@ _BELIEVED: Final = 30.0
 
 
 def user_entry(who: int | str) -> pwd.struct_passwd | None:
-    """That of a uid or name; ``None``: there is nobody. Raises :class:`OSError` when that cannot
-    be known.
+    """The entry of a uid or name; ``None``: there is none.
+
+    Raises :class:`OSError` if it is unknown.
     """
     try:
         return pwd.getpwuid(who) if isinstance(who, int) else pwd.getpwnam(who)
@@ -34,7 +35,7 @@ def user_entry(who: int | str) -> pwd.struct_passwd | None:
         pass
     found = ctypes.c_void_p()
     library = ctypes.CDLL(None)
-    # Whether it was said that there is none; what it would be is of no interest.
+    # We ask again only to learn whether there is no entry or no answer; the entry is of no use.
     asks = library.getpwuid_r if isinstance(who, int) else library.getpwnam_r
     code = asks(
         ctypes.c_uint(who) if isinstance(who, int) else ctypes.c_char_p(os.fsencode(who)),
@@ -69,9 +70,9 @@ class _Range:
 
 
 class SubordinateIds:
-    """What a file like ``/etc/subuid`` says, read again when it changes.
+    """The content of a file like ``/etc/subuid``, read again when it changes.
 
-    Nobody waits here for the user database: who owns ids is a person until it said otherwise.
+    No call waits for the user database: an owner of ids counts as a person until it says otherwise.
     """
 
     def __init__(self, path: Path = SUBORDINATES) -> None:
@@ -83,7 +84,7 @@ class SubordinateIds:
         self._asks: threading.Thread | None = None
 
     def owner(self, uid: int) -> str | None:
-        """Whose ``uid`` is, a name or a number, as the file says; ``None``: no person's."""
+        """The owner of ``uid`` by the file, a name or a number; ``None``: no person owns it."""
         self._refresh()
         inside = [one for one in self._ranges if one.start <= uid < one.start + one.count]
         for one in sorted(inside, key=lambda one: one.count):  # the narrowest is meant

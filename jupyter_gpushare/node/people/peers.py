@@ -1,4 +1,4 @@
-"""Which process is at the other end of a connection."""
+"""Finds the process at the other end of a connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from .identity import Peer
 
 
 def identify_peer(peer: Peer, boot_id: str) -> ProcessId | None:
-    """The peer's process, ``None`` when it is gone.
+    """The peer's process; ``None`` if it is gone.
 
-    The pid alone could be somebody else's by now; the pidfd came with the
-    connection, and while it is not readable the pid is still the peer's.
-    Without one (Linux before 6.5) a process of another user is not the peer;
-    a later one of the same user cannot be told from it.
+    The pid alone could belong to another process by now. The pidfd came with the connection, and
+    while it is not readable the pid is still the peer's. Without one (Linux before 6.5) a process
+    of another user is not the peer; a later one of the same user cannot be told from it.
     """
     process = identify(peer.pid, boot_id)
     if peer.pidfd is None:

@@ -14,7 +14,7 @@ from ...protocol.sizes import parse_share
 
 @dataclass(frozen=True, slots=True)
 class NodeSize:
-    """What ``"all"`` and ``0.5`` of a GPU mean on a node: GPUs, and bytes of the smallest."""
+    """A node's size, for quotas like ``"all"`` and ``0.5``: GPUs, and bytes of the smallest."""
 
     gpus: int
     smallest: int
@@ -29,8 +29,8 @@ class NodeSize:
 def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
     """A quota from ``{"gpus": 2 or "all", "memory": "16GiB" or 0.5, "weight": 1}``.
 
-    ``memory`` as a part is one of the node's smallest GPU: so many parts fit on
-    any. Raises :class:`ValueError` with a sentence that names ``where``.
+    A fraction as ``memory`` is one of the node's smallest GPU, so that it fits on every GPU. Raises
+    :class:`ValueError` with a sentence that names ``where``.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f'{where}: a quota is a dict like {{"gpus": 1, "memory": "16GiB"}}.')
@@ -45,7 +45,7 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
         try:
             share = parse_share(value) if name == "memory" else None
             if share is not None:
-                # Without a GPU nothing is granted, whatever a part of one may be.
+                # Without a GPU nothing is granted, so the fraction does not matter.
                 value = max(1, int(share * node.smallest))
             read[name] = read_field(name, value)
         except ValueError as error:

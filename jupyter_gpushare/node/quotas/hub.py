@@ -1,8 +1,8 @@
-"""Quotas from JupyterHub's group properties: where an administrator sets everything else.
+"""Reads quotas from the properties of JupyterHub's groups.
 
-``load_groups = {"students": {"properties": {"gpushare": {"gpus": 1, "memory": "16GiB"}}}}``
-is a quota of the group ``students``, and goes before one of the same name in
-the node manager's own configuration.
+``load_groups = {"students": {"properties": {"gpushare": {"gpus": 1, "memory": "16GiB"}}}}`` is a
+quota of the group ``students``. It replaces a quota of that group in the node manager's own
+configuration.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ AWAY_REFRESH: Final = 10.0
 def group_quotas(
     groups: Any, node: NodeSize, before: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Quotas by group as they are written, and what is wrong with those that make no sense.
+    """The quotas by group, and the sentences about entries that make no sense.
 
-    A group whose entry makes no sense keeps what it had ``before``: a slip of
-    the pen takes nobody's GPUs away.
+    A group whose entry makes no sense keeps the quota it had ``before``: a typing error must not
+    take GPUs away.
     """
     good: dict[str, Any] = {}
     wrong: dict[str, str] = {}
@@ -104,16 +104,16 @@ class HubQuotas:
     def when_away(self) -> float | None:
         """When the Hub told the quotas in force, Unix seconds; ``None`` while it answers.
 
-        ``None`` as well where it never did: then there are none of its.
+        ``None`` also if it never answered: no quota of the Hub is then in force.
         """
         return self._answered if self._is_away else None
 
     def members(self) -> Mapping[EnvironmentName, tuple[str, ...]]:
-        """Who the Hub says is in groups that have a quota; nobody while it was not asked yet."""
+        """The members of groups that have a quota, by the Hub; none before its first answer."""
         return self._members
 
     def hurry(self, then: Callable[[], object] = lambda: None) -> None:
-        """Look now; ``then`` is called after that look, whatever came of it."""
+        """Ask the Hub now; ``then`` is called after that, also if it failed."""
         self._then.append(then)
         self._now.set()
 
@@ -125,7 +125,7 @@ class HubQuotas:
             try:
                 await self.look()
             except Exception:  # noqa: BLE001 - quotas must not stand still for ever
-                # A bug of ours, or a ledger that cannot be written: the next look may do better.
+                # This is our bug, or the ledger cannot be written: the next look may succeed.
                 self._log.exception("The quotas of JupyterHub's groups could not be applied")
             for then in waiting:
                 then()
@@ -176,7 +176,7 @@ class HubQuotas:
         return quotas
 
     async def _recall(self, node: NodeSize) -> dict[str, Any]:
-        """What the Hub said before this node manager started."""
+        """Take the Hub's answer from before this node manager started."""
         last = await asyncio.to_thread(self._last.recall)
         if last is None:
             self._log.warning(

@@ -1,7 +1,7 @@
-"""The quotas of configuration and Hub as they are for the GPUs that there are.
+"""Works out the quotas of configuration and Hub for the GPUs that the node has.
 
-``"all"`` GPUs and ``0.5`` of one mean something else when GPUs come: they are worked out again
-then. When GPUs go they are not, for a GPU that is lost for a minute must not refuse anybody.
+``"all"`` GPUs and ``0.5`` of one change when GPUs come, so they are worked out again then. They
+stay when GPUs go: a GPU that is lost for a minute must not cause refusals.
 """
 
 from __future__ import annotations

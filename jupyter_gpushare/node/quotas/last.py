@@ -1,7 +1,7 @@
-"""The Hub's last answer about its groups' quotas, in a file beside the ledger.
+"""Keeps the Hub's last answer about its groups' quotas in a file beside the ledger.
 
-A node manager that starts while the Hub is away would not know them, and everybody would have the
-default quota until the Hub is back.
+Without the file, a node manager that starts while the Hub is away would give everybody the default
+quota until the Hub is back.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LastAnswer:
 class LastQuotas:
     """Keeps the newest answer of the Hub at ``hub`` in the file ``path``, for the owner only.
 
-    The file's time is the answer's: the same answer each minute writes nothing. Nothing raises;
-    what cannot be kept or read is told in the log, once for each reason.
+    The file's time is the answer's: the same answer each minute writes nothing. No method raises;
+    an answer that cannot be kept or read is logged, once for each reason.
     """
 
     def __init__(self, path: Path, hub: str, log: logging.Logger) -> None:
@@ -54,7 +54,7 @@ class LastQuotas:
             self._told = ""
 
     def recall(self) -> LastAnswer | None:
-        """The last answer; ``None`` where there is none of this Hub's that can be trusted."""
+        """The last answer; ``None`` if there is none of this Hub that can be trusted."""
         try:
             document, at = privatefile.read(self._path)
         except FileNotFoundError:

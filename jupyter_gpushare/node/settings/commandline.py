@@ -1,6 +1,6 @@
-"""Command lines on which a mistyped option is an error that says what was meant.
+"""Command lines on which a mistyped option is an error that suggests the right one.
 
-Traitlets only warns, in a line that scrolls by, and goes on without the option.
+Traitlets only warns in a line that scrolls by, and goes on without the option.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ALWAYS = ("help", "help-all", "version")
 
 
 def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean …?``, or nothing where nothing that is known looks like it."""
+    """``; did you mean …?``, or an empty string if no known name is similar."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 

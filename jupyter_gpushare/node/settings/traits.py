@@ -1,4 +1,4 @@
-"""The traits of the node manager's settings, made from what is said beside their fields."""
+"""Makes the traits of the node manager's settings from the descriptions beside their fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traits_of(*kinds: Any) -> dict[str, TraitType[Any, Any]]:
 
 
 def read(told: Configurable, kind: type[T]) -> T:
-    """What was configured, as the dataclass that the code reads."""
+    """The configured values as the dataclass that the code reads."""
     return kind(
         **{
             name: _value(said, getattr(told, said.name or name))
@@ -62,7 +62,7 @@ def _trait(said: Setting, default: Any) -> TraitType[Any, Any]:
 
 
 def _value(said: Setting, given: Any) -> Any:
-    """What the code reads for what people wrote."""
+    """The value that the code reads for the value that people wrote."""
     if said.by_gpu:
         plain = replace(said, by_gpu=False)
         return tuple((part, _value(plain, one)) for part, one in sorted(given.items()))

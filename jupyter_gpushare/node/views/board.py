@@ -1,8 +1,10 @@
-"""Hands statuses out: each row is encoded once for all who may see it, a little at a time.
+"""Hands out statuses.
 
-The status of a large node takes long to make, and a class watches it. Between two slices of the
-work the loop does everything else, and the longer it all takes, the longer is the pause
-before the next.
+Each row is encoded once for all viewers who may see it, in small slices of work.
+
+The status of a large node takes long to make, and a whole class may watch it. So the loop does
+everything else between two slices of the work, and the pause before the next status grows with the
+time that the last one took.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from .status import Sheet, View, Viewer
 SLICE: Final = 0.001
 REST: Final = 2.0
 
-#: Who wants a status, which page of it (an administrator's), and what is done with it.
+#: A viewer who wants a status, the page that an administrator wants, and the function that gets it.
 Wanted = tuple[Viewer, int, Callable[[Encoded], object]]
-#: Is told for which environment something was made, and in how many seconds of processor time.
+#: A function that is told the environment a status was made for and its seconds of processor time.
 Took = Callable[[str, float], object]
 
 

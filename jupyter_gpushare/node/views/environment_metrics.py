@@ -1,7 +1,8 @@
-"""Metrics by environment, which an administrator has to ask for: they name people.
+"""Metrics by environment. An administrator must turn them on, because they name people.
 
-So many environments as configured have a label of their own, the first that hold or wait; all
-others count together, as :data:`OTHERS`. So names that change with each login fill no disk.
+Only a configured number of environments have a label of their own: the first that hold a GPU or
+wait. All others count together, as :data:`OTHERS`, so that names that change with each login do not
+fill the disk.
 """
 
 from __future__ import annotations

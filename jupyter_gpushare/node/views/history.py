@@ -74,7 +74,7 @@ def _budget(data: Mapping[str, Any]) -> str:
 
 
 def gpus_tasks(count: int) -> str:
-    """How many tasks do something."""
+    """A count of tasks."""
     return "1 task computes" if count == 1 else f"{count} tasks compute"
 
 
@@ -92,7 +92,7 @@ _STAGES: Final = {
 
 _SIGNALS: Final = {"interrupt": "interrupted", "kill": "killed"}
 
-#: What each kind of event is called where people choose among them, and its sentence.
+#: The name of each kind of event, as people choose among them, and its sentence.
 TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "BootSeen": ("node manager started", lambda d: "the node manager started"),
     "GpuFound": ("GPU found", lambda d: f"{d['gpu']['name']} found, {size(d['gpu']['memory'])}"),

@@ -1,11 +1,11 @@
 """The node manager's log: one event a line, for a person or as JSON, with the call it came from.
 
 Every call has a tag, ``CONNECTION.CALL``: the connection's number and the id that the client gave
-the call. It stands on the line of what was decided, of what came of it, and (as ``request``) on
-the line of a grant that somebody else's release made possible later.
+the call. The tag stands on the lines of the decision and of its results. On a grant that another
+task's release made possible later it stands as ``request``.
 
-What a line says is chosen field by field below. Names of notebooks, what clients write for
-people, tokens and leases' secrets are in none of them.
+The fields of each line are chosen below. No line has names of notebooks, texts that clients write
+for people, tokens or leases' secrets.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FIELDS: Final = "gpushare_fields"
 
 
 class LogStyle(Enum):
-    """How a line looks."""
+    """The format of a line."""
 
     PLAIN = "plain"
     JSON = "json"
 
 
 def call_tag(connection: int, call_id: CallId | None) -> str:
-    """What names one call in the log."""
+    """The tag of one call in the log."""
     return f"{connection}.{'-' if call_id is None else str(call_id)[:LONGEST_ID]}"
 
 
@@ -78,7 +78,7 @@ class PlainFormatter(logging.Formatter):
     """``2026-11-21T14:05:01.250Z INFO lease.granted call=3.2 lease=… waited=0.1``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever the message holds."""
+        """The record as one line, also if its message has several."""
         parts = [_time(record), record.levelname, _one_line(record.getMessage())]
         parts += [f"{name}={_plain(value)}" for name, value in _extra(self, record).items()]
         return " ".join(parts)
@@ -93,7 +93,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(_extra(self, record) | line, default=str)
 
 
-#: Where ``logging.config`` finds them.
+#: The names by which ``logging.config`` finds the formatters.
 FORMATTERS: Final = {
     LogStyle.PLAIN: f"{__name__}.{PlainFormatter.__name__}",
     LogStyle.JSON: f"{__name__}.{JsonFormatter.__name__}",
@@ -179,7 +179,7 @@ def _flag(event: Any) -> Fields:
 
 
 #: Level, name and fields of each event that is told.
-_LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
+LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.BootSeen: (_INFO, "node.started", lambda e: {"boot": e.boot_id}),
     ev.GpuFound: (
         _INFO,
@@ -279,12 +279,33 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
         lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
     ),
     ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
+    ev.LimitConfirmed: (
+        _DEBUG,
+        "lease.limit_confirmed",
+        lambda e: {"lease": e.lease, "live": e.live},
+    ),
+    ev.ReservationResized: (
+        _DEBUG,
+        "reservation",
+        lambda e: {"environment": e.environment, "gpu": e.gpu, "memory": e.memory},
+    ),
     ev.ClaimMoved: (
         _DEBUG,
         "claim",
         lambda e: {"lease": e.lease, "gpu": e.gpu, "phase": e.phase.value},
     ),
     ev.ProcessFlagged: (_WARNING, "process.flagged", _flag),
+    ev.OverLimitStaged: (
+        _WARNING,
+        "process.over_limit",
+        lambda e: {
+            **_who(e),
+            "gpu": e.gpu,
+            "stage": e.stage.value,
+            "used": e.used,
+            "limit": e.limit,
+        },
+    ),
     ev.FlagActed: (_WARNING, "process.acted_against", _flag),
     ev.FlagCleared: (_INFO, "process.cleared", _flag),
     ev.BudgetChanged: (
@@ -297,6 +318,12 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
             "budget": e.budget,
         },
     ),
+    ev.GroupsChanged: (
+        _DEBUG,
+        "groups",
+        lambda e: {"environment": e.environment, "groups": e.groups},
+    ),
+    ev.BooksRestored: (_DEBUG, "books.restored", lambda e: {"grants": e.grants}),
     ev.GrantingChanged: (_INFO, "granting", lambda e: {"problem": e.problem}),
     ev.GpuShared: (
         _INFO,
@@ -308,7 +335,7 @@ _LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = 
     ev.TurnOverran: (_WARNING, "turn.overran", _who),
 }
 
-#: How far a recall went, where it is not asked.
+#: The level and name of a recall's line by its phase, unless the phase is "told".
 _RECALLED: Final = {
     RecallPhase.WARNED: (_INFO, "lease.warned"),
     RecallPhase.ANSWERED: (_DEBUG, "lease.answered"),
@@ -317,7 +344,7 @@ _RECALLED: Final = {
 
 
 class LogLines:
-    """Which lines are told: an owner's within an allowance; the others are counted.
+    """Decides which lines are logged: each owner has an allowance; lines beyond it are counted.
 
     An owner is an environment or, while that is not known, an OS user. ``now`` gives seconds.
     """
@@ -329,7 +356,7 @@ class LogLines:
         self._left_out: dict[Hashable, tuple[float, int]] = {}
 
     def tells(self, owner: Hashable) -> bool:
-        """Whether a line that ``owner`` caused is told."""
+        """Whether to log a line that ``owner`` caused."""
         now = self._now()
         if self._purses.of(owner, now).pays(1.0, now):
             return True
@@ -338,7 +365,7 @@ class LogLines:
         return False
 
     def left_out(self) -> list[tuple[Hashable, int]]:
-        """How many lines were left out by environment, for those that are due to be reported."""
+        """How many lines were left out, for each owner of whom this is due to be reported."""
         if not self._left_out:
             return []
         until = self._now() - LEFT_OUT_AFTER
@@ -354,7 +381,7 @@ class EventLog:
     def __init__(self, log: logging.Logger, lines: LogLines) -> None:
         self._log = log
         self._lines = lines
-        # Which call a lease waits for; forgotten when the lease ends.
+        # The call that a lease waits for; forgotten when the lease ends.
         self._asked_by: dict[LeaseId, str] = {}
 
     def heard(self, outcome: Outcome, state: State) -> None:
@@ -380,7 +407,7 @@ class EventLog:
             say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
 
     def _event(self, event: ev.Event, outcome: Outcome, state: State) -> None:
-        line = _LINES.get(type(event))
+        line = LINES.get(type(event))
         if line is None:
             return
         lease = getattr(event, "lease", None)
@@ -391,7 +418,7 @@ class EventLog:
             self._asked_by.pop(event.lease, None)
         level, name, fields = line
         if isinstance(event, ev.LeaseQueued) and not isinstance(outcome.decision, Wait):
-            level = _DEBUG  # it never waited: the line of its grant says all
+            level = _DEBUG  # it never waited, and the line of its grant is enough
         elif isinstance(event, ev.LeaseEnded) and event.reason is EndReason.HEARTBEAT_LOST:
             level = _WARNING
         elif isinstance(event, ev.RecallMoved):
@@ -405,7 +432,7 @@ class EventLog:
             say(self._log, level, name, call=outcome.call, request=request, **fields(event))
 
     def _is_told(self, event: ev.Event, state: State) -> bool:
-        """Whether the line is within its environment's allowance; people's actions always are."""
+        """Whether to log the line: its environment has allowance left, or a person acted."""
         owner = getattr(event, "environment", None)
         if owner is None and (lease := state.leases.get(getattr(event, "lease", LeaseId("")))):
             owner = lease.environment
@@ -413,7 +440,7 @@ class EventLog:
 
 
 def _is_empty(gpu: GpuUuid, state: State) -> bool:
-    """Whether a GPU is out of service, and nobody is left there."""
+    """Whether a GPU is out of service and no claim is left on it."""
     return gpu in state.out and all(uuid != gpu for _lease, uuid in state.claims)
 
 
@@ -424,10 +451,10 @@ def _decided(decision: Decision) -> str:
 
 
 class RefusalLog:
-    """Tells of calls that were answered with an error.
+    """Logs calls that were answered with an error.
 
-    A refused request has a line of its own (``request.refused``), so most of these are for DEBUG;
-    who is told "not allowed" or "too fast" is worth a look, and only the first few times.
+    A refused request has a line of its own (``request.refused``), so most of these are for DEBUG.
+    The first few answers "not allowed" or "too fast" on a connection are warnings.
     """
 
     def __init__(self, log: logging.Logger, lines: LogLines) -> None:
@@ -437,9 +464,9 @@ class RefusalLog:
     def refused(
         self, call: str, reason: Reason, environment: str | None, uid: int, before: int
     ) -> bool:
-        """A call's answer is an error. Whether that was told above DEBUG, or left out.
+        """Log that a call's answer is an error. Returns whether that was a warning or was left out.
 
-        ``before`` is how many of this connection were until now.
+        ``before`` counts the earlier ones of this connection.
         """
         grave = reason in (Reason.NOT_ALLOWED, Reason.RATE_LIMITED) and before < REFUSALS_TOLD
         if grave and not self._lines.tells(environment or ("uid", uid)):

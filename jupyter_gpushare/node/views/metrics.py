@@ -1,6 +1,6 @@
 """Prometheus metrics of a standalone node manager.
 
-Names of people are in labels only where an administrator asks for them.
+Labels have names of people only if an administrator turned that on.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class Moves:
                 self._copy("out", event.memory, event.seconds)
                 lease = state.leases.get(event.lease)
                 parts = () if lease is None else lease.allocations
-                # What a task leaves on its GPUs does not drain.
+                # Memory that a task leaves on its GPUs does not drain.
                 self._draining[event.lease] = {
                     part.gpu for part in parts if (event.lease, part.gpu) in state.draining
                 }
@@ -372,7 +372,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def registry_of(manager: Manager, door: Door, environments: int = 0) -> CollectorRegistry:
-    """All of it, for whoever serves it; of so many environments each by name."""
+    """The registry of all metrics, with up to ``environments`` environments by name."""
     registry = CollectorRegistry()
     NodeMetrics(manager, door, registry, environments)
     return registry

@@ -17,21 +17,21 @@ from tornado.netutil import bind_sockets
 
 from ..people.fairness import Purse
 
-#: Connections at once; of more, the oldest goes of the address that has most.
+#: The most connections at once. One more closes the oldest one of the address that has most.
 MOST: Final = 64
-#: Connections that are taken in a round of the loop, which has other things to do; each asks once.
+#: Connections accepted in one round of the loop, which has other work; each sends one request.
 _IN_TURN: Final = 4
-#: Seconds in which a request must have come.
+#: Seconds after which a connection without a request is closed.
 _PATIENCE: Final = 5.0
-#: Answers that are made a second, and at once; a further question gets the last one again.
+#: Answers that are made anew a second, and at once; further questions get the last answer again.
 PER_SECOND: Final = 5.0
 AT_ONCE: Final = 2
 
 
 class _FewAtOnce(HTTPServer):
-    """Keeps :data:`MOST` connections: many silent ones keep nobody out.
+    """Keeps at most :data:`MOST` connections, so that many silent ones do not keep others out.
 
-    Tornado accepts up to 128 at once, whatever may wait: here it is done a few at a time.
+    Tornado accepts up to 128 at once, however much else waits. This accepts a few at a time.
     """
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""How a status and a `queued` notice tell what a waiting request can expect. Pure."""
+"""Encodes what a waiting request can expect, for statuses and `queued` notices. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> dict[str, Any]:
-    """An outlook as JSON data; times in seconds, ``None`` where nothing is known."""
+    """An outlook as JSON data; times in seconds, ``None`` for the unknown."""
     outlook = outlook or Outlook()
     estimate = outlook.estimate
     return {

@@ -1,4 +1,4 @@
-"""What the status tells of persistent and temporary memory, and of turns. Pure."""
+"""The status's figures on persistent and temporary memory, and on turns. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...policy.words.turns import TurnPhase
 
 
 def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
-    """How a GPU is shared: the sum of what its tasks keep, and the most that one's step needs.
+    """How a GPU is shared: the sum of what its tasks keep, and the most that a step of one needs.
 
     ``shared`` are the bytes that tasks use by turns, with the head-room.
     """
@@ -30,7 +30,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> dict[str, Any]:
 
 
 def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
-    """What a task says of its memory on one GPU, in bytes; ``None``: it does not say."""
+    """The memory that a task reports on one GPU, in bytes; ``None``: it reports none."""
     told = state.figures.get((lease.id, uuid))
     return {
         "persistent": None if told is None else told.persistent,
@@ -40,9 +40,9 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> dict[str, Any]:
 
 
 def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> dict[str, Any]:
-    """How a task stands with its turn; ``None``: it needs none.
+    """The state of a task's turn; ``None``: the task needs no turn.
 
-    ``offset`` in seconds makes Unix time of boot time.
+    Adding ``offset`` to a boot time gives a Unix time, in seconds.
     """
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS

@@ -45,7 +45,7 @@ Outlooks = Callable[[], Mapping[LeaseId, Outlook]]
 
 
 class DisplayState(Enum):
-    """What a person is shown; derived, never stored."""
+    """The state of a lease as people see it; derived, never stored."""
 
     QUEUED = "queued"
     ACTIVE = "active"
@@ -61,14 +61,14 @@ class DisplayState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks. An admin sees everybody's names; others see what they own."""
+    """The person who looks. An admin sees everybody's names; others see what they own."""
 
     environment: EnvironmentName
     admin: bool = False
     all_servers: bool = False
 
     def is_mine(self, environment: str) -> bool:
-        """Whether it is the viewer's own, or a named server's of the viewer's."""
+        """Whether the environment is the viewer's own, or one of the viewer's named servers."""
         return is_own(environment, self.environment, servers=self.all_servers)
 
     def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
@@ -76,7 +76,7 @@ class Viewer:
         return {name for name in environments if self.is_mine(name)}
 
     def view(self, lease: Lease) -> View:
-        """What the viewer may know of a lease."""
+        """The view that this viewer has of a lease."""
         if self.is_mine(lease.environment):
             return View.OWN
         return View.ADMIN if self.admin else View.OTHER
@@ -84,10 +84,10 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a status says of the node itself. ``now`` and ``boot`` are the same instant.
+    """The facts about the node itself in a status. ``now`` and ``boot`` are the same instant.
 
-    ``quotas_as_of`` is when JupyterHub told its groups' quotas, while it is away; ``ledger``
-    where that is.
+    ``quotas_as_of`` is set while JupyterHub is away: when it last told its groups' quotas.
+    ``ledger`` is the path of the ledger.
     """
 
     name: str
@@ -103,14 +103,14 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a waiting request stands in the order of service."""
+    """The place of a waiting request in the order of service."""
 
     position: int  # 1 is served next
     ahead: Mapping[PriorityClass, int]
 
 
 def places(state: State) -> dict[LeaseId, Place]:
-    """The place of everybody who waits, first in line first. One look at the queue."""
+    """The places of all waiting requests, the first in line first, in one pass over the queue."""
     result: dict[LeaseId, Place] = {}
     ahead = {kind: 0 for kind in PriorityClass}
     for position, item in enumerate(state.queue.service_order(state.grants), start=1):
@@ -153,7 +153,7 @@ def _rebuilding(state: State) -> str | None:
 
 
 class View(Enum):
-    """What somebody may know of a lease: it is their own, they are an administrator, or neither."""
+    """How much a viewer may know of a lease: all of their own, all as administrator, or less."""
 
     OWN = "own"
     ADMIN = "admin"
@@ -164,7 +164,7 @@ class View(Enum):
 PAGE_OF_ADMIN: Final = 500
 PAGE: Final = 200
 
-#: What nobody else is told of a lease. Its id would let them follow its work.
+#: The fields of a lease that other people are not told. Its id would let them follow its work.
 _HIDDEN: Final = dict.fromkeys(
     (
         *("id", "environment", "name", "kernel_id", "path", "pid", "kept", "ability"),
@@ -189,11 +189,12 @@ class _Listing:
     def page(
         self, own: Iterable[EnvironmentName], viewer: Viewer, page: int
     ) -> tuple[list[Lease], int]:
-        """The rows of a page, and how many there are after it that it does not show.
+        """The rows of a page, and how many rows there are after it.
 
-        An administrator turns pages: the first has all of their own, each has others' by turns
-        of environments, so that nobody's many leave no room for the rest. Others have one page:
-        all of their own, and the first others.
+        An administrator turns pages. The first page has all of the administrator's own rows. All
+        pages have others' rows, by turns of environments, so that one environment with many rows
+        leaves room for the rest. Other viewers have one page: all of their own rows, and the first
+        of the others'.
         """
         if viewer.admin:
             mine = {index for name in own for index in self._of.get(name, ())}
@@ -293,7 +294,7 @@ class Sheet:
         return self._queue.page(viewer.own(self._queue.environments()), viewer, page)
 
     def lease_row(self, lease: Lease, view: View) -> dict[str, Any]:
-        """A lease, for those who have this ``view`` of it."""
+        """The row of a lease for viewers with this ``view`` of it."""
         state, offset, config = self._state, self._offset, self._config
         place = self._places.get(lease.id)
         row = {
@@ -313,7 +314,10 @@ class Sheet:
         return {**row, **_HIDDEN} if view is View.OTHER else row
 
     def queue_row(self, lease: Lease, viewer: Viewer) -> dict[str, Any]:
-        """One who waits. The same for all who have :attr:`View.OTHER` of the lease."""
+        """The row of a waiting request.
+
+        It is the same for all viewers with :attr:`View.OTHER` of it.
+        """
         state, boot, config = self._state, self._facts.boot, self._config
         view = viewer.view(lease)
         place, known = self._places[lease.id], view is not View.OTHER
@@ -373,7 +377,7 @@ class Sheet:
         }
 
     def _stall(self, lease: Lease) -> dict[str, Any] | None:
-        """What is done next about a stalled task; ``at`` while the time for it runs."""
+        """The next step against a stalled task; ``at`` is set while the time for it runs."""
         stall = self._state.stalled.get(lease.id)
         step = None if stall is None else stalled.following(lease, stall, self._config)
         if step is None:
@@ -382,7 +386,7 @@ class Sheet:
         return {"next": step.action.value, "after": step.after, "at": at}
 
     def _over_limit(self, lease: Lease) -> dict[str, Any] | None:
-        """How far it went with a task that uses more of a GPU than it may, and what comes when."""
+        """The last step against a task over its limit, and when the next one is due."""
         offset, config = self._offset, self._config
         for (gpu, _process, kind), flag in self._flags:
             if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
@@ -650,7 +654,7 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
 def _parking(
     lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
 ) -> dict[str, Any]:
-    """What a lease's people are told of giving its GPUs back, and of what it gave back."""
+    """The part of a row about giving a lease's GPUs back, and about what it gave back."""
     parked, warning = lease.parked, None
     if recall is not None and recall.warned_at is not None:
         at = recall.warned_at + config.notify_before + offset

@@ -1,7 +1,7 @@
-"""How long requests that were granted lately had waited: a small read-model for people.
+"""Keeps how long requests that were granted lately had waited: a small read-model for people.
 
-Nothing is decided by it. It is filled by the manager's events and, when the
-node manager starts, by what the ledger has of the last hour.
+No decision depends on it. The manager's events fill it and, when the node manager starts, the
+ledger's records of the last hour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...policy.words.model import PriorityClass
 from ..host.outcome import Outcome
 from ..ledger.ledger import Record
 
-#: What counts as lately, seconds.
+#: Seconds that count as lately.
 WINDOW: Final = 3600.0
 #: Grants remembered for each class; the newest, where there were more in the window.
 MOST: Final = 2000
@@ -75,7 +75,7 @@ class Waits:
         }
 
     def document(self, wall: float) -> dict[str, Any]:
-        """What the status says of it; times in seconds, ``None`` where nobody waited."""
+        """The waits as JSON data; times in seconds, ``None`` where no request waited."""
         return {
             "window": WINDOW,
             **{kind.value: _summary(self._waits[kind], wall - WINDOW) for kind in PriorityClass},

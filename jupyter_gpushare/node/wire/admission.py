@@ -1,11 +1,11 @@
-"""How many connections there may be, and who goes when there are too many.
+"""Bounds the number of connections, and chooses which one to close when there are too many.
 
-Until a connection says who it is, only its OS user is known, and in containers
-that is everybody's. So nobody is refused for what a namesake does: when there
-are too many strangers, the one who has said nothing for longest goes, of the
-OS user who has most of them; a client says hello at once and is none for long.
-Those who are known are bounded for each environment, and when all places are
-taken the environment that has most of them gives one up (max-min fairness).
+A connection that has not said hello is a *stranger*: only its OS user is known, and containers may
+share that. So a new connection is never refused because of others with the same user. When there
+are too many strangers, we close the one that has been silent for longest, of the OS user who has
+most strangers; a client says hello at once, so it is safe. The connections after hello are bounded
+for each environment. When all places are taken, the environment that has most of them loses one
+(max-min fairness).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many places there are: for strangers, for the known, and for one environment."""
+    """The number of places: for strangers, for known connections, and for one environment."""
 
     strangers: int
     known: int
@@ -78,7 +78,7 @@ class Admission(Generic[G]):
         return self._strangers.count + self._known.count
 
     def arrive(self, guest: G, uid: Hashable) -> G | None:
-        """A stranger comes in. Returns the silent one that goes for it, perhaps itself."""
+        """Let a stranger in. Returns the silent connection to close for it, perhaps itself."""
         self._strangers.add(uid, guest)
         if self._strangers.count <= self._places.strangers:
             return None

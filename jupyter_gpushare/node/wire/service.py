@@ -1,4 +1,4 @@
-"""Connections and the manager: who waits for which lease, and who is told what."""
+"""Connects clients with the manager: which client waits for which lease, and is told what."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any
 
 from ...policy import core
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Outlook, outlooks
-from ...policy.say import texts
 from ...policy.say.effects import (
     Effect,
     TellBudget,
@@ -48,36 +47,21 @@ from ...policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
-    ProcessId,
 )
 from ...policy.words.recalls import MEMORY, RecallPhase
 from ...protocol.calls import (
     Call,
-    DailyUsageParams,
-    HistoryParams,
-    QuotaName,
-    ReadingsParams,
     ReleaseParams,
-    UsageParams,
 )
-from ...protocol.errors import DOMAIN_ERROR, Reason
-from ...protocol.framing import Encoded, encoded
+from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
 from ..host.outcome import Outcome
-from ..inventory.readings import Readings, figures
-from ..ledger.ledger import LedgerError, Reads
+from ..ledger.ledger import LedgerError
 from ..manager import Manager
-from ..people.fairness import RoundRobin
-from ..views import history
-from ..views.board import Slices, Took, Wanted, hand_out
 from ..views.logs import call_tag, is_heard, say
 from ..views.status import (
-    NodeFacts,
     Place,
-    Sheet,
-    environment_quota,
-    group_quota,
     measured_by_lease,
     out_of_service,
     places,
@@ -85,24 +69,23 @@ from ..views.status import (
 )
 from ..views.waits import Waits
 from . import translate, vouchers
+from .guests import Conn, Guest, Principal, fail
+from .ledgercalls import LedgerCalls
+from .quotacalls import QuotaCalls
+from .statuses import Statuses
 from .translate import Caller
 
-#: What changes what the voucher of a lease says; a grant brings one anyway.
+#: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
 _CHANGES_VOUCHER = (Method.PARKED, Method.RESTORED, Method.MEMORY)
 
-#: What changes where requests stand, or why, though nobody is told of an effect.
+#: Events that change the places of requests, or the reasons why they wait, without an effect.
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
 )
 QUEUE_INTERVAL = 1.0
-#: Seconds after which waiting people are told again, though nothing changed: estimates grow old.
+#: Seconds after which waiting people are told again without a change: estimates grow old.
 REMIND_INTERVAL = 30.0
-WATCH_INTERVAL = 0.2
-#: So many who ask for a status, of each environment, are answered together.
-LOOKS = 8
-#: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
-WATCH_REST = 4.0
 #: To a client whose process cannot be found.
 UNSEEN = (
     "The calling process has ended, or the node manager cannot see it: then /proc is mounted with "
@@ -112,64 +95,12 @@ UNSEEN = (
 _RECALLED = 20_000
 
 
-#: Whose quota is doubted, where it is nobody's in particular.
-_NOBODYS: Final = "A user without a quota of their own"
-_MEMBER: Final = "A member of the group {}"
-
-
-class Principal(Protocol):
-    """What identity says of a connection."""
-
-    @property
-    def environment(self) -> str: ...
-    @property
-    def groups(self) -> tuple[str, ...]: ...
-    @property
-    def admin(self) -> bool: ...
-    @property
-    def all_servers(self) -> bool: ...
-
-
-class Conn(Protocol):
-    """One connection, as the transport gives it."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def process(self) -> ProcessId | None: ...
-    def reply(self, call_id: CallId, result: Any) -> None: ...
-    def error(
-        self,
-        call_id: CallId | None,
-        code: int,
-        reason: Reason,
-        message: str,
-        data: dict[str, Any] | None = None,
-    ) -> None: ...
-    def notify(self, method: str, params: dict[str, Any] | Encoded) -> bool: ...
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     """Somebody to tell when a lease is granted; ``call_id`` ``None``: by a notification."""
 
     conn: Conn
     call_id: CallId | None
-
-
-@dataclass(slots=True)
-class _Guest:
-    """A connection that said hello."""
-
-    conn: Conn
-    who: Caller
-    leases: set[LeaseId] = field(default_factory=set)
-    watching: bool = False
-    # A status change could not be sent, because the client does not read.
-    behind: bool = False
-    # The Hub's pages ask for the person who opens them, on whatever node that person works.
-    only_looks: bool = False
 
 
 class Service:
@@ -193,34 +124,38 @@ class Service:
         self._version = version
         self._heartbeat_interval = heartbeat_interval
         self._log = log or logging.getLogger(__name__)
-        self._guests: dict[int, _Guest] = {}
+        self._guests: dict[int, Guest] = {}
         self._holders: dict[LeaseId, set[int]] = {}
         self._waiters: dict[LeaseId, list[_Waiter]] = {}
         self._queue_changed = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._asked = asyncio.Event()
-        self._changes = 0
-        self._lookers: RoundRobin[tuple[_Guest, Call]] = RoundRobin()
-        #: Who has taken how many seconds of statuses, and whether somebody has taken too many.
-        self.took: Took = lambda environment, seconds: None
-        self.owes: Callable[[str], bool] = lambda environment: False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
-        self._figures: object = None
-        #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
-        self.quotas_as_of: Callable[[], float | None] = lambda: None
-        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
-        self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
-        #: The members of JupyterHub's groups that have a quota, and which groups those are.
-        self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
-        self.ledger: str | None = None  # its path, for administrators
+        self.statuses = Statuses(
+            manager,
+            clock,
+            name=name,
+            version=version,
+            guests=self._guests,
+            waits=self._waits,
+            outlooks=self._outlooks,
+        )
+        self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
+        #: Calls that are more than one command.
+        self._special: dict[Method, Callable[[Guest, Call], None]] = {
+            Method.ATTACH: self._attach,
+            Method.RELEASE: self._release,
+            Method.STATUS: self.statuses.ask,
+            Method.WATCH: self.statuses.ask,
+            **ledger.calls,
+            **self.quotas.calls,
+        }
         manager.listeners.append(self._heard)
-        manager.measured.append(self._measured)
 
     async def recall(self) -> None:
-        """Read from the ledger what only people want to know: the waits of the last hour.
+        """Read the waits of the last hour from the ledger, for people.
 
-        Where that cannot be read they are told from now on: nobody's GPUs hang on it.
+        If they cannot be read, waits are counted from now on: no grant depends on them.
         """
         reads = self._manager.reads
         try:
@@ -233,8 +168,8 @@ class Service:
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
         self._spawn(self._push_positions())
-        self._spawn(self._push_status())
-        self._spawn(self._answer_lookers())
+        self._spawn(self.statuses.push())
+        self._spawn(self.statuses.answer_all())
 
     async def close(self) -> None:
         """Stop pushing."""
@@ -250,12 +185,12 @@ class Service:
     # -- the transport calls these --------------------------------------------
 
     def on_open(self, conn: Conn) -> None:
-        """A connection; it is nobody until it says hello."""
+        """A new connection; it has no identity until it says hello."""
 
     def on_hello(self, conn: Conn, principal: Principal, call: Call) -> None:
         """Identity has spoken."""
         if call.params.protocol != PROTOCOL:
-            self._fail(
+            fail(
                 conn,
                 call.id,
                 Reason.UNSUPPORTED_PROTOCOL,
@@ -265,7 +200,7 @@ class Service:
             conn.close()
             return
         if conn.process is None:
-            self._fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
+            fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
             conn.close()
             return
         who = Caller(
@@ -276,7 +211,7 @@ class Service:
             principal.all_servers,
         )
         looks = call.params.client_name == PAGES
-        self._guests[conn.id] = _Guest(conn, who, only_looks=looks)
+        self._guests[conn.id] = Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
@@ -323,9 +258,9 @@ class Service:
             tag, method = call_tag(conn.id, call.id), call.method.value
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
-            self._fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
+            fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
         elif call.method in translate.ADMIN_ONLY and not guest.who.admin:
-            self._fail(
+            fail(
                 conn,
                 call.id,
                 Reason.NOT_ALLOWED,
@@ -333,7 +268,7 @@ class Service:
                 f"{guest.who.environment}.",
             )
         elif (special := self._special.get(call.method)) is not None:
-            special(self, guest, call)
+            special(guest, call)
         else:
             self._command(guest, call)
 
@@ -355,7 +290,7 @@ class Service:
 
     # -- calls ---------------------------------------------------------------
 
-    def _command(self, guest: _Guest, call: Call) -> None:
+    def _command(self, guest: Guest, call: Call) -> None:
         fresh = LeaseId(secrets.token_hex(16))
         make = translate.COMMANDS[call.method]
         command = make(self._clock.boot(), guest.who, call.params, fresh)
@@ -363,7 +298,7 @@ class Service:
 
     def _ask(
         self,
-        guest: _Guest,
+        guest: Guest,
         call: Call,
         command: cmd.Command,
         answer: Callable[[core.Decision], None],
@@ -382,7 +317,7 @@ class Service:
 
         return answered
 
-    def _attach(self, guest: _Guest, call: Call) -> None:
+    def _attach(self, guest: Guest, call: Call) -> None:
         if not translate.knows_secret(self._key, call.params.lease, call.params.secret):
             self._fail_unknown(guest, call)
         elif call.params.voucher is None:
@@ -390,11 +325,11 @@ class Service:
         else:
             self._present(guest, call)
 
-    def _present(self, guest: _Guest, call: Call) -> None:
+    def _present(self, guest: Guest, call: Call) -> None:
         """A lease that the ledger perhaps forgot, or knows as it was before."""
         state, voucher = self._manager.state, vouchers.read(self._key, call.params.voucher)
         if voucher is None or voucher.lease != call.params.lease or state.rebuild is None:
-            self._command(guest, call)  # nobody but the ledger says what it is
+            self._command(guest, call)  # only the ledger knows it
             return
         who, readings = guest.who, self._manager.readings.by_gpu
         measured = vouchers.measured_of(voucher, readings)
@@ -402,7 +337,7 @@ class Service:
         command = cmd.Present(at, voucher, who.environment, who.process, measured)
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
-    def _release(self, guest: _Guest, call: Call) -> None:
+    def _release(self, guest: Guest, call: Call) -> None:
         name = call.params.lease
         if call.params.request_id is not None:
             known = self._manager.state.by_request
@@ -412,234 +347,16 @@ class Service:
                 return
         self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)))
 
-    def _status(self, guest: _Guest, call: Call) -> None:
-        self._lookers.put(guest.who.environment, (guest, call))
-        self._asked.set()
-
-    def _news(self) -> None:
-        self._changes += 1
-        self._changed.set()
-
-    def _usage(self, guest: _Guest, call: Call) -> None:
-        params: UsageParams = call.params
-        until = self._clock.wall()
-        since = until - params.since
-        mine = self._visible(guest, params.environment)
-
-        def work(ledger: Reads) -> Encoded:
-            rows = [
-                encoded(
-                    {
-                        "environment": row.environment,
-                        "gpu_seconds_held": row.gpu_seconds_held,
-                        "gpu_seconds_busy": row.gpu_seconds_busy,
-                        "leases": row.leases,
-                    }
-                )
-                for row in ledger.usage(since, until, mine)
-            ]
-            return encoded({"since": since, "until": until}, rows=rows)
-
-        self._spawn(self._from_ledger(guest, call, work, mine))
-
-    def _usage_daily(self, guest: _Guest, call: Call) -> None:
-        params: DailyUsageParams = call.params
-        now = self._clock.wall()
-        whose = self._visible(guest, params.environment) or guest.who.environment
-        gpus = len(self._manager.state.gpus)
-        viewer = guest.who.viewer if params.environment is None else None
-
-        def of(ledger: Reads, name: str) -> dict[str, Any]:
-            days = ledger.usage_daily(now, params.days, params.utc_offset, name)
-            return {
-                "environment": name,
-                "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
-            }
-
-        def work(ledger: Reads) -> Encoded:
-            own = of(ledger, whose)
-            if viewer is None or not viewer.all_servers:
-                return encoded(own)
-            used = ledger.usage(own["days"][0]["start"], now, None)
-            servers = (row.environment for row in used if viewer.is_mine(row.environment))
-            others = [encoded(of(ledger, name)) for name in servers if name != whose]
-            return encoded(own, servers=others)
-
-        self._spawn(self._from_ledger(guest, call, work, whose))
-
-    def _readings(self, guest: _Guest, call: Call) -> None:
-        params: ReadingsParams = call.params
-        state = self._manager.state
-        uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
-        since = self._clock.wall() - params.since
-        guest.conn.reply(call.id, self._manager.samples.document(since, uuids))
-
-    def _history(self, guest: _Guest, call: Call) -> None:
-        params: HistoryParams = call.params
-        mine = self._visible(guest, params.environment)
-
-        def work(ledger: Reads) -> Encoded:
-            records = ledger.history(mine, params.limit)
-            # A row at a time: a thousand at once would hold up the loop's thread.
-            return encoded({}, events=[encoded(history.entry(record)) for record in records])
-
-        self._spawn(self._from_ledger(guest, call, work, mine))
-
-    def _visible(self, guest: _Guest, asked: str | None) -> str | None:
-        """Whose records may be read: everybody's only by an administrator."""
-        who = guest.who
-        if who.admin or (asked is not None and who.viewer.is_mine(asked)):
-            return asked
-        return who.environment
-
-    async def _from_ledger(
-        self,
-        guest: _Guest,
-        call: Call,
-        work: Callable[[Reads], Encoded],
-        whose: str | None,
-    ) -> None:
-        who = guest.who.environment
-        try:
-            key = (call.method, call.params, whose)
-            guest.conn.reply(call.id, await self._manager.reads.ask(who, work, key))
-        except LedgerError as error:
-            self._fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
-
-    def _ledger_care(self, guest: _Guest, call: Call) -> None:
-        self._spawn(self._take_care(guest, call))
-
-    async def _take_care(self, guest: _Guest, call: Call) -> None:
-        manager, conn = self._manager, guest.conn
-        try:
-            if call.method is Method.LEDGER_BACKUP:
-                answer = await manager.care.part(conn.id, call.params.offset)
-            elif call.method is Method.LEDGER_CHECK:
-                answer = await manager.care.check()
-            else:
-                before, _ = await manager.in_ledger(manager.ledger.size)
-                await manager.tidy(spare=0.0)
-                after, _ = await manager.in_ledger(manager.ledger.size)
-                answer = {"before": before, "after": after}
-        except (LedgerError, OSError) as error:
-            self._fail(conn, call.id, Reason.UNAVAILABLE, str(error))
-        else:
-            conn.reply(call.id, answer)
-        if conn.id not in self._guests:  # it hung up meanwhile
-            manager.care.forget(conn.id)
-
-    def _quota_set(self, guest: _Guest, call: Call) -> None:
-        """Somebody may have to ask JupyterHub first who that is."""
-        self._spawn(self._set_quota(guest, call))
-
-    async def _set_quota(self, guest: _Guest, call: Call) -> None:
-        whose, is_known = call.params.whose, True
-        groups: tuple[str, ...] = ()
-        if whose.environment is not None:
-            name = EnvironmentName(whose.environment)
-            # Asked before it is set: who has a quota is known afterwards.
-            is_known = name in self._known_names() or await self.knows(name) is not False
-            groups = self.members().get(name, ())
-        command = translate.quota_set(self._clock.boot(), guest.who, call.params, groups)
-        self._ask(guest, call, command, partial(self._quota_is_set, guest, call, is_known))
-
-    def _quota_is_set(
-        self, guest: _Guest, call: Call, is_known: bool, decision: core.Decision
-    ) -> None:
-        """The quota in force, and what of it an administrator may not have meant."""
-        if not isinstance(decision, core.Done):
-            self._answer(guest, call, decision)
-            return
-        state, whose = self._manager.state, call.params.whose
-        book = state.quotas
-        if whose.environment is not None:
-            name = EnvironmentName(whose.environment)
-            who, quota = str(name), book.resolve(name)[0]
-        else:
-            who = _MEMBER.format(whose.group) if whose.group is not None else _NOBODYS
-            quota = book.of_group(whose.group) or book.of_default
-        warnings = texts.doubt_texts(who, quota, _capacities(state), is_known=is_known)
-        guest.conn.reply(call.id, {**self._quota_answer(whose), "warnings": warnings})
-
-    def quota_warnings(self) -> list[str]:
-        """What of all quotas in force an administrator may not have meant."""
-        state, book = self._manager.state, self._manager.state.quotas
-        everybody = [
-            (_NOBODYS, book.of_default),
-            *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),
-            *sorted({**book.users, **book.overrides}.items()),
-        ]
-        sizes = _capacities(state)
-        return [text for who, quota in everybody for text in texts.doubt_texts(who, quota, sizes)]
-
-    def _seen_names(self) -> set[EnvironmentName]:
-        """Everybody who was here since the ledger began."""
-        state = self._manager.state
-        seen = {*state.quotas.groups_of, *state.accounts}
-        return seen | {lease.environment for lease in state.leases.values()}
-
-    def _known_names(self) -> set[EnvironmentName]:
-        """The same, and everybody who is configured, has a quota, or is of a group with one."""
-        book = self._with_members().quotas
-        return self._seen_names() | {*book.users, *book.overrides, *book.groups_of}
-
-    def _quota_list(self, guest: _Guest, call: Call) -> None:
-        state, config = self._with_members(), self._manager.config
-        book, seen = state.quotas, self._seen_names()
-        quotas = [
-            {**environment_quota(state, name, config), "seen": name in seen}
-            for name in sorted(self._known_names())
-        ]
-        guest.conn.reply(
-            call.id,
-            {
-                "quotas": quotas,
-                "warnings": self.quota_warnings(),
-                "default": group_quota(state, None, config),
-                "groups": [group_quota(state, name, config) for name in sorted(book.of_groups)],
-            },
-        )
-
-    def _with_members(self) -> State:
-        """The state, with the groups of those whom only JupyterHub has told of yet."""
-        state = self._manager.state
-        book = state.quotas
-        told = {n: g for n, g in self.members().items() if n not in book.groups_of}
-        return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
-
-    def _quota_answer(self, whose: QuotaName) -> dict[str, Any]:
-        state, config = self._with_members(), self._manager.config
-        if whose.environment is None:
-            return group_quota(state, whose.group, config)
-        name = EnvironmentName(whose.environment)
-        return {**environment_quota(state, name, config), "seen": name in self._seen_names()}
-
-    _special = {  # noqa: RUF012 - a constant table of methods
-        Method.ATTACH: _attach,
-        Method.RELEASE: _release,
-        Method.STATUS: _status,
-        Method.WATCH: _status,
-        Method.USAGE: _usage,
-        Method.USAGE_DAILY: _usage_daily,
-        Method.READINGS: _readings,
-        Method.HISTORY: _history,
-        Method.QUOTA_LIST: _quota_list,
-        Method.QUOTA_SET: _quota_set,
-        Method.LEDGER_BACKUP: _ledger_care,
-        Method.LEDGER_CHECK: _ledger_care,
-        Method.LEDGER_VACUUM: _ledger_care,
-    }
-
     # -- answers ---------------------------------------------------------------
 
-    def _answer(self, guest: _Guest, call: Call, decision: core.Decision) -> None:
+    def _answer(self, guest: Guest, call: Call, decision: core.Decision) -> None:
         conn, state = guest.conn, self._manager.state
         if isinstance(decision, core.Refuse):
             reason = translate.reason_of(decision.reason)
-            self._fail(conn, call.id, reason, decision.message, dict(decision.numbers))
+            fail(conn, call.id, reason, decision.message, dict(decision.numbers))
         elif isinstance(decision, core.Done):
             if call.method is Method.QUOTA_UNSET:
-                conn.reply(call.id, self._quota_answer(call.params))
+                conn.reply(call.id, self.quotas.answer(call.params))
             elif call.method in (Method.GPU_DRAIN, Method.GPU_RESUME):
                 gpu = call.params.gpu
                 out = out_of_service(state, GpuUuid(gpu), guest.who.viewer)
@@ -658,7 +375,7 @@ class Service:
         else:
             self._lease_answer(guest, call, decision.lease)
 
-    def _lease_answer(self, guest: _Guest, call: Call, name: LeaseId) -> None:
+    def _lease_answer(self, guest: Guest, call: Call, name: LeaseId) -> None:
         lease = self._manager.state.leases.get(name)
         if lease is None or lease.phase is LeasePhase.ENDED:
             self._fail_unknown(guest, call)
@@ -669,7 +386,7 @@ class Service:
         if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
-            self._tell_turn(name, self._manager.state)  # one that came back missed it
+            self._tell_turn(name, self._manager.state)  # a client that came back has missed it
             if call.method is Method.ATTACH:
                 self._tell_limits_again(guest, lease, self._manager.state)
                 recall = self._manager.state.memory_recall(name)
@@ -685,19 +402,9 @@ class Service:
         place = places(self._manager.state)[name]
         self._tell_position(name, (waiter,), place, self._outlooks().get(name))
 
-    def _fail(
-        self,
-        conn: Conn,
-        call_id: CallId,
-        reason: Reason,
-        message: str,
-        data: dict[str, Any] | None = None,
-    ) -> None:
-        conn.error(call_id, DOMAIN_ERROR, reason, message, data)
-
-    def _fail_unknown(self, guest: _Guest, call: Call) -> None:
+    def _fail_unknown(self, guest: Guest, call: Call) -> None:
         refusal = core.unknown_lease()
-        self._fail(guest.conn, call.id, Reason.UNKNOWN_LEASE, refusal.message)
+        fail(guest.conn, call.id, Reason.UNKNOWN_LEASE, refusal.message)
 
     # -- news -------------------------------------------------------------------
 
@@ -710,7 +417,7 @@ class Service:
             if not observers.call(self._tell, effect, state):
                 self._hang_up(getattr(effect, "lease", None))
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
-            self._news()
+            self.statuses.news()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
             self._queue_changed.set()
 
@@ -744,13 +451,6 @@ class Service:
         for conn in {guest.conn for guest in holders if guest is not None}.union(waiters):
             conn.close()
 
-    def _measured(self, readings: Readings) -> None:
-        """Memory in use and utilisation change without any event: tell those who watch."""
-        now = figures(readings)
-        if now != self._figures:
-            self._figures = now
-            self._news()
-
     def _granted(self, name: LeaseId, state: State) -> None:
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD:
@@ -770,7 +470,7 @@ class Service:
         reason, message = translate.ended_message(effect.reason, effect.detail)
         for waiter in self._waiters.pop(effect.lease, ()):
             if waiter.call_id is not None:
-                self._fail(waiter.conn, waiter.call_id, reason, message)
+                fail(waiter.conn, waiter.call_id, reason, message)
         for conn_id in self._holders.pop(effect.lease, ()):
             guest = self._guests.get(conn_id)
             if guest is None:
@@ -801,7 +501,7 @@ class Service:
             if lease and guest is not None and guest.who.process == lease.task.process:
                 guest.conn.notify(kind.value, notice)
 
-    def _tell_limits_again(self, guest: _Guest, lease: Lease, state: State) -> None:
+    def _tell_limits_again(self, guest: Guest, lease: Lease, state: State) -> None:
         """A task that was away may have missed what it may use now."""
         lifted = tuple(
             Allocation(gpu, lift.memory)
@@ -816,7 +516,7 @@ class Service:
             guest.conn.notify(Notice.LIMIT.value, notice)
 
     def _warn(self, effect: WarnOfRecall, state: State) -> None:
-        """The task says it on its terminal; whoever watches shows a countdown."""
+        """The task says it on its terminal; watching panels show a countdown."""
         lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
         if lease is None or recall is None:
             return
@@ -839,7 +539,7 @@ class Service:
         for waiter in self._waiters.pop(name, ()):
             if waiter.call_id is not None:
                 text = "The task waits no more; its lease stays parked."
-                self._fail(waiter.conn, waiter.call_id, Reason.NO_RESOURCES, text)
+                fail(waiter.conn, waiter.call_id, Reason.NO_RESOURCES, text)
 
     def _budget(self, effect: TellBudget) -> None:
         notice = translate.budget_notice(effect, self._manager.config)
@@ -867,7 +567,7 @@ class Service:
                 async with asyncio.timeout(REMIND_INTERVAL):
                     await self._queue_changed.wait()
             if self._manager.state.queue.waiting and not self._queue_changed.is_set():
-                self._news()
+                self.statuses.news()
             await asyncio.sleep(QUEUE_INTERVAL)
             self._queue_changed.clear()
             self._manager.observers.call(self._tell_positions)
@@ -881,116 +581,9 @@ class Service:
             if waiters:
                 self._tell_position(name, waiters, place, coming.get(name))
 
-    async def _push_status(self) -> None:
-        told = self._changes
-        while True:
-            # Who could not be told before gets the newest status, even if nothing changes again.
-            is_behind = any(guest.behind for guest in self._guests.values())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0 if is_behind else None):
-                    await self._changed.wait()
-            self._changed.clear()
-            changed, told = told != self._changes, self._changes
-            watchers: RoundRobin[_Guest] = RoundRobin()
-            # Who missed the last one is first, else it were the same ones each time.
-            for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
-                if guest.watching and (changed or guest.behind):
-                    guest.behind = True  # until it is told
-                    if not self.owes(guest.who.environment):
-                        watchers.put(guest.who.environment, guest)
-            wanted = [
-                (guest.who.viewer, 0, partial(self._tell_status, guest))
-                for guest in watchers.take(len(watchers), len(watchers))
-            ]
-            slices = Slices()
-            if wanted:
-                await self._manager.observers.wait(self._hand_out(wanted, slices, _as_change))
-            await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
-
-    def _tell_status(self, guest: _Guest, change: Encoded) -> None:
-        # An environment that used more than its share of the processor is told later than others.
-        if not self.owes(guest.who.environment):
-            guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
-
-    def _answer_look(self, guest: _Guest, call: Call, changes: int, status: Encoded) -> None:
-        guest.conn.reply(call.id, status)
-        if call.method is Method.WATCH:
-            guest.watching = True
-            if changes != self._changes:
-                # It was made before the newest change, which nobody has told this one.
-                guest.behind = True
-                self._changed.set()  # no news for the others
-
-    async def _answer_lookers(self) -> None:
-        """All who ask for a status while one is made wait for the next, and share it.
-
-        A few of each environment: who asks for many makes others wait for no more.
-        """
-        while True:
-            await self._asked.wait()
-            asked = self._lookers.take(len(self._lookers), LOOKS)
-            if not self._lookers:
-                self._asked.clear()
-            slices = Slices()
-            wanted = [
-                (
-                    guest.who.viewer,
-                    getattr(call.params, "page", 0),
-                    partial(self._answer_look, guest, call, self._changes),
-                )
-                for guest, call in asked
-                if self._guests.get(guest.conn.id) is guest
-            ]
-            if not await self._manager.observers.wait(self._hand_out(wanted, slices)):
-                for guest, _call in asked:
-                    guest.conn.close()  # it comes back and asks
-            await asyncio.sleep(slices.spent)
-
-    async def _hand_out(
-        self,
-        wanted: Iterable[Wanted],
-        slices: Slices,
-        form: Callable[[Encoded], Encoded] = lambda status: status,
-    ) -> None:
-        manager = self._manager
-        facts = NodeFacts(
-            name=self._name,
-            version=self._version,
-            simulated=manager.inventory.simulated,
-            started=manager.started_wall,
-            now=self._clock.wall(),
-            boot=self._clock.boot(),
-            problem=manager.readings.problem,
-            quotas_as_of=self.quotas_as_of(),
-            ledger=self.ledger,
-        )
-        sheet = Sheet(
-            manager.state,
-            facts,
-            manager.config,
-            manager.readings.by_gpu,
-            self._waits.document(facts.now),
-            (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
-            self._outlooks,
-        )
-        await hand_out(sheet, wanted, slices, self.took, form)
-
-
-def _as_change(status: Encoded) -> Encoded:
-    """What a notification says of a status."""
-    return encoded({"status": status})
-
-
-def _capacities(state: State) -> list[int]:
-    return [books.gpu.memory for books in state.gpus.values()]
-
-
-async def _unknown(_name: str) -> bool | None:
-    return None
-
 
 def _is_quiet(event: object) -> bool:
-    """Events that change nothing a person sees."""
+    """Whether the event changes nothing that a person sees."""
     if isinstance(event, RecallMoved):
         return event.give in MEMORY and event.phase is RecallPhase.TOLD
     return type(event).__name__ in (

@@ -1,4 +1,4 @@
-"""Messages to commands and decisions to answers: the only place where the two meet."""
+"""Translates messages to commands, and decisions to answers. Nothing else knows both."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as the kernel or the Hub says; nothing here comes from the client."""
+    """The caller as the kernel or the Hub tells it; no field comes from the client."""
 
     environment: EnvironmentName
     process: ProcessId
@@ -65,7 +65,7 @@ class Caller:
 
     @property
     def viewer(self) -> Viewer:
-        """What they may see, and whose is theirs."""
+        """The caller as a viewer of statuses."""
         return Viewer(self.environment, self.admin, self.all_servers)
 
 
@@ -123,7 +123,7 @@ def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) 
 def quota_set(
     at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
 ) -> cmd.Command:
-    """An edit of a quota; ``groups`` are those of an environment that was never here."""
+    """An edit of a quota. ``groups`` are given for an environment that has never connected."""
     told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
     parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
     quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
@@ -253,7 +253,7 @@ def reason_of(refusal: RefusalReason) -> Reason:
 
 
 def voucher(state: State, lease: Lease, key: bytes) -> dict[str, str]:
-    """What a lease's holder keeps in case the ledger is lost, of a lease as it is now."""
+    """The voucher of a lease as it is now; its holder keeps it in case the ledger is lost."""
     current = voucher_of(state, lease)
     signed = "" if current is None else vouchers.sign(key, current)
     return {"voucher": signed} if 0 < len(signed) <= msg.VOUCHER else {}
@@ -279,7 +279,7 @@ def queued_notice(
     outlook: Outlook | None,
     config: PolicyConfig,
 ) -> dict[str, Any]:
-    """Where a waiting request stands at boot time ``at``, why it waits, what it can expect."""
+    """The notice to a waiting request at boot time ``at``: its place, why it waits, its outlook."""
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
     return {
         "lease": lease.id,
@@ -301,10 +301,10 @@ def park_notice(
     lease: Lease,
     measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
 ) -> dict[str, Any]:
-    """What an idle task is told that shall give its GPUs back.
+    """The notice that asks an idle task to give its GPUs back.
 
-    ``may_stay`` bytes of it nobody needs on that GPU now; ``used`` is what was ``measured`` of
-    it there, ``None`` where that is unknown, as on a simulated GPU.
+    It may leave ``may_stay`` bytes on each GPU, which no request needs now. ``used`` is its
+    ``measured`` memory there; ``None`` where that is unknown, as on a simulated GPU.
     """
     stay = {part.gpu: part.memory for part in recall.keep}
     return {
@@ -332,7 +332,7 @@ def _why_out(state: State, lease: Lease, why: Why) -> str:
 
 
 def limit_notice(effect: TellLimit) -> dict[str, Any]:
-    """How much a task may use on these of its GPUs from now on."""
+    """The notice of how much a task may use on these GPUs from now on."""
     return {
         "lease": effect.lease,
         "gpus": [{"uuid": part.gpu, "memory": part.memory} for part in effect.gpus],
@@ -340,7 +340,7 @@ def limit_notice(effect: TellLimit) -> dict[str, Any]:
 
 
 def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> dict[str, Any]:
-    """What a task is told that uses more of a GPU than it may."""
+    """The notice to a task that uses more of a GPU than it may."""
     index = state.gpus[effect.gpu].gpu.index
     return {
         "lease": effect.lease,
@@ -355,7 +355,7 @@ def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig)
 def park_warning(
     effect: WarnOfRecall, recall: Recall, state: State, lease: Lease
 ) -> dict[str, Any]:
-    """What the people of an idle task are told ``seconds`` before it is asked."""
+    """The notice to an idle task's people, ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
         "reason": recall.why.value,
@@ -369,10 +369,10 @@ def park_warning(
 def turn_notice(
     state: State, lease: Lease, config: PolicyConfig
 ) -> tuple[msg.Notice, dict[str, Any]] | None:
-    """How a task stands with its turn: it may compute, or must ask; ``None``: it has asked.
+    """The notice about a task's turn: it may compute, or must ask. ``None``: it has already asked.
 
-    ``memory`` is what it may use on each GPU meanwhile; without a ``quantum`` (seconds) it
-    is alone and need not ask. One that shall empty its cache for somebody must ask, too.
+    ``memory`` is the memory that it may use on each GPU during its turn. Without a ``quantum``
+    (seconds) it is alone and need not ask. A task that is to empty its cache must ask, too.
     """
     turn, cache = state.turns.get(lease.id), state.recall(lease.id, Give.CACHE)
     if turn is not None and turn.phase is TurnPhase.WAITS:
@@ -394,7 +394,7 @@ def turn_notice(
 
 
 def budget_notice(effect: TellBudget, config: PolicyConfig) -> dict[str, Any]:
-    """What people of an environment are told whose budget is nearly, or all, spent."""
+    """The notice to the people of an environment whose budget is nearly, or all, spent."""
     window = config.budget_window
     return {
         "level": effect.level.value,
@@ -423,7 +423,7 @@ _ENDED: Final[dict[EndReason, tuple[Reason, str]]] = {
 
 
 def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
-    """What the holder of an ended lease is told."""
+    """The notice to the holder of an ended lease."""
     wire, sentence = _ENDED[reason]
     if reason is EndReason.REVOKED:
         said = (detail or "no reason was given").rstrip()

@@ -1,8 +1,8 @@
-"""The node manager's Unix socket: connections, limits, and who is at the other end.
+"""The node manager's Unix socket: its connections, their limits, and their peers.
 
-One slow or hostile client never delays another: nothing here waits for a
-client to read. What a client does not read piles up only to a bound; status
-changes are dropped first (a newer one says all), then the client is.
+One slow or hostile client never delays another: the node manager does not wait for a client to
+read. Unread messages are kept up to a bound. Beyond it, status changes are dropped first (a newer
+one replaces them), and then the connection is closed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .admission import Admission, Places, Refusal
 from .turnstile import READ_COSTS, Newcomers, Turnstile
 from .unread import Unread
 
-#: Bytes that the kernel did not take at once; with more of them a client counts as one that does
-#: not read.
+#: Bytes that the kernel did not take at once. A client with more of them counts as not reading.
 SMALL_BUFFER: Final = 16 * 1024
-#: Bytes of what was sent that the kernel keeps of a connection, beside those that are counted; it
-#: takes twice as many. The usual ones (some 200 KiB) would come to more than what is counted.
+#: The size of the kernel's own buffer of sent bytes for each connection; the kernel doubles it.
+#: These bytes are not counted, and with the usual size (some 200 KiB) they would exceed the counted
+#: ones.
 _KERNEL_BUFFER: Final = 32 * 1024
 #: Seconds from which on making an answer is charged.
 _DEAR: Final = 0.0001
@@ -67,12 +67,13 @@ class SocketInUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may take. Sizes in bytes, times in seconds; the rest is internal.
+    """The limits of one client. Sizes are in bytes, times in seconds; other fields are internal.
 
-    Of what has not been read of all connections of one owner (an environment; before it is
-    known, an OS user): beyond ``soft_buffer`` status changes are dropped; beyond
-    ``hard_buffer``, or its part of the ``total_buffer`` of all owners, those of its connections
-    that have most unread are closed. The kernel holds up to 64 KiB of each connection beside these.
+    Three limits count the unread bytes of all connections of one owner (an environment; before it
+    is known, an OS user). Beyond ``soft_buffer`` status changes are dropped. Beyond
+    ``hard_buffer``, or beyond the owner's part of the ``total_buffer`` of all owners, the
+    connections with most unread bytes are closed. The kernel holds up to 64 KiB more for each
+    connection.
     """
 
     line: int = MAX_LINE
@@ -142,7 +143,7 @@ class Limits:
 
 
 class Handler(Protocol):
-    """Who answers; all methods are called on the loop and must not wait."""
+    """Answers the calls of connections. All methods are called on the loop and must not wait."""
 
     def on_open(self, conn: Connection) -> None: ...
     def on_hello(self, conn: Connection, principal: Principal, call: Call) -> None: ...
@@ -177,8 +178,8 @@ class Connection(asyncio.BufferedProtocol):
         self.id = number
         self.peer: Peer | None = None
         self.principal: Principal | None = None
-        #: Whose allowance it spends: an environment; while that is not known an OS user; before the
-        #: first line nobody's.
+        #: The owner whose allowance it spends: an environment; while that is unknown, an OS user;
+        #: before the first line, the newcomers.
         self.owner: Hashable = None
         self.process: ProcessId | None = None
         self._home = transport
@@ -186,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wire: asyncio.Transport | None = None
         self._protocol = ServerConnection(transport.limits.line)
         self._in_flight: set[CallId] = set()
-        self._waiting: bytes | None = None  # a line that nobody has handled yet
+        self._waiting: bytes | None = None  # a line that is not handled yet
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
         self._refusals_told = 0
@@ -243,7 +244,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             turnstile.charge(self.owner, home.now() - begun, READ_COSTS)
             if self._protocol.phase is not Phase.CLOSED:
-                # A first line in many pieces is no hello of ours: its user pays for the next piece.
+                # Our clients send hello in one piece. If the first line comes in many, its user
+                # pays for the next.
                 self._is_of_its_user()
                 waits = not turnstile.reads_on(self)
         if waits and self._wire is not None:
@@ -251,13 +253,14 @@ class Connection(asyncio.BufferedProtocol):
             self._wire.pause_reading()
 
     def serve(self) -> bool:
-        """Handle the line that waits. Whether there is another; if not, more is read."""
+        """Handle the waiting line. Returns whether there is another; if not, more is read."""
         return self._serve(self._home.now(), 1)
 
     def _serve(self, begun: float, calls: float) -> bool:
         line, self._waiting = self._waiting, None
         if line is None:
-            # It waited to be read further. That costs as much as a line: not all read on at once.
+            # It waited to be read further. That costs as much as a line, so that not all read on at
+            # once.
             self._home.turnstile.charge(self.owner, 0.0)
             return self._has_line()
         if self._protocol.phase is Phase.CLOSED:
@@ -272,12 +275,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_line()
 
     def failed(self) -> None:
-        """A bug of ours costs this one client its connection; it comes back and asks again."""
+        """Close this one connection after a bug of ours; the client reconnects and asks again."""
         self._home.log.exception("Connection %d: a call could not be handled", self.id)
         self.close()
 
     def _is_of_its_user(self) -> None:
-        """From its first line on it spends its OS user's allowance, if it has none of its own."""
+        """Spend the OS user's allowance from the first line on, unless an environment is known."""
         if isinstance(self.owner, Newcomers):
             self._belongs_to(self.owner.of)
 
@@ -293,14 +296,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._protocol.phase is Phase.CLOSED or self._wire is None:
             return False
         if self._protocol.phase is Phase.GREETING:
-            # What came behind hello is not looked at before it is known who says it.
+            # Lines behind hello wait until the caller is identified.
             if self._protocol.holds:
                 self._wire.pause_reading()
             return False
         try:
             self._waiting = self._protocol.next_line()
         except RemoteProtocolError as error:
-            # Where the next message begins is unknown, so nothing more can be read.
+            # We do not know where the next message begins, so we can read no more.
             self.error(None, error.code, Reason.BAD_REQUEST, str(error))
             self.close()
             return False
@@ -394,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._wire.get_write_buffer_size() if self._wire is not None else 0
 
     def _is_slow(self, most: int) -> bool:
-        """Whether it does not read, and its owner has more than ``most`` bytes unread."""
+        """Whether the client does not read and its owner has more than ``most`` unread bytes."""
         if self.buffered <= SMALL_BUFFER:
             return self.buffered > most
         return self._home.unread.of(self.owner) > most
@@ -424,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
                     code=INTERNAL_ERROR,
                 )
             )
-        # What was not read before counts: one long message is not the client's fault.
+        # Only earlier unread bytes count: one long message is not the client's fault.
         while (slow := self._home.unread.beyond(self.owner)) is not None:
             slow.give_up()
         if not self._wire.is_closing():
@@ -480,7 +483,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         except Exception:
-            # The border to whatever tells users apart: its bug must not leave a client hanging.
+            # The border to the code that identifies users: a bug there must not leave a client
+            # hanging.
             self._home.log.exception("Connection %d could not be identified", self.id)
             why = "The node manager could not find out who you are; its log says why."
             self.error(call.id, INTERNAL_ERROR, Reason.UNAVAILABLE, why)
@@ -551,16 +555,16 @@ class Connection(asyncio.BufferedProtocol):
 _SLOW_DOWN: Final = "Too many open calls; wait for answers before you send more."
 
 
-# What the kernel answers for SO_PEERPIDFD when the peer has ended and was waited for; which of
-# them depends on its version. (From Linux 6.16 on it gives a pidfd all the same.)
+# The kernel's answers to SO_PEERPIDFD when the peer has ended and was waited for; they differ by
+# version. (From Linux 6.16 on it gives a pidfd all the same.)
 _ENDED: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who connected, from the kernel. The pid is the one at the time of ``connect``.
+    """The peer as the kernel tells it. The pid is the one at the time of ``connect``.
 
-    It is 0 for a process that has ended since: who waited long to be accepted
-    may be gone, and its pid another's.
+    The pid is 0 for a process that has ended since: a process that waited long to be accepted may
+    be gone, and another may have its pid.
     """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
@@ -643,12 +647,12 @@ class Transport:
 
     @property
     def turnstile(self) -> Turnstile:
-        """Where lines wait for their turn."""
+        """The turnstile at which lines wait for their turn."""
         assert self._turnstile is not None
         return self._turnstile
 
     def owner_of(self, peer: Peer) -> Hashable:
-        """Whose allowance a stranger spends: its OS user's, in the container that it is of."""
+        """The owner whose allowance a stranger spends: its OS user in its container."""
         return peer.charged, container_of(peer.pid)
 
     async def start(self) -> None:
@@ -657,15 +661,16 @@ class Transport:
         limits = self.limits
         self._turnstile = Turnstile(
             self._loop,
-            # One slow call stops nobody's heart-beats: a second's calls are owed at most.
+            # An owner owes a second's calls at most, so one slow call does not stop its
+            # heart-beats.
             Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
             Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
         )
         sock = self._bind() if self._inherited is None else self._inherited
         # From Python 3.13 on asyncio would remove the file, an inherited socket's too.
         keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-        # asyncio accepts as many at once as may wait: few, so that a flood of connections does
-        # not hold up those that are there; many may wait.
+        # asyncio accepts as many connections at once as the backlog. We accept few at once, so that
+        # a flood does not hold up the open connections, and let many wait.
         self._server = await self._loop.create_unix_server(
             self._connect, sock=sock, backlog=8, **keep
         )
@@ -674,7 +679,7 @@ class Transport:
     async def close(self) -> None:
         """Close all connections and remove the socket, unless it was inherited.
 
-        Who connects to an inherited one from now on waits for the next node manager.
+        A client that connects to an inherited socket from now on waits for the next node manager.
         """
         self._is_closing = True
         if self._server is not None:
@@ -690,7 +695,7 @@ class Transport:
         elif self._server is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
-        # Let connection_lost run for those that could be closed at once.
+        # Let connection_lost run for the connections that could be closed at once.
         await asyncio.sleep(0)
 
     def now(self) -> float:
@@ -747,7 +752,7 @@ class Transport:
         return Connection(self, self._next)
 
     def _bind(self) -> socket.socket:
-        # Of a shared one only the last folder: nobody is to plant the others above it.
+        # In a shared folder we make only the last one: others could have made those above it.
         mode = 0o755 if self._shared else 0o700
         self.path.parent.mkdir(mode=mode, parents=not self._shared, exist_ok=True)
         self._remove_stale()

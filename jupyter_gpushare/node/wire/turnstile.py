@@ -1,8 +1,8 @@
-"""Calls come in by turns: one line of each person, and a person no more than the allowance.
+"""Lets calls in by turns, one line of each person, and each person within an allowance.
 
-A connection with a whole line waits here and is not read meanwhile. One line of each person
-is handled in turn, in short slices between which the loop does everything else. A person who
-has spent the allowance is read again when there is some: nobody is refused for being fast.
+A connection with a whole line waits here and is not read meanwhile. One line of each person is
+handled in turn, in short slices between which the loop does everything else. A person who has spent
+the allowance is read again when there is some, so no call is refused for coming too fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..people.fairness import Purses, RoundRobin
 
 #: Seconds for which lines are handled before the loop does something else.
 SLICE: Final = 0.002
-#: What reading costs of the allowance, in calls: a byte at a time is not free.
+#: The cost of reading in calls of the allowance: reading a byte at a time is not free.
 READ_COSTS: Final = 0.1
 #: Seconds of handling that cost as much as one call more.
 CALL_TAKES: Final = 0.0005
@@ -26,8 +26,8 @@ CALL_TAKES: Final = 0.0005
 class Newcomers:
     """The connections of one OS user in one container (``of``) that have not said a line yet.
 
-    All people may run as one OS user, so the first line costs nothing: a flood of one person's
-    calls delays no other's hello. In the order of turns these connections are one owner.
+    All people may run as one OS user. So the first line costs nothing, and a flood of one person's
+    calls does not delay another's hello. In the order of turns these connections are one owner.
     """
 
     of: Hashable
@@ -38,16 +38,16 @@ class Guest(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """Whose it is."""
+        """The owner of the connection."""
 
     def serve(self) -> bool:
-        """Handle one line, if there is one; else read on. Whether there is another line."""
+        """Handle one line, or read on if there is none. Returns whether there is another line."""
 
 
 class Turnstile:
     """Lets through what the purses of each owner allow. All on ``loop``.
 
-    ``calls`` are spent on what is said here, ``records`` (bytes) on what is written of it.
+    An owner spends ``calls`` on lines, and ``records`` (bytes) on what is recorded because of them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, calls: Purses, records: Purses) -> None:
@@ -61,7 +61,7 @@ class Turnstile:
         self._greeted = False
 
     def reads_on(self, guest: Guest) -> bool:
-        """``guest`` sent no whole line yet. Whether it may be read further; else it waits here."""
+        """Whether ``guest``, without a whole line yet, may be read further; else it waits here."""
         owner = guest.owner
         if not self._waiting.is_paused(owner) and self._must_wait(owner, self._loop.time()) <= 0.0:
             return True
@@ -69,11 +69,11 @@ class Turnstile:
         return False
 
     def enter(self, guest: Guest) -> bool:
-        """A line of ``guest`` is there. Whether it may be handled at once; else it waits here.
+        """Whether a line of ``guest`` may be handled at once; else it waits here.
 
-        It may, if nobody waits and there is allowance, for a slice of each round of the loop: to
-        stop reading a connection and to start again costs much of what a heart-beat does. Of
-        newcomers, who cost more later, one may.
+        Lines are handled at once for a slice of each round of the loop, if no other waits and there
+        is allowance: to stop reading a connection and start again costs much of what a heart-beat
+        does. Only one newcomer a round is handled at once, because newcomers cost more later.
         """
         owner = guest.owner
         now, is_new = self._loop.time(), isinstance(owner, Newcomers)
@@ -88,11 +88,11 @@ class Turnstile:
         return False
 
     def again(self, guest: Guest) -> None:
-        """Another line of one that was just served."""
+        """Another line of a guest that was just served."""
         self._wait(guest.owner, guest)
 
     def charge(self, owner: Hashable, seconds: float, calls: float = 1) -> None:
-        """So many lines of ``owner`` were handled, or one was answered, which took so long."""
+        """Spend the allowance of ``owner`` on handled lines, or on an answer."""
         if not isinstance(owner, Newcomers):
             now = self._loop.time()
             self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
@@ -102,11 +102,11 @@ class Turnstile:
         self.charge(owner, seconds, 0)
 
     def owes(self, owner: Hashable) -> bool:
-        """Whether ``owner`` has taken more than the allowance."""
+        """Whether ``owner`` has spent more than the allowance."""
         return self._calls.wait(owner, 0.0, self._loop.time()) > 0.0
 
     def wrote(self, owner: Hashable, size: int) -> None:
-        """So many bytes were recorded of what ``owner`` asked for."""
+        """Count bytes that were recorded because of ``owner``'s calls."""
         now = self._loop.time()
         self._records.of(owner, now).spend(size, now)
 

@@ -1,7 +1,7 @@
-"""What was sent and not read, bounded for each person and for all together.
+"""Bounds the bytes that were sent and not read, for each person and for all together.
 
-A person who has more of it than the budget loses the connection that has most, whichever is
-written to: one that is read is not closed for another's sake.
+A person with more unread bytes than the budget loses the connection that has most of them, also if
+another one is being written to: a connection whose client reads is not closed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Reader(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """Whose it is."""
+        """The owner of the connection."""
 
     @property
     def buffered(self) -> int:
@@ -76,7 +76,7 @@ class Unread(Generic[R]):
         return min(self._each, self._total // max(1, len(self._slow)))
 
     def beyond(self, owner: Hashable) -> R | None:
-        """Which connection of ``owner`` goes, where the budget is exceeded."""
+        """The connection of ``owner`` to close if the budget is exceeded."""
         if owner not in self._slow or self.of(owner) <= self.budget():
             return None
         return max(self._slow[owner], key=lambda slow: slow.buffered)

@@ -1,6 +1,6 @@
-"""A lease's voucher on the wire: what a policy's `Voucher` says, signed with our key.
+"""A lease's voucher on the wire: the policy's `Voucher`, signed with the node manager's key.
 
-Nothing is stored: whoever holds the lease keeps it, and the key lies beside the ledger.
+The node manager stores no voucher: the lease's holder keeps it. The key lies beside the ledger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from ...policy.words import versions
 from ...policy.words.model import Allocation, Bytes, GpuReading, GpuUuid, Voucher
 
-# A lease's secret is a signature of its id alone: no text may be both.
+# A lease's secret is a signature of its id alone; the two signed texts must never be the same.
 _PURPOSE = b"jupyter_gpushare voucher\0"
 
 

@@ -1,7 +1,7 @@
 """A changed copy of frozen data: ``replace`` of dataclasses, without calling ``__init__``.
 
-A state has some forty fields, and a grant makes a dozen of them. What is copied like this has no
-slots: its fields are one dictionary, which is copied at once.
+A grant makes a dozen states of some forty fields each, and ``__init__`` would set each field by
+itself. A class without slots keeps its fields in one dictionary, and this copies that as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ else:
     import dataclasses
 
     def replace(thing: Any, /, **changes: Any) -> Any:
-        """The same as of dataclasses; what has slots is copied as there."""
+        """As ``dataclasses.replace``, which is called for a class with slots."""
         fields = getattr(thing, "__dict__", None)
         if fields is None or not changes.keys() <= fields.keys():
             return dataclasses.replace(thing, **changes)

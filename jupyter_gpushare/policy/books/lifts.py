@@ -1,4 +1,4 @@
-"""What tasks are lifted to above their allocations, as the books have it."""
+"""Questions to the state about lifted limits, which exceed tasks' allocations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def entitled(state: State, key: ReservationKey) -> int:
 
 
 def part_on(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
-    """The allocation of a lease that holds it; one that ended or is parked is told nothing."""
+    """The allocation of a held lease; ``None`` for an ended or parked one."""
     lease = state.leases[name]
     if lease.phase is not LeasePhase.HELD:
         return None
@@ -39,7 +39,7 @@ def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
 
 
 def answers(state: State, name: LeaseId, part: Allocation) -> bool:
-    """Whether a task that has this limit does what it was told last on its way back."""
+    """Whether a task that has this limit does what it was last told to give back."""
     recall = state.recall(name, Give.LIFT, part.gpu)
     told = recall is not None and recall.phase is RecallPhase.TOLD
     return told and state.lifts[(name, part.gpu)].memory == part.memory

@@ -1,11 +1,10 @@
-"""Which GPUs a request gets: the allocation rule of the source document S1, Fig. 3 and Fig. 4.
+"""Chooses the GPUs for a request, by the allocation rule of the source document S1, Fig. 3 and 4.
 
-The rule as built (see "The allocation policy, exactly" in the docs): an
-environment that may still open GPUs takes the emptiest ones it does not hold
-and that have fewer than ``max_tasks_per_gpu`` tasks; what is missing it takes
-from the GPUs it already holds, the least loaded first. Tasks of one
-environment on one GPU share that environment's reservation; what those of them named that
-named their memory adds up, and the reservation covers the sum.
+The rule as built (see "The allocation policy, exactly" in the docs): an environment below its quota
+first takes GPUs that it does not hold and that have fewer than ``max_tasks_per_gpu`` tasks, the
+emptiest first. If these are too few, it takes the least loaded GPUs of those it already holds.
+Tasks of one environment on one GPU share that environment's reservation. The reservation covers the
+sum of the memory that these tasks named in their requests.
 
 One call costs O(g log g) in the node's g GPUs and nothing else.
 """
@@ -68,7 +67,7 @@ Placement = Granted | NoRoom | Refused
 def refusal(
     sizes: Sequence[Bytes], quota: Quota, gpus: int, memory: Bytes | None
 ) -> Refused | None:
-    """What can never be, refused at once; ``None`` when the request may be granted or may wait.
+    """The refusal of a request that can never be granted; ``None`` if it may be granted or wait.
 
     ``sizes`` are those of the node's GPUs.
     """
@@ -114,7 +113,7 @@ def place(
         return wanted(quota, memory, room.memory)
 
     def need(room: GpuRoom) -> int:
-        """What the reservation must come to: what tasks named must not exceed it together."""
+        """Bytes that the reservation must have: at least the sum of what its tasks named."""
         return want(room) if memory is None else room.named + memory
 
     own = [room for room in rooms if room.reservation is not None]
@@ -152,8 +151,8 @@ def place(
 def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
     """Bytes that a request for ``memory`` takes on a GPU with ``capacity``.
 
-    What it does not name is what the quota allows, but never more than the GPU has: a quota
-    is the most that somebody may hold, so a larger one never makes a GPU too small.
+    A request that names no memory takes as much as its quota allows, but at most the whole GPU: a
+    quota is the most that an environment may hold, so a large quota never makes a GPU too small.
     """
     if memory is not None:
         return memory
@@ -161,9 +160,9 @@ def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
 
 
 def asked_each(largest: int, quota: Quota, memory: Bytes | None) -> Bytes | None:
-    """Bytes that a request takes on each GPU, for people; ``None`` is a whole one.
+    """Bytes that a request takes on each GPU, as people are told; ``None``: a whole GPU.
 
-    ``largest`` is the largest GPU's memory; 0: there is none.
+    ``largest`` is the largest GPU's memory; 0: the node has no GPU.
     """
     each = quota.memory if memory is None else memory
     return None if each is not None and largest and each >= largest else each
@@ -189,7 +188,7 @@ class Shortage:
 def shortage(
     rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
 ) -> Shortage:
-    """What a person is told of a request that :func:`place` found no room for."""
+    """The facts that explain to a person why :func:`place` found no room for a request."""
     largest = max((room.memory for room in rooms), default=Bytes(0))
     own = [room for room in rooms if room.reservation is not None]
     others = [room for room in rooms if room.usable and room.reservation is None]
@@ -207,7 +206,7 @@ def shortage(
 
 
 def _exceeds(quota: Quota, room: GpuRoom, memory: Bytes | None) -> bool:
-    """Whether tasks would have named more than the quota with another that names ``memory``."""
+    """Whether one more task of ``memory`` bytes here would bring the named sum above the quota."""
     most = quota.memory
     return memory is not None and most is not None and room.named + memory > most
 

@@ -1,4 +1,4 @@
-"""Who is served next.
+"""The order in which waiting requests are served.
 
 Order: requests that have been passed over often enough (see ``urgent_at``),
 then ``interactive`` before ``batch``; inside a class the environment with the
@@ -11,11 +11,10 @@ everything that is not, and as long as it does not fit, nothing else is granted.
 So it is passed over by at most ``ahead + overtakes`` grants; and while urgent
 it waits only for leases that already run.
 
-A request that nothing given back could help (its environment's GPU-hours are
-spent) is *held up*: it keeps its place among its environment's own, but stands
-in no line, is never urgent and bars nobody, and the grants that pass it
-meanwhile do not count towards its bound. What is left of the bound goes on
-counting when it is let in again.
+A request that no freed GPU could help (for example because its environment's GPU-hours are spent)
+is *held up*: it keeps its place among the requests of its environment, but it stands in no lane,
+never becomes urgent and holds up no other request. The grants that pass it do not count towards its
+bound; when it is let in again the rest of the bound counts on.
 
 Recent use is a forward-decayed sum (G. Cormode et al., "Forward Decay", ICDE
 2009), kept as a logarithm so that it never overflows: with it the *order* of
@@ -94,7 +93,7 @@ _Lane = tuple[PriorityClass, EnvironmentName]
 class Queue:
     """All waiting requests. Every method returns a new queue.
 
-    ``held_up`` are those that are in ``waiting`` and in no lane.
+    ``held_up`` are the requests in ``waiting`` that stand in no lane.
     """
 
     waiting: Map[LeaseId, Waiting] = Map()
@@ -170,7 +169,7 @@ class Queue:
         return in_line + sum(self.waiting[n].environment == environment for n in self.held_up)
 
     def first_urgent(self, grants: int) -> Waiting | None:
-        """The request that nothing may pass any more, if there is one."""
+        """The first urgent request, which no other may pass; ``None`` if no request is urgent."""
         heap = self.urgent
         while (top := heap.pop()) is not None:
             (urgent_at, order, lease), heap = top

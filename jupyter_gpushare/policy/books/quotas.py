@@ -1,6 +1,6 @@
-"""Which quota holds: default < best of the groups < user < admin's override for the user.
+"""Finds a quota: default < best of the groups < user < an admin's override for the user.
 
-What an admin set for a group, or as the default, replaces what is configured there.
+A quota that an admin set for a group, or as the default, replaces the configured one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .table import Map
 
 
 class QuotaSource(Enum):
-    """Where a quota came from."""
+    """The place a quota came from."""
 
     DEFAULT = "default"
     GROUP = "group"
@@ -35,7 +35,7 @@ class QuotaBook:
     overrides: Map[EnvironmentName, Quota] = Map()
     groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
     group_overrides: Map[str | None, Quota] = Map()
-    # Before the configuration was read nobody can be granted or refused anything.
+    # Before the configuration is read no request can be granted or refused.
     is_configured: bool = False
 
     @property
@@ -74,7 +74,7 @@ class QuotaBook:
         return self.group_overrides.get(group, configured)
 
     def giving(self, environment: EnvironmentName) -> tuple[str, ...]:
-        """Those of its groups that have a quota."""
+        """The groups of the environment that have a quota."""
         return tuple(g for g in self.groups_of.get(environment, ()) if self.of_group(g))
 
     def resolve(
@@ -116,7 +116,8 @@ def best(quotas: Iterable[Quota]) -> Quota:
         gpu_hours=hours,
         # 0 is never, the most generous.
         idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
-        # A group that says nothing of it neither allows nor forbids; a size goes before a share.
+        # A group that does not set it neither allows nor forbids it; a size is preferred to a
+        # share.
         burst_memory=max(bursts, default=None),
         per=per,
     )

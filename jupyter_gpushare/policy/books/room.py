@@ -1,7 +1,7 @@
-"""One view of the room on each GPU: what a request would find there, and where it would go.
+"""One view of the room on each GPU: how much a request would find, and where it would be placed.
 
-As things are, without some leases, or without what is lifted. Whether turns make more room is
-:mod:`.shares`'s.
+The view can leave out some leases, or the memory that limits are lifted by. The module
+:mod:`.shares` knows whether taking turns makes more room.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .state import Lease, State
 def unlifted(
     state: State, without: Iterable[LeaseId], rooms: tuple[GpuRoom, ...]
 ) -> tuple[GpuRoom, ...]:
-    """Those rooms as if nobody's limit were lifted (:mod:`..recall.lifts`).
+    """The rooms as if no limit were lifted (:mod:`..recall.lifts`).
 
-    In ``rooms`` the leases ``without`` hold nothing already.
+    The caller has already taken the leases ``without`` out of ``rooms``.
     """
     if not state.bursts:
         return rooms
@@ -43,11 +43,11 @@ def try_place(
     without: Iterable[LeaseId] = (),
     see: Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]] = lambda rooms: rooms,
 ) -> Placement:
-    """Where this lease's request would go now, if the leases ``without`` held nothing.
+    """The placement of this lease's request now, if the leases ``without`` held nothing.
 
-    A parked task goes back to the GPUs it had, where it can, and else only to those to
-    which what it has in host memory can be moved, and only where all of that fits: it may be
-    more than was promised. ``see`` may change what room there is.
+    A parked task goes back to the GPUs it had if it can. Otherwise it goes to GPUs to which its
+    memory can be moved. Either way all of its memory must fit, which may be more than it was
+    promised. ``see`` may change the rooms before the request is placed.
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
     quota, _source = state.quotas.resolve(lease.environment)
@@ -66,7 +66,7 @@ def try_place(
 
 
 def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[tuple[GpuRoom, ...]]:
-    """Those rooms in which to look, one set after the other."""
+    """The sets of rooms to try for a lease, one after the other."""
     parked = lease.parked if lease.phase is LeasePhase.PARKED else None
     if parked is None or not parked.gpus:
         yield rooms
@@ -80,7 +80,7 @@ def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[t
 def comes_back(lease: Lease) -> int:
     """Bytes that a parked or returning task will have on each of its GPUs; 0: not known.
 
-    What several GPUs had is known as a sum only, and taken for equal.
+    For several GPUs only the sum is known; each is taken to have had the same part.
     """
     parked = lease.parked
     if parked is None or not parked.gpus or not parked.memory:
@@ -105,12 +105,13 @@ def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig)
 
 
 def _only(rooms: tuple[GpuRoom, ...], gpus: Set[GpuUuid]) -> tuple[GpuRoom, ...]:
-    # What the environment holds elsewhere is no place for it, and counts against the quota still.
+    # The environment's other GPUs stay in the list: the lease cannot go there, but the quota counts
+    # them.
     return tuple(room if room.uuid in gpus else replace(room, usable=False) for room in rooms)
 
 
 def waits_for_own(state: State, lease: Lease, config: PolicyConfig) -> bool:
-    """Whether a request that does not fit would, if its environment held nothing else."""
+    """Whether a request would fit if its environment held nothing else."""
     return isinstance(try_place(state, lease, config, see=_emptied), Granted)
 
 

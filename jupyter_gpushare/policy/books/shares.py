@@ -1,10 +1,9 @@
 """Persistent and temporary memory: what a GPU has promised when its tasks take turns.
 
-The rule is the source document S2's: on a GPU whose tasks take turns the sum of
-what each keeps across its steps, plus the most that any one of them needs for a
-step, plus an offset, is at most the capacity. Otherwise it is the plain sum of
-the reservations. Which of the two holds is decided for each environment on each
-GPU, and only where it makes room for somebody.
+The rule is the source document S2's: on a GPU whose tasks take turns the sum of what each keeps
+across its steps, plus the most that any one of them needs for a step, plus an offset, is at most
+the capacity. Otherwise it is the plain sum of the reservations. The choice between the two is made
+for each environment on each GPU, and turns are chosen only if they make room for a request.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def promised(shares: Iterable[Share], offset: int) -> int:
 
 
 def mode(config: PolicyConfig, gpu: Gpu) -> ShareMode:
-    """How the tasks of this GPU share it; its UUID goes before a part of its name."""
+    """How the tasks of this GPU share it; a mode for its UUID overrides one for its name."""
     by_uuid = {part.lower(): how for part, how in config.share_modes}
     found = by_uuid.get(gpu.uuid.lower())
     if found is not None:
@@ -53,10 +52,10 @@ def in_time(state: State, config: PolicyConfig, gpu: GpuUuid) -> bool:
 
 
 def bounded(state: State, lease: LeaseId, figures: Iterable[Figures]) -> Iterator[Figures]:
-    """What a client says of its memory, as far as it can be: never beyond the GPU, nor elsewhere.
+    """A client's report of its memory, cut to what is possible: its own GPUs, and their size.
 
-    Larger figures only make the task itself harder to place; smaller ones are corrected
-    by what is measured.
+    Figures that are too large only make the task itself harder to place. Measurements correct
+    figures that are too small.
     """
     seen: set[GpuUuid] = set()
     for told in figures:
@@ -72,7 +71,7 @@ def bounded(state: State, lease: LeaseId, figures: Iterable[Figures]) -> Iterato
 
 
 def has_changed(known: Figures | None, told: Figures, grain: int) -> bool:
-    """Whether new figures are worth an event."""
+    """Whether new figures differ enough for an event."""
     if known is None:
         return True
     return any(
@@ -88,18 +87,18 @@ def has_changed(known: Figures | None, told: Figures, grain: int) -> bool:
 def counted(
     state: State, config: PolicyConfig, lease: LeaseId, gpu: GpuUuid, full: int
 ) -> Share | None:
-    """What this task is counted with if it takes turns; ``None``: it is not known well enough.
+    """The share to count for this task if it takes turns; ``None``: too little is known of it.
 
-    ``full`` is its environment's reservation, more than which it never gets.
+    It never gets more than ``full``, its environment's reservation.
     """
     key = (lease, gpu)
     figures = state.figures.get(key)
-    # Its word alone is not enough: it may keep a cache of which it says nothing.
+    # Its report alone is not enough: it may keep a cache that it does not report.
     if figures is None or key not in state.measured or state.steps.get(lease, 0) < KNOWN_AFTER:
         return None
     temporary = min(int(figures.temporary), max(0, full - 1))
     persistent = figures.persistent + config.turn_context
-    # What is measured now is there, whatever the task says.
+    # Measured memory is in use, even if the task does not report it.
     measured = state.measured[key]
     if measured is not None:
         persistent = max(persistent, measured - temporary)
@@ -110,7 +109,7 @@ def counted(
 def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
     """Whether a task may newly be counted by its turns.
 
-    Not while it may still compute without one: the common region is for one at a time.
+    It may not while it may still compute without a turn: the common region is for one at a time.
     """
     found = state.leases[lease]
     return (
@@ -134,7 +133,7 @@ def _claims_on(state: State, gpu: GpuUuid) -> dict[EnvironmentName, list[LeaseId
 def _shares_of(
     state: State, config: PolicyConfig, gpu: GpuUuid, held: Reservation, leases: Iterable[LeaseId]
 ) -> list[Share] | None:
-    """How an environment's tasks on a GPU would be counted by turns; ``None``: not all can be."""
+    """The shares of an environment's tasks on a GPU by turns; ``None``: not all can take turns."""
     full = int(held.memory if held.full is None else held.full)
     result = []
     for lease in leases:
@@ -164,7 +163,7 @@ def squeezed(
 def current(
     state: State, gpu: GpuUuid, without: EnvironmentName | None = None
 ) -> tuple[Share, ...]:
-    """The shares of a GPU as they are, but for those of one environment."""
+    """The present shares of a GPU, without those of one environment."""
     return tuple(
         share
         for (lease, uuid), share in sorted(state.shares.items())
@@ -188,9 +187,9 @@ def free_with(state: State, gpu: GpuUuid, shares: Iterable[Share], offset: int) 
 def _choices(
     state: State, config: PolicyConfig, gpu: GpuUuid, environment: EnvironmentName
 ) -> Iterator[tuple[Share, ...]]:
-    """Arrangements to try for one more task of ``environment``: as it is, then by turns.
+    """Arrangements to try for one more task of ``environment``: the present one, then by turns.
 
-    A newcomer is unknown, so its environment goes back to its plain reservation.
+    A newcomer's memory is unknown, so its environment goes back to its plain reservation.
     """
     yield current(state, gpu, environment)
     yield squeezed(state, config, gpu, environment)
@@ -204,7 +203,7 @@ def rooms(
     *,
     squeeze: bool,
 ) -> tuple[GpuRoom, ...]:
-    """The rooms ``plain`` where GPUs are used by turns; ``squeeze``: where they could be, too."""
+    """The rooms ``plain``, with GPUs used by turns; ``squeeze``: also with those that could be."""
     if not (state.takers or state.shares):
         return tuple(plain)
     return tuple(_room(state, config, environment, room, squeeze) for room in plain)

@@ -46,9 +46,9 @@ FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
 class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
-    ``tasks`` counts the leases with a claim here, but for parked ones that only left
-    something behind. ``shared`` is the region that tasks use by turns, its head-room
-    ``offset`` included; 0 where nobody does.
+    ``tasks`` counts the leases with a claim here, without parked ones that only left something
+    behind. ``shared`` is the region that tasks use by turns, with its head-room ``offset``; 0 where
+    no tasks take turns.
     """
 
     gpu: Gpu
@@ -105,13 +105,13 @@ class Lease:
 
     @property
     def can_give(self) -> bool:
-        """Whether it holds something and does nothing with it."""
+        """Whether it is idle and holds GPUs, or is parked and left something on them."""
         idle = self.phase is LeasePhase.HELD and self.activity is Activity.IDLE
         return idle or self.has_residue
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether it is heard and all there, and has no children that act without our knowing."""
+        """Whether it can be asked: it is not stalled or resuming, and its task has one process."""
         return not self.stalled and not self.is_resuming and len(self.members) == 1
 
     @property
@@ -132,10 +132,10 @@ class Claim:
 class Reservation:
     """An environment's bytes on one GPU, shared by its ``claims`` there.
 
-    ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across
-    their steps, and ``full`` the plain reservation that it has otherwise. ``named`` bytes
-    are what these tasks asked for in their requests, without those that said nothing and parked
-    ones that only left something behind.
+    ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across their steps,
+    and ``full`` is the plain reservation that it has without turns. ``named`` is the sum of the
+    bytes that its tasks named in their requests; parked tasks that only left something behind do
+    not count.
     """
 
     memory: Bytes
@@ -157,11 +157,11 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What was seen of a stalled task. ``since`` (boot time) nothing of it moved.
+    """What was seen of a stalled task. It has made no progress ``since`` then (boot time).
 
-    ``None``: something may have, or nobody waits for its memory. ``cpu`` seconds of processor
-    time (``None``: unknown) its processes had at the last look, ``looked_at``. ``acted`` is how
-    many steps were taken since (:mod:`..measure.stalled`).
+    ``None``: it may have made progress, or no request waits for its memory. At the last look,
+    ``looked_at``, its processes had used ``cpu`` seconds of processor time (``None``: unknown).
+    ``acted`` counts the steps taken against it since then (:mod:`..measure.stalled`).
     """
 
     since: float | None = None
@@ -174,7 +174,8 @@ class Stall:
 class Flag:
     """Since when the audit holds something against a process, and whether it acted.
 
-    Of a process over its limit ``stage`` is how far that went, under which ``lease``.
+    For a process over its limit ``stage`` is the last step taken, and ``lease`` the lease it is
+    under.
     """
 
     since: float
@@ -188,7 +189,7 @@ class Flag:
 class Budget:
     """GPU-hours that an environment held in its period, as measured last, and its level.
 
-    ``free_at`` is the boot time at which some are left again, if nothing more is held;
+    ``free_at`` is the boot time at which it has some again, if it holds no GPU until then;
     ``None``: unknown.
     """
 
@@ -208,11 +209,11 @@ class Rebuild:
 
 @dataclass(frozen=True)
 class State:
-    """Everything. Leases that ended are kept only while a claim of theirs drains.
+    """The whole state of a node. An ended lease is kept only while one of its claims drains.
 
-    While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks
-    say of their memory. ``takers`` are those that can take turns, and whether each has
-    overrun one; ``left`` says since when one may keep temporary memory beyond its turn.
+    While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks report of
+    their memory. ``takers`` are the tasks that can take turns, each with whether it has overrun
+    one; ``left`` says since when a task may have kept temporary memory beyond its turn.
     """
 
     boot_id: str = ""
@@ -221,7 +222,7 @@ class State:
     claims: Map[ClaimKey, Claim] = Map()
     reservations: Map[ReservationKey, Reservation] = Map()
     by_process: Map[ProcessId, tuple[LeaseId, ...]] = Map()
-    #: How many leases each environment has, those that end included.
+    #: How many leases each environment has; ended ones that still drain count.
     lease_counts: Map[EnvironmentName, int] = Map()
     by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
     by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
@@ -236,7 +237,7 @@ class State:
     lifts: Map[ClaimKey, Lift] = Map()
     lowered_at: Map[GpuUuid, float] = Map()
     flags: Map[FlagKey, Flag] = Map()
-    #: GPUs out of service, also such as are not in the node meanwhile.
+    #: GPUs out of service, also those that are missing from the node for now.
     out: Map[GpuUuid, OutOfService] = Map()
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()
@@ -244,31 +245,32 @@ class State:
     budgets: Map[EnvironmentName, Budget] = Map()
     usage_half_life: float = 3600.0
     problem: str | None = None
-    #: Not ``None`` while leases are presented again: then nothing is granted.
+    #: Not ``None`` while leases are presented again; nothing is granted then.
     rebuild: Rebuild | None = None
-    #: Processes that held these leases, which could not be given back: they did nothing wrong.
+    #: Processes whose leases could not be given back to them: the audit does not act against them.
     spared: Map[ProcessId, LeaseId] = Map()
     settled_at: float = 0.0
-    #: When it was last worked out who could help those who wait.
+    #: When it was last worked out which tasks could help the waiting requests.
     line_looked_at: float = 0.0
-    #: When the node manager started: what the GPUs did before it did not see.
+    #: When the node manager started: it did not see what the GPUs did before.
     started_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
     figures: Map[ClaimKey, Figures] = Map()
     steps: Map[LeaseId, int] = Map()
-    #: ``None``: looked at, and not known. Who joined the turns since is not in it.
+    #: ``None``: the measurement gave no figure. A task that joined the turns later has no entry
+    #: yet.
     measured: Map[ClaimKey, Bytes | None] = Map()
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()
     left: Map[ClaimKey, float] = Map()
-    #: What tasks are asked to give (:mod:`..recall`).
+    #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
 
     def parked_memory(self, environment: EnvironmentName | None = None) -> int:
-        """Bytes of host memory that parked tasks have, or are promised; of one environment, or all.
+        """Bytes of host memory that parked tasks use or are promised, of one environment or of all.
 
         O(leases).
         """
@@ -283,25 +285,25 @@ class State:
         )
 
     def recall(self, lease: LeaseId, give: Give, gpu: GpuUuid | None = None) -> Recall | None:
-        """How it stands with something that a lease was asked to give."""
+        """The recall of this lease for ``give``, if there is one."""
         return self.recalls.get(RecallKey(lease, give, gpu))
 
     def memory_key(self, lease: LeaseId) -> RecallKey:
-        """Under which a lease is, or would be, asked for its own memory."""
+        """The key of the recall by which a lease is, or would be, asked for its own memory."""
         deep = RecallKey(lease, Give.PROCESS)
         return deep if deep in self.recalls else RecallKey(lease, Give.TENSORS)
 
     def memory_recall(self, lease: LeaseId) -> Recall | None:
-        """How it stands with a lease's own memory."""
+        """The recall of a lease's own memory, if there is one."""
         return self.recalls.get(self.memory_key(lease)) if self.recalls else None
 
     @property
     def has_line(self) -> bool:
-        """Whether somebody waits whom something that is given back could help."""
+        """Whether a request waits that freed GPUs could help."""
         return len(self.queue.waiting) > len(self.queue.held_up)
 
     def budget(self, environment: EnvironmentName) -> Budget:
-        """How ``environment`` stands with its GPU-hours."""
+        """The GPU-hours of ``environment``, as measured last."""
         return self.budgets.get(environment, Budget())
 
     def leaves(self, lease: Lease) -> bool:
@@ -310,11 +312,11 @@ class State:
 
     @property
     def missing_gpus(self) -> set[GpuUuid]:
-        """Those of the node's GPUs that are out of service, or do not work."""
+        """The GPUs of the node that are out of service or do not work."""
         return {u for u, books in self.gpus.items() if u in self.out or books.problem is not None}
 
     def lacks_gpus(self, lease: Lease) -> bool:
-        """Whether a request can only be granted when missing GPUs are back. O(GPUs)."""
+        """Whether a request must wait until missing GPUs are back. O(GPUs)."""
         missing = self.missing_gpus
         if not missing or not self.quotas.is_configured:
             return False
@@ -327,7 +329,7 @@ class State:
         return self._could_have(lease, quota.gpus, set()) >= asked
 
     def _could_have(self, lease: Lease, most: int, missing: set[GpuUuid]) -> int:
-        """GPUs that a request could have at most, if nobody else held any."""
+        """The most GPUs that a request could get if no other environment held any."""
         places = self.places_of(lease)
         own = [uuid for uuid in self.gpus if (lease.environment, uuid) in self.reservations]
         serve = {
@@ -359,7 +361,7 @@ class State:
         )
 
     def is_held_up(self, lease: Lease) -> bool:
-        """Whether nothing that others give back could help this waiting request.
+        """Whether this waiting request could not be granted whatever other tasks gave back.
 
         A parked task waits until the memory that it gave back is really free. A request that needs
         GPUs that are out of service, or do not work, waits for those.

@@ -1,7 +1,8 @@
 """``Map``: a mapping that never changes; a change gives another one.
 
-Up to Python 3.13 it is the tree of the package ``immutables``, which has no wheels for later ones:
-without a compiler it would not install there, or read twenty times slower. There it is `Copied`.
+Up to Python 3.13 it is the tree of the package ``immutables``. That package has no wheels for later
+versions of Python: without a compiler it does not install there, or reads twenty times slower. So
+from 3.14 on it is `Copied`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many leases one process, and one environment, may have. No quota bounds that: they share."""
+"""Bounds the leases of one process and of one environment: quotas do not, as leases share GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What follows from what a lease's own task, or an administrator, says of it."""
+"""Decides commands about one lease, from its own task or from an administrator."""
 
 from __future__ import annotations
 
+from ..books.state import Lease
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -13,7 +14,7 @@ from ..words.model import (
 )
 from . import out_of_service, rebuild
 from .draft import Decision, Done, Draft, Grant, Refuse, Wait
-from .own import own_lease, own_task, unknown_lease
+from .own import of_task, own_lease, unknown_lease
 from .recalls import ask_back
 from .registry import decides
 from .serving import serve
@@ -82,15 +83,12 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     if seconds and until <= draft.at:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.pin_limit_text(limit))
     draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, max(draft.at, until)))
-    ask_back(draft)  # somebody else may be able to help who waits
+    ask_back(draft)  # another task may be able to help the waiting request
     return Done(lease.id)
 
 
-@decides(cmd.ReportAbility)
-def _report_ability(draft: Draft, command: cmd.ReportAbility) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.ReportAbility)
+def _report_ability(draft: Draft, command: cmd.ReportAbility, lease: Lease) -> Decision:
     if lease.ability != (command.rung, command.why):
         draft.emit(ev.AbilityReported(draft.at, lease.id, command.rung, command.why))
     return Done(lease.id)

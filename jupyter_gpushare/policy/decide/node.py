@@ -1,4 +1,4 @@
-"""What follows from commands about the node: its start, its GPUs, measurements, time."""
+"""Decides commands about the node: its start, its GPUs, measurements, time."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
-    """The reading that showed a stalled lease holds nothing also shows its claims are gone."""
+    """Free the claims of a stalled lease that a reading shows to hold nothing."""
     lease = draft.state.leases[name]
     for part in lease.allocations:
         draft.emit(ev.ClaimMoved(at, name, part.gpu, ClaimPhase.GONE))
@@ -141,7 +141,7 @@ def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
 def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     timeout = draft.config.heartbeat_timeout
     if draft.at - command.due > timeout / 2:
-        # The host slept or the manager was stopped: nobody could be heard meanwhile.
+        # The host slept or the manager was stopped: it could hear no task meanwhile.
         draft.emit(ev.DeadlinesExtended(draft.at, draft.at))
         rebuild.start(draft, forgot=False, rebooted=False)
     else:

@@ -1,9 +1,8 @@
-"""GPUs that an admin took out of service: they take nothing new, and empty.
+"""GPUs that an admin took out of service: nothing new is granted there, and tasks leave in time.
 
-Nobody is granted anything there, no reservation grows and no limit is lifted. A task that
-computes goes on until it ends. An idle task is asked to leave nothing behind (:mod:`..recall`),
-and gets another GPU if its memory can be moved. The GPU comes back, so a request that needs it
-waits.
+On such a GPU no lease is granted, no reservation grows and no limit is lifted. A task that computes
+goes on until it ends. An idle task is asked to leave nothing behind (:mod:`..recall`), and gets
+another GPU if its memory can be moved. The GPU comes back, so a request that needs it waits.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
 
 
 def text(state: State, lease: Lease | None = None) -> str:
-    """Which GPUs of ``lease``, or of the node, are out of service, and why; empty: none."""
+    """The GPUs of ``lease``, or of the node, that are out of service, and why; empty: none."""
     gpus = state.gpus if lease is None else (part.gpu for part in lease.allocations)
     return _told(state, (uuid for uuid in gpus if uuid in state.out))
 

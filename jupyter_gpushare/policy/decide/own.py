@@ -1,9 +1,13 @@
-"""Whose lease a command is about: only who owns it, or its own task, may speak of it."""
+"""Finds the lease of a command, if the caller may speak of it: its owner, or its own task."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..books.state import Lease
 from ..say import texts
+from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
     EnvironmentName,
@@ -13,7 +17,8 @@ from ..words.model import (
     RefusalReason,
     is_own,
 )
-from .draft import Draft, Refuse
+from .draft import Decision, Draft, Refuse
+from .registry import Answer, decides
 
 
 def own_lease(
@@ -42,9 +47,25 @@ def unknown_lease() -> Refuse:
 def own_task(
     draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId
 ) -> Lease | None:
-    """The lease whose own task, not only a member, is ``process``; a sign of its life."""
+    """The lease whose own task is ``process``, not only a member. The command is a sign of life."""
     found = own_lease(draft, lease, environment, process)
     if found is None or found.task.process != process:
         return None
     draft.emit(ev.HeartbeatSeen(draft.at, found.id))
     return draft.state.leases[found.id]
+
+
+def of_task(
+    kind: type[cmd.Command],
+) -> Callable[[Callable[[Draft, Any, Lease], Decision]], Answer]:
+    """As :func:`.registry.decides`, for what only the own task of a lease may say of it."""
+
+    def register(answer: Callable[[Draft, Any, Lease], Decision]) -> Answer:
+        @decides(kind)
+        def decided(draft: Draft, command: Any) -> Decision:
+            lease = own_task(draft, command.lease, command.environment, command.process)
+            return unknown_lease() if lease is None else answer(draft, command, lease)
+
+        return decided
+
+    return register

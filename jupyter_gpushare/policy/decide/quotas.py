@@ -1,4 +1,4 @@
-"""What follows from commands about quotas and GPU-hour budgets."""
+"""Decides commands about quotas and GPU-hour budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .serving import serve
 
 
 def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
-    """What ``spent`` GPU-hours mean for an environment with this quota."""
+    """The level of an environment with this quota that has ``spent`` GPU-hours."""
     if quota.gpu_hours is None:
         return BudgetLevel.OK
     if spent >= quota.gpu_hours:

@@ -1,9 +1,10 @@
-"""Leases that a lost ledger does not know, as those who hold them present them again.
+"""Takes leases back into the books that a lost ledger does not know: their processes present them.
 
-Without its ledger the node manager does not know who holds what. So for a while it grants nothing
-and takes no action against anybody; whoever holds a lease presents its voucher, which the node
-manager signed, and has the lease again, if the same process asks and nobody else has the room.
-What ended before the ledger was lost cannot be known: see :class:`~..words.model.Voucher`.
+Without its ledger the node manager does not know which task holds which GPU. So for a while it
+grants nothing and acts against no process. Meanwhile a process that holds a lease presents its
+voucher, which the node manager signed. It gets the lease back if it is the same process and no
+other lease has the room. A lease that ended before the ledger was lost can be presented too: see
+:class:`~..words.model.Voucher`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from .draft import Decision, Draft, Grant, Refuse
 
 Beyond = Mapping[GpuUuid, int]
 
-#: So many processes of a lease may present it, and its task itself; others join it then.
+#: This many member processes of a lease, and its task, may present it; the others join it
+#: afterwards.
 MOST_MEMBERS: Final = 64
 
 
 def voucher_of(state: State, lease: Lease) -> Voucher | None:
-    """What to sign for a lease that is held or parked; ``None``: others are asked for again."""
+    """The voucher for a lease that is held or parked; ``None``: in other phases there is none."""
     if lease.phase not in (LeasePhase.HELD, LeasePhase.PARKED):
         return None
     parked = lease.parked
@@ -69,11 +71,11 @@ def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes
 
 
 def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
-    """Let leases be presented, after a start or a pause; of an earlier boot nobody is left."""
+    """Let leases be presented after a start or a pause; after a boot no task is left."""
     if draft.state.rebuild is not None and rebooted:
         draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))
     elif forgot or draft.state.rebuild is not None:
-        # After a restart meanwhile, or a sleep of the host, the time begins anew.
+        # After another restart, or a sleep of the host, the time begins anew.
         grace = max(draft.config.restart_grace, draft.config.heartbeat_timeout)
         draft.emit(ev.RebuildBegun(draft.at, draft.at + grace))
 
@@ -87,16 +89,16 @@ def end_when_due(draft: Draft) -> bool:
 
 
 def present(draft: Draft, command: cmd.Present) -> Decision | None:
-    """Give a presented lease back, or say why not; ``None``: it is known as it is.
+    """Give a presented lease back, or say why not; ``None``: the ledger knows it as it is.
 
-    A ledger that was restored may know it as it was before; then the voucher says what is so.
+    A restored ledger may know an older form of the lease; then the voucher holds.
     """
     state, name, at = draft.state, command.voucher.lease, draft.at
     known = state.leases.get(name)
     if known is not None and (known.phase is LeasePhase.ENDED or not _counts(state, command)):
         return None
     if known is not None and _shape(voucher_of(state, known)) == _shape(command.voucher):
-        # What it becomes from now on is known, too.
+        # The ledger agrees with the voucher; from now on it records what the lease becomes.
         draft.emit(ev.LeaseRebuilt(at, name, known.environment))
         return None
     trial = Draft(state, draft.config, at)
@@ -106,7 +108,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
     if why is not None:
         voucher = command.voucher
         is_told = state.spared.get(voucher.task.process) == name
-        if why != texts.UNKNOWN_LEASE and not is_told:  # it did nothing wrong
+        if why != texts.UNKNOWN_LEASE and not is_told:  # the audit spares it
             whose = tuple(sorted({voucher.task.process, *voucher.members}))
             draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)
@@ -116,7 +118,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
 
 
 def _shape(voucher: Voucher | None) -> object:
-    """What must be the same in a voucher and in the ledger."""
+    """The parts that must be the same in a voucher and in the ledger."""
     if voucher is None:
         return None
     parked = voucher.parked
@@ -126,7 +128,7 @@ def _shape(voucher: Voucher | None) -> object:
 
 
 def _take_back(draft: Draft, lease: Lease) -> None:
-    """Free what the ledger says that a lease has; it has it no more, or is given it again."""
+    """Free what the lease has by the ledger: it no longer has it, or it is given it again."""
     at, name, who = draft.at, lease.id, lease.environment
     gpus = tuple(part.gpu for part in lease.allocations)
     if lease.phase is LeasePhase.HELD or lease.has_residue:
@@ -136,7 +138,7 @@ def _take_back(draft: Draft, lease: Lease) -> None:
 
 
 def _counts(state: State, command: cmd.Present) -> bool:
-    """Whether vouchers are taken, and this one from who presents it, for the first time."""
+    """Whether vouchers are accepted now, and this one from this process, and for the first time."""
     voucher, task = command.voucher, command.voucher.task
     return (
         state.rebuild is not None
@@ -148,7 +150,7 @@ def _counts(state: State, command: cmd.Present) -> bool:
 
 
 def _beyond(state: State, command: cmd.Present) -> Iterator[tuple[GpuUuid, int]]:
-    """What it was measured with, as far as that counts as unleased until now."""
+    """The measured bytes of the lease that count as unleased until now, by GPU."""
     for part in command.measured:
         claim = (command.voucher.lease, part.gpu) in state.claims
         own = state.reservations[(command.environment, part.gpu)].memory if claim else 0
@@ -162,7 +164,7 @@ def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | 
         return texts.UNKNOWN_LEASE
     asked = state.by_request.get((task.process, voucher.request.request_id or ""))
     if asked not in (None, voucher.lease):
-        return texts.UNKNOWN_LEASE  # it has asked anew meanwhile
+        return texts.UNKNOWN_LEASE  # the task has asked anew meanwhile
     if voucher.lease not in state.leases:
         why = bounds.too_many_leases(state, config, task.process, voucher.environment)
         if why is not None:
@@ -178,7 +180,7 @@ def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | 
 
 
 def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
-    """Give the lease back in a ``trial``; why that cannot be, if the memory is another's."""
+    """Give the lease back in a ``trial``. Returns why not, if another lease has the memory."""
     parts, config = _needed(command, trial.config), trial.config
     for part in parts:
         held = trial.state.reservations.get((command.environment, part.gpu))
@@ -198,7 +200,7 @@ def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
 
 
 def _fits(state: State, before: State, voucher: Voucher, gpu: GpuUuid) -> bool:
-    """Whether nothing on a GPU is promised twice; what others use in their turns may be there."""
+    """Whether no byte of a GPU is promised twice; others' temporary memory may be in use."""
     books = state.gpus[gpu]
     if books.reserved + books.shared > books.gpu.memory:
         return False
@@ -207,7 +209,7 @@ def _fits(state: State, before: State, voucher: Voucher, gpu: GpuUuid) -> bool:
 
 
 def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...]:
-    """What is reserved; of a parked task's what it was measured with, where that is less."""
+    """The memory to reserve; for a parked task at most the memory that it was measured to use."""
     voucher = command.voucher
     if voucher.phase is LeasePhase.HELD:
         return voucher.allocations
@@ -227,7 +229,7 @@ def _needed(command: cmd.Present, config: PolicyConfig) -> tuple[Allocation, ...
 
 
 def _stays(voucher: Voucher) -> bool:
-    """Whether a parked task said that it leaves something on its GPUs, or was seen to."""
+    """Whether a parked task said, or was measured, to have left something on its GPUs."""
     parked = voucher.parked
     return parked is not None and (parked.rung.stays or parked.stayed)
 
@@ -261,13 +263,13 @@ def _again(
     yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
         yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
-        # What it said to have given back, and still has, is no stranger's.
+        # Memory that it said it gave back and still has must not count as a stranger's.
         if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, texts.STILL_THERE)
 
 
 def _shared(state: State, voucher: Voucher) -> Iterator[Allocation]:
-    """What is reserved where another task of the environment named its memory, too."""
+    """The reservations on GPUs where another task of the environment named its memory, too."""
     for part in voucher.allocations:
         own = state.reservations.get((voucher.environment, part.gpu))
         if own is not None and own.named and voucher.request.named:
@@ -277,7 +279,7 @@ def _shared(state: State, voucher: Voucher) -> Iterator[Allocation]:
 def _turns_again(
     state: State, command: cmd.Present, config: PolicyConfig, parts: tuple[Allocation, ...]
 ) -> Iterator[ev.Event]:
-    """What the voucher says of its memory counts as known, with what is measured now."""
+    """Take the voucher's report of its memory as known, together with the memory measured now."""
     at, name = command.at, command.voucher.lease
     here = {part.gpu for part in parts if shares.in_time(state, config, part.gpu)}
     told = [

@@ -1,4 +1,4 @@
-"""What follows from what tasks give back, keep, or are asked for."""
+"""Decides tasks' answers to recalls: what they give back or keep."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..words.model import (
     Rung,
 )
 from .draft import Decision, Done, Draft, Refuse
-from .own import own_task, unknown_lease
-from .registry import decides
+from .own import of_task
 from .serving import serve
 
 
@@ -29,11 +28,8 @@ def ask_back(draft: Draft) -> None:
     draft.emit(ev.LineLooked(draft.at))
 
 
-@decides(cmd.Park)
-def _park(draft: Draft, command: cmd.Park) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Park)
+def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
     if lease.phase is LeasePhase.QUEUED:
         return Refuse(RefusalReason.BAD_REQUEST, texts.NOTHING_TO_PARK)
     if command.rung is Rung.NONE:
@@ -79,13 +75,13 @@ def _goes_further(lease: Lease, rung: Rung) -> bool:
 
 
 def _is_asked(state: State, lease: LeaseId) -> bool:
-    """Whether an answer of this task about its memory is waited for."""
+    """Whether the node manager waits for this task's answer about its memory."""
     recall = state.memory_recall(lease)
     return recall is not None and (recall.is_asked or recall.moving > 0)
 
 
 def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
-    """What counts against the host's memory; the other rungs move nothing there."""
+    """The bytes that count against the host's memory; the other rungs move none there."""
     moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
     return _at_most_its_gpus(state, lease, command.memory) if moves else 0
 
@@ -98,11 +94,8 @@ def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
     return min(memory, sum(state.gpus[gpu].gpu.memory for gpu in gpus if gpu in state.gpus))
 
 
-@decides(cmd.PlanParking)
-def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.PlanParking)
+def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decision:
     if not lease.can_give or len(lease.members) > 1:
         queued = lease.phase is LeasePhase.QUEUED
         text = texts.NOTHING_TO_PARK if queued else texts.NOT_IDLE
@@ -124,22 +117,16 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking) -> Decision:
     return Done(lease.id)
 
 
-@decides(cmd.Restored)
-def _restored(draft: Draft, command: cmd.Restored) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Restored)
+def _restored(draft: Draft, command: cmd.Restored, lease: Lease) -> Decision:
     if lease.is_resuming and lease.parked is not None:
         memory = lease.parked.memory
         draft.emit(ev.LeaseRestored(draft.at, lease.id, lease.environment, memory, command.seconds))
     return Done(lease.id)
 
 
-@decides(cmd.Keep)
-def _keep(draft: Draft, command: cmd.Keep) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Keep)
+def _keep(draft: Draft, command: cmd.Keep, lease: Lease) -> Decision:
     if _is_asked(draft.state, lease.id):
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
         ask_back(draft)  # somebody else may be able to
@@ -157,11 +144,8 @@ def set_limits(
         draft.emit(told)
 
 
-@decides(cmd.ConfirmLimit)
-def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.ConfirmLimit)
+def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Decision:
     if lifts.is_news(draft.state, lease, command.gpus, command.live):
         draft.emit(
             ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)

@@ -1,4 +1,4 @@
-"""Which function decides which command. Each says so itself, where it stands."""
+"""The register of functions that decide commands. Each function registers itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a request for GPUs, of a new task or of a parked one."""
+"""Decides requests for GPUs, of a new task or of a parked one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..words.model import (
 )
 from . import bounds, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
-from .own import own_task, unknown_lease
+from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
 from .serving import fit, fit_newly, grant
@@ -40,7 +40,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
             if lease.phase is LeasePhase.PARKED:
                 return resume_lease(draft, lease, command.wait)
             return Wait(known, "This request is already in the queue.")
-    quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent by who held nothing yet
+    quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
     refuse = _refuse_now(draft, command)
@@ -62,8 +62,8 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
 def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
     """The same request, for as many GPUs as the quota allows and the node has.
 
-    GPUs that nobody is granted now are not counted, nor those that are too small: it would wait
-    for them for ever.
+    GPUs that are granted to nobody now and GPUs that are too small do not count: the request would
+    wait for them for ever.
     """
     quota, _source = state.quotas.resolve(command.environment)
     least = command.request.memory or 0
@@ -134,9 +134,9 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
 
 
 def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
-    """Grant what has just begun to wait if it fits and passes nobody who may not be passed.
+    """Grant a new request if it fits and passes no request that must not be passed.
 
-    Nothing was freed, so whoever waited before still does not fit.
+    No GPU was freed, so earlier requests still do not fit.
     """
     item = draft.state.queue.waiting[name]
     lease = draft.state.leases[name]
@@ -166,11 +166,8 @@ def unavailable(problem: str) -> Refuse:
     return Refuse(RefusalReason.UNAVAILABLE, texts.not_granting_text(problem))
 
 
-@decides(cmd.Resume)
-def _resume(draft: Draft, command: cmd.Resume) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.Resume)
+def _resume(draft: Draft, command: cmd.Resume, lease: Lease) -> Decision:
     return resume_lease(draft, lease, command.wait)
 
 

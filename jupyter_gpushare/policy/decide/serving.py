@@ -1,4 +1,4 @@
-"""Serves waiting requests: those that fit now, in order, as plain reservations or by turns."""
+"""Serves the waiting requests that fit now, in order, as plain reservations or by turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
 
 
 def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
-    """Where a waiting lease's request would go now."""
+    """The placement of a waiting lease's request now."""
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, lease.environment):
         result = room.try_place(draft.state, lease, draft.config, see=see)
@@ -50,14 +50,14 @@ def fit_newly(
 def _views(
     draft: Draft, environment: EnvironmentName
 ) -> Iterator[Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]]:
-    """The GPUs as they are; then as they could be if those who can took turns."""
+    """The GPUs as they are; then as they would be if the tasks that can take turns did."""
     state, config = draft.state, draft.config
     for squeeze in (False, True) if state.takers or state.shares else (False,):
         yield partial(shares.rooms, state, config, environment, squeeze=squeeze)
 
 
 def settle_sharing(draft: Draft) -> None:
-    """What follows for those who share a GPU by turns: their memory, and whose turn it is."""
+    """Settle the memory and the turns of tasks that share a GPU by turns."""
     if draft.state.shares:
         for shared in tuple(arranging.settle(draft.state, draft.config, draft.at)):
             draft.emit(shared)
@@ -76,7 +76,7 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
         if arranged is not None:
             draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, arranged))
     parked = draft.state.leases[item.lease].parked
-    # Where CUDA had not started there is nothing to bring back.
+    # A task that had not started CUDA has nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:
         parked = None
     # In the order in which people count them: a framework's GPU 0 is the first one's.
@@ -102,9 +102,9 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
 
 
 def serve(draft: Draft) -> None:
-    """Grant whatever now fits, in order, until nothing does.
+    """Grant the requests that now fit, in order, until none fits.
 
-    Before the quotas are known nobody can be granted, or refused, anything.
+    Before the quotas are known no request can be granted or refused.
     """
     if not draft.state.quotas.is_configured:
         return

@@ -1,4 +1,4 @@
-"""What follows from a command: a decision for whoever asked, and events for everybody.
+"""Decides a command: the result is a decision for the caller, and events.
 
 Pure: the same state, command and configuration always give the same answer.
 """

@@ -1,4 +1,4 @@
-"""What follows from what tasks that share a GPU in time say."""
+"""Decides what tasks that share a GPU by turns report and ask."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from ..words.model import (
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft
-from .own import own_task, unknown_lease
-from .registry import decides
+from .own import of_task
 from .serving import serve, settle_sharing
 
 
-@decides(cmd.ReportMemory)
-def _report_memory(draft: Draft, command: cmd.ReportMemory) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.ReportMemory)
+def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Decision:
     state, grain = draft.state, draft.config.measure_granularity
     told = tuple(shares.bounded(state, lease.id, command.figures))
     known = state.steps.get(lease.id)
@@ -47,11 +43,8 @@ def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
         draft.emit(ev.TurnsJoined(draft.at, lease.id))
 
 
-@decides(cmd.AskTurn)
-def _ask_turn(draft: Draft, command: cmd.AskTurn) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.AskTurn)
+def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     _join_turns(draft, lease, can=True)
     _has_cleared(draft, lease.id)
     settle_sharing(draft)
@@ -69,11 +62,8 @@ def _has_cleared(draft: Draft, name: LeaseId) -> None:
         draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, answered, recall.why))
 
 
-@decides(cmd.EndTurn)
-def _end_turn(draft: Draft, command: cmd.EndTurn) -> Decision:
-    lease = own_task(draft, command.lease, command.environment, command.process)
-    if lease is None:
-        return unknown_lease()
+@of_task(cmd.EndTurn)
+def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
     _has_cleared(draft, lease.id)
     turn = draft.state.turns.get(lease.id)
     if turn is not None and turn.phase is not TurnPhase.REST:

@@ -39,7 +39,7 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     return joined(text, out_of_service.text(state))
 
 
-#: Behind so many requests nobody works out any more what would be free.
+#: Behind this many requests we do not work out what would be free.
 MOST_EXPLAINED: Final = 64
 
 
@@ -56,7 +56,7 @@ def why_waiting(
 ) -> Why:
     """Say why a waiting request waits; ``ahead`` others are served before it.
 
-    ``at`` is the boot time now, for what is said of the future.
+    ``at`` is the boot time now, for sentences about the future.
 
     O(GPUs log GPUs) for the first :data:`MOST_EXPLAINED` in line and nothing for
     those behind them: telling it of a whole queue costs no more than that.

@@ -1,4 +1,4 @@
-"""How each event changes the state. Total and deterministic; decides nothing."""
+"""Applies each event to the state. Total and deterministic; it makes no decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How events about claims and reservations change the state."""
+"""The state after events about claims and reservations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .steps import (
 
 @evolves(ev.ResidueFound)
 def _residue_found(state: State, event: ev.ResidueFound) -> State:
-    """What it has there is its own again, so that it can go on, or be asked for it."""
+    """The memory there belongs to the task again, so that it can go on, or be asked for it."""
     before = lease_of(state, event.lease)
     parked = replace(before.parked or Parked(Rung.RELEASE), stayed=True)
     lease = replace(before, parked=parked, changed_at=event.at)

@@ -1,4 +1,4 @@
-"""How events about what the audit holds against a process change the state."""
+"""The state after events about processes that the audit flags."""
 
 from __future__ import annotations
 

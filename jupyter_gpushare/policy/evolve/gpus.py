@@ -1,4 +1,4 @@
-"""How events about GPUs, and about the node itself, change the state."""
+"""The state after events about GPUs, and about the node itself."""
 
 from __future__ import annotations
 

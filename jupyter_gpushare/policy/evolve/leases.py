@@ -1,4 +1,4 @@
-"""How events in the life of a lease change the state: queued, granted, parked, ended."""
+"""The state after events in the life of a lease: queued, granted, parked, ended."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
     state = changed(state, event.lease, requested_at=event.at)
-    # A person waits, whatever class the task asked for at first.
+    # A person waits now, also if the task first asked as batch.
     waiting = Waiting(
         event.lease, event.environment, PriorityClass.INTERACTIVE, event.order, event.urgent_at
     )
@@ -281,7 +281,7 @@ def _stall_acted(state: State, event: ev.StallActed) -> State:
 @evolves(ev.DeadlinesExtended)
 def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
     later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
-    stalled = Map(dict.fromkeys(state.stalled, Stall()))  # nobody looked meanwhile
+    stalled = Map(dict.fromkeys(state.stalled, Stall()))  # it was not looked at meanwhile
     return replace(state, last_seen=Map(later), stalled=stalled)
 
 
@@ -332,6 +332,6 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:
-        if (lease.id, part.gpu) not in state.draining:  # those of a parked lease drain already
+        if (lease.id, part.gpu) not in state.draining:  # claims of a parked lease drain already
             state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state

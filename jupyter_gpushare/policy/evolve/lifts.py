@@ -1,4 +1,4 @@
-"""How events about lifted limits change the state."""
+"""The state after events about lifted limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
 
 
 def resized(state: State, key: ReservationKey, before: int) -> State:
-    """What of a reservation is lifted, after its size has changed from ``before`` bytes."""
+    """The lifted part of a reservation, after its size has changed from ``before`` bytes."""
     entitlement = before - state.bursts.get(key, 0)
     return _put(state, key, max(0, state.reservations[key].memory - entitlement))
 
@@ -79,7 +79,7 @@ def _put(state: State, key: ReservationKey, burst: int) -> State:
 def parked(state: State, lease: Lease) -> State:
     """The state after a lease was parked and left something on its GPUs.
 
-    What it was lifted to is on its way back, from now on.
+    Its lifted limit counts as on its way back from now on.
     """
     for part in lease.allocations:
         if (lease.environment, part.gpu) not in state.bursts:

@@ -1,4 +1,4 @@
-"""How events about quotas, budgets and recent use change the state."""
+"""The state after events about quotas, budgets and recent use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How events of a restart change the state: a lost ledger rebuilt, books restored."""
+"""The state after events of a restart: a lost ledger rebuilt, books restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How events change what is asked of tasks."""
+"""The state after events about recalls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def residue_found(state: State, event: ev.ResidueFound) -> State:
 
 
 def not_warned(state: State, lease: LeaseId, *, keeps: bool = False) -> State:
-    """What its people were told comes to nothing; ``keeps``: they said no."""
+    """Drop the recall that the task's people were warned of. ``keeps``: they refused it."""
     key = state.memory_key(lease)
     recall = state.recalls.get(key)
     if recall is None:

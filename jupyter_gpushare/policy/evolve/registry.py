@@ -1,4 +1,4 @@
-"""Which function carries out which event. Each says so itself, where it stands."""
+"""The register of functions that apply events. Each function registers itself."""
 
 from __future__ import annotations
 

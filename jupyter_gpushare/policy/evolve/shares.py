@@ -1,4 +1,4 @@
-"""How the memory of GPUs that tasks use by turns is arranged, and counted, after an event."""
+"""The memory of GPUs that tasks use by turns after an event: its arrangement and its sums."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def changed(state: State, name: LeaseId, **parts: Any) -> State:
 
 
 def put_lease(state: State, before: Lease, lease: Lease) -> State:
-    """Store a lease that moved on; the index of those who can give follows.
+    """Store a changed lease, and update the index of leases that can give.
 
-    What a parked task left on a GPU is no task there.
+    Memory that a parked task left on a GPU does not count as a task there.
     """
     index = state.idle
     state = replace(

@@ -1,4 +1,4 @@
-"""How events about turns, and about the memory of those who take them, change the state."""
+"""The state after events about turns, and about the memory of tasks that take turns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def no_turn(state: State, lease: LeaseId) -> State:
 
 
 def gives_up(state: State, lease: LeaseId) -> State:
-    """A lease that is no longer held has no turn, and nothing that anybody waits for."""
+    """Take a lease that is no longer held out of the turns: no other task waits for it any more."""
     return recalls.forget(no_turn(state, lease), lease, (Give.CACHE, *MEMORY))
 
 

@@ -1,4 +1,4 @@
-"""What a measurement means: whose memory is whose, what is gone, who is out of bounds.
+"""What a measurement means: whose memory it is, what is gone, and who uses more than allowed.
 
 Promise 1 rests here: a claim is *gone* only when a reading that began after
 the claim started to drain shows none of its task's processes on that GPU.
@@ -180,7 +180,7 @@ def _unleased(
     used = Counter(parts.by_environment)
     for lease, gpu in state.claims:
         if gpu == reading.uuid and state.leases[lease].is_resuming:
-            # What is on its way back is there for everybody else, whatever has arrived so far.
+            # Memory that a resuming task brings back counts as used, whether or not it has arrived.
             arrived = parts.by_lease.get(lease) or 0
             missing = room.comes_back(state.leases[lease]) - arrived
             used[state.leases[lease].environment] += max(0, missing)
@@ -191,7 +191,8 @@ def _unleased(
         accounted += sum(_reserved(state, name, reading.uuid) for name in parts.unknown)
         nameless = max(0, reading.used - accounted)
         stranger_unknown = any(process.memory is None for process in parts.strangers)
-        # The driver itself keeps some memory; a process nobody can measure may not hide in it.
+        # The driver itself keeps some memory; a process whose memory cannot be measured must not
+        # hide in it.
         if nameless <= config.driver_tolerance and not stranger_unknown:
             nameless = 0
     unleased = _rounded(parts.foreign + excess + nameless, config)
@@ -202,9 +203,9 @@ def _unleased(
 def coming_back(
     state: State, lease: Lease, at: float, config: PolicyConfig
 ) -> Iterator[ev.UnleasedChanged]:
-    """What a task that was just granted its GPUs again had beyond its lease is counted as used.
+    """Count the memory that a resuming task had beyond its lease as used.
 
-    Nobody else may get it before the task is whole again. From then on it is measured.
+    No other task may get it before all of the task's memory is back. Then it is measured.
     """
     if not lease.is_resuming:
         return
@@ -273,7 +274,7 @@ def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Itera
 
 
 def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, _Sorted]) -> bool:
-    """Whether what a parked task may have left is measured to be nothing at all."""
+    """Whether a measurement shows that a parked task left nothing at all on its GPUs."""
     return all(
         part.gpu in seen and not seen[part.gpu].opaque and lease.id not in seen[part.gpu].present
         for part in lease.allocations
@@ -291,7 +292,7 @@ def _left_behind(
             continue
         parked = lease.parked
         if parked is not None and parked.rung is not Rung.STORAGE and _is_gone(state, lease, seen):
-            # Not even a context: it gave everything back, whatever it says.
+            # No context is left, so it gave everything back, whatever it said.
             rung = parked.rung if parked.rung is Rung.DRIVER else Rung.RELEASE
             yield ev.LeaseParked(
                 at, name, lease.environment, rung, parked.memory, parked.movable, parked.gpus
@@ -301,7 +302,7 @@ def _left_behind(
             parts = seen.get(part.gpu)
             held = state.reservations[(lease.environment, part.gpu)]
             if parts is None or parts.opaque or held.claims > 1 or held.full is not None:
-                continue  # others of its environment share the reservation, or it takes turns
+                continue  # other tasks share the reservation, or it takes turns
             left = parts.by_lease.get(name, 0)
             if left is None:
                 continue
@@ -313,7 +314,7 @@ def _left_behind(
 def _takers(
     state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
-    """What tasks that take turns really use, and whether they cleared what they had to."""
+    """The memory that tasks in turns really use, and whether they cleared what they had to."""
     for name in sorted(state.takers):
         for part in state.leases[name].allocations:
             if part.gpu not in seen or not shares.in_time(state, config, part.gpu):
@@ -338,14 +339,14 @@ def _takers(
 
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
-    """A lost GPU cannot be measured; a task of which no process lives holds nothing on it."""
+    """Free the claims of dead tasks on a lost GPU, which cannot be measured any more."""
     for lease, gpu in sorted(state.draining):
         if gpu == lost and not state.leases[lease].members:
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
 
 
 def _is_spared(state: State, parts: _Sorted, process: ProcessId) -> bool:
-    """Whether it, or a parent of it, held a lease that could not be given back."""
+    """Whether the process, or a parent of it, held a lease that could not be given back."""
     return bool(state.spared) and any(
         ancestor in state.spared
         for stranger in parts.strangers

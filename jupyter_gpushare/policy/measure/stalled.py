@@ -1,8 +1,9 @@
-"""A task that gives no sign of life and keeps its memory: when the node manager acts on it.
+"""Stalled tasks, which give no sign of life and keep their memory: when the node manager acts.
 
-Only while somebody waits for that memory, and only after nothing of the task was seen to move
-for the whole time: neither the processor time of its processes nor a GPU. What cannot be
-measured counts as progress. Its memory is freed by a measurement, never by the time.
+It acts only while a request waits for that memory, and only after the task made no progress for the
+whole time: its processes used no processor time and no GPU. Where progress cannot be measured the
+task counts as making progress. Its memory is freed when a measurement shows that it is gone, never
+because a time has passed.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, HolderAction, LeaseId, LeasePhase, TaskKind, Vitals
 from ..words.turns import TurnPhase
 
-#: Processor time that counts as nothing: seconds at each look, for it is counted in hundredths,
-#: and of each second between two looks.
+#: Processor time that does not count as progress: seconds at each look, because it is counted in
+#: hundredths, and a share of each second between two looks.
 GRAIN: Final = 0.02
 WAITING: Final = 0.01
 
 
 def steps(lease: Lease, config: PolicyConfig) -> tuple[tuple[float, HolderAction], ...]:
-    """What is done after how many seconds without progress, the first first.
+    """The steps against a stalled task, and after how many seconds without progress each is due.
 
-    An interrupt ends a script, so a script gets the longer time, and is killed that much later
-    as a kernel is interrupted.
+    An interrupt ends a script. So a script gets the longer time before its interrupt, and is killed
+    as much later than a kernel.
     """
     if config.stalled_action is not HolderAction.ESCALATE:
         return ()
@@ -40,9 +41,9 @@ def steps(lease: Lease, config: PolicyConfig) -> tuple[tuple[float, HolderAction
 
 
 class Step(NamedTuple):
-    """What is done next: ``after`` seconds without progress, ``at`` a boot time while they run.
+    """The next step: due ``after`` seconds without progress, which is ``at`` a boot time.
 
-    ``at`` is ``None`` where something moved, or nobody waits for the memory.
+    ``at`` is ``None`` where the task made progress, or no request waits for the memory.
     """
 
     action: HolderAction
@@ -51,7 +52,7 @@ class Step(NamedTuple):
 
 
 def following(lease: Lease, stall: Stall, config: PolicyConfig) -> Step | None:
-    """The next step; ``None``: nothing more is done."""
+    """The next step; ``None``: there is none."""
     left = steps(lease, config)[stall.acted :]
     if not left:
         return None
@@ -66,9 +67,9 @@ def look(
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
-    """What a measurement begun ``at`` says of the stalled tasks, and what is due.
+    """Look at the stalled tasks after a measurement begun ``at``, and take the steps that are due.
 
-    ``quiet``: tasks whose processes did nothing on a GPU, for the GPUs where that is known.
+    ``quiet`` has for each GPU that could be measured the tasks whose processes did nothing on it.
     """
     if config.stalled_action is not HolderAction.ESCALATE or not state.stalled:
         return
@@ -96,7 +97,8 @@ def look(
 def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
     """Whether a task computed nothing from one look to the next, ``at``.
 
-    Python's threads that wait for a lock which a stuck library keeps wake up 200 times a second.
+    A little processor time is allowed: Python threads that wait for a lock wake up 200 times a
+    second.
     """
     if before.cpu is None or now is None or now.is_held:
         return False
@@ -104,7 +106,7 @@ def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
 
 
 def _is_held(state: State, lease: Lease) -> bool:
-    """Whether it may be that it stands still because of us: its memory moves, or its turn waits."""
+    """Whether a task may stand still because of us: its memory moves, or it waits for a turn."""
     turn, recall = state.turns.get(lease.id), state.memory_recall(lease.id)
     waits = lease.id in state.takers and (turn is None or turn.phase is not TurnPhase.HOLDS)
     moves = lease.is_resuming or (recall is not None and bool(recall.moving))
@@ -112,7 +114,7 @@ def _is_held(state: State, lease: Lease) -> bool:
 
 
 def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> frozenset[LeaseId]:
-    """Of those that stand ``still``: without whose memory the first in line cannot be granted."""
+    """The tasks among ``still`` whose memory the first request in line needs."""
     longest = sorted(still, key=lambda name: (state.stalled[name].since or math.inf, name))
     found: set[LeaseId] = set()
     for waiting in plan.line(state) if longest else ():

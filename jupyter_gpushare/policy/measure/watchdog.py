@@ -1,8 +1,8 @@
 """A process over its limit, step by step: warn, trim, park when idle, the last resort.
 
-For frameworks whose limit cannot be enforced, and for processes that did not come back from
-a lifted one. Each stage has a time after the flag from which it is due; a task that computes is
-never parked. What the last resort is, `audit_action` says: nothing, by default.
+Some frameworks' limits cannot be enforced, and some processes do not return below a limit that was
+lifted. Each stage is due some time after the process was flagged; a task that computes is never
+parked. The setting `audit_action` is the last resort: nothing, by default.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Over:
 def step(
     state: State, over: Mapping[FlagKey, Over], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
-    """What is due at ``at`` for the flagged processes that are still ``over`` their limits."""
+    """The steps due at ``at`` for flagged processes that are still ``over`` their limits."""
     asked: set[LeaseId] = set()  # once, also where it is over its limit on several GPUs
     for key, now in sorted(over.items(), key=lambda entry: repr(entry[0])):
         gpu, process, _kind = key
@@ -72,7 +72,7 @@ def step(
 
 
 def may_act(flag: Flag, key: FlagKey, at: float, config: PolicyConfig) -> bool:
-    """Whether it is time for the configured action against a flagged process."""
+    """Whether the configured action against a flagged process is due."""
     grace = config.audit_grace
     if key[2] is FlagKind.OVER_LIMIT:
         if flag.stage is not OverLimitStage.LAST:

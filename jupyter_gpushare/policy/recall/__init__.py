@@ -1,5 +1,5 @@
-"""Asking something back: what could be given, who is asked for it, how long is waited for it.
+"""Asking tasks to give something back: what they could give, which are asked, how long we wait.
 
-Whoever gives, gives by one `Recall`. What it is worth is known when it was measured; the books
-change then (:mod:`..evolve`), not here.
+Every such question is one `Recall`. The books count what a task has given only when a measurement
+shows it; that change is made in :mod:`..evolve`, not here.
 """

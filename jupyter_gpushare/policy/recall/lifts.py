@@ -1,14 +1,14 @@
 """Elastic limits: more memory for the tasks of a nearly empty GPU, taken back as it fills.
 
 The idea is the source document S5's. A *lift* raises one lease's limit on one GPU above its
-allocation. The reservation grows first, so that promise 1 holds for every byte; then the
-task is told. To take it back the task is told first, and the reservation shrinks when a
-measurement that began after the task's answer shows that it is within the new limit. Who
-does not come back in time loses the reservation all the same: what is still in use then
-counts as used beyond a lease, and nobody else gets it before it is gone.
+allocation. The reservation grows first, so that promise 1 holds for every byte; then the task is
+told. To take it back the task is told first, and the reservation shrinks when a measurement that
+began after the task's answer shows that it is within the new limit. A task that does not come back
+in time loses the reservation all the same. Memory that it still uses then counts as used beyond a
+lease, and no other task gets it before it is gone.
 
-Nobody is lifted while somebody waits. Each GPU keeps a head-room, and what is left above
-it is shared equally by the leases there.
+No limit is lifted while a request waits. Each GPU keeps a head-room, and the leases there share the
+rest equally.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, Leas
 from ..words.recalls import Give, RecallPhase
 from . import patience, plan
 
-#: Seconds after anything was taken back on a GPU in which nobody there is lifted again.
+#: Seconds for which no limit on a GPU is lifted after one was taken back there.
 REST: Final = 30.0
 
 
-#: Lifts are multiples of this, and smaller changes upwards are not worth telling.
+#: Lifts are multiples of this; smaller rises are not told.
 STEP: Final = 256 * MIB
 
 
@@ -64,7 +64,7 @@ def _part_of(gpu: Gpu, size: float) -> float:
 
 
 def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
-    """What a task was last told that it may use on one of its GPUs."""
+    """The limit that a task was last told for one of its GPUs."""
     lift = state.lifts.get((lease.id, part.gpu))
     return part.memory if lift is None else lift.memory
 
@@ -96,7 +96,7 @@ def adjust(
         late = uuid in demand and _is_late(state, config, uuid, at)
         if late:
             room -= max(0, _kept(state, uuid, used.get(uuid, {})) - kept_free)
-        # What others are to give back is not there yet.
+        # Memory that others are to give back is not free yet.
         now_free = max(0, books.free - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         fair = _share(max(0, room), wishes)
@@ -123,10 +123,10 @@ def adjust(
 
 
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
-    """Whether somebody on a GPU takes long to come back.
+    """Whether a task on a GPU takes long to come back.
 
-    If more is needed then, everybody there comes back all the way: who waits is not sent
-    from one to the next, each with ``burst_return`` seconds of its own.
+    If more is needed then, all tasks there come back all the way. Otherwise a waiting request would
+    wait for one after the other, ``burst_return`` seconds for each.
     """
     return any(
         at - recall.began >= patience.answer(Give.LIFT, config)
@@ -168,7 +168,7 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
 
 
 def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:
-    """``room`` bytes shared equally, nobody more than it can have, in whole steps."""
+    """Share ``room`` bytes equally, in whole steps, with each lease at most up to its own bound."""
     shares: dict[LeaseId, int] = {}
     left = sorted(wishes.items(), key=lambda wish: (wish[1], wish[0]))
     for place, (name, wish) in enumerate(left):
@@ -181,10 +181,10 @@ def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:
 def _demand(
     state: State, config: PolicyConfig, at: float
 ) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
-    """Bytes that the first in line would get on each GPU if nobody were lifted.
+    """Bytes that the first in line would get on each GPU if no limit were lifted.
 
-    First as things are; for those who do not fit then, as they will be when what is asked
-    back has come. The second map is what that frees on each GPU.
+    They are placed as things are now. Requests that do not fit are placed as if all that was asked
+    back had come; the second map has the bytes that this frees on each GPU.
     """
     taken: Counter[GpuUuid] = Counter()
     tasks: Counter[GpuUuid] = Counter()
@@ -206,7 +206,7 @@ def _demand(
                 break
         else:
             if urgent is not None and urgent.lease == name:
-                break  # nobody passes it, so nobody behind it is helped
+                break  # no request passes it, so those behind it are not helped
     return dict(taken), came
 
 
@@ -217,7 +217,7 @@ def _after_those_ahead(
     tasks: Mapping[GpuUuid, int],
     rooms: tuple[GpuRoom, ...],
 ) -> tuple[GpuRoom, ...]:
-    """The rooms if nobody were lifted and those ahead in line had what they wait for."""
+    """The rooms if no limit were lifted and the requests ahead in line had what they wait for."""
     return tuple(
         replace(
             room,
@@ -271,7 +271,7 @@ def settle(
             continue
         base = entitled(state, key)
         size = used[gpu].get(environment, 0)
-        # Where nobody is lifted any more nobody is going to answer either.
+        # Without lifted limits there is no answer to wait for.
         overdue = all(_is_overdue(state, lease, gpu, at, config) for lease in lifted)
         known = all(_knows(state, lease, gpu, at) for lease in lifted)
         if overdue or (
@@ -298,10 +298,10 @@ def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: Pol
 
 
 def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
-    """Whether a measurement begun ``at`` tells of a task that knows its limit.
+    """Whether a task knew its limit when a measurement began ``at``.
 
-    An ended lease's process was told no limit; it is waited for until its claim is gone.
-    A parked one that left something says with that what it keeps.
+    An ended lease's process was told no limit, so we wait until its claim is gone. A parked task
+    that left something has said with that what it keeps.
     """
     if lease.phase is not LeasePhase.HELD:
         return lease.has_residue and lease.changed_at < at
@@ -313,13 +313,13 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
 
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
-    """Whether what a task says of its limits was not known."""
+    """Whether a task's report of its limits is new."""
     is_answer = any(answers(state, lease.id, part) for part in gpus)
     return is_answer or lease.live_limits is not live
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:
-    """What has to be reserved before a task is told its new limits."""
+    """The reservations to make before a task is told its new limits."""
     lease = state.leases[event.lease]
     for told in event.gpus:
         key = (lease.environment, told.gpu)

@@ -1,20 +1,20 @@
-"""What could be given, and by whom: each source of offers is a few lines.
+"""Offers: what tasks could give. Each source of offers is a few lines.
 
 ``caches``: a framework keeps freed memory for later. A task that is alone on its GPU lets that
-cache fill the GPU, and what is measured is counted as used. It is asked to hand over as at the end
-of a turn: at the end of its step it drops what is temporary and says so, and its next step
-begins when that was measured, or :data:`.patience.HELD_FOR` seconds later.
+cache fill the GPU, and all measured memory counts as used. So the task is asked to act as at the
+end of a turn: at the end of its step it drops temporary memory and says so. Its next step begins
+when that was measured, or :data:`.patience.HELD_FOR` seconds later.
 
-``idle``: kernels past their time-out, because a person will come back to them. No cell runs, and
-the driver saw the task's own kernels at work for less than ``busy_utilisation`` of the time. Kept
-for whoever needs it, unless the configuration says ``always``, the GPU-hours are spent, or a GPU
-is out of service: that one is left with nothing behind. A parked task that left something on its
-GPUs is asked for that, too.
+``idle``: kernels past their time-out; scripts are never idle. No cell runs, and the driver saw the
+task's own work on the GPU for less than ``busy_utilisation`` of the time. Such a task is asked only
+if a request needs its GPU, unless the configuration says ``always``, the GPU-hours are spent, or a
+GPU is out of service; it then leaves nothing behind on the GPU out of service. A parked task that
+left something on its GPUs is asked for that, too.
 
 ``over_limit``: idle tasks that use more than they may; see :mod:`..measure.watchdog`.
 
-Lifts and turns are no offers: every lift comes back within its bound, so a request is placed as if
-nobody were lifted (:mod:`.lifts`), and turns have their own order (:mod:`..turns`).
+Lifts and turns are no offers. Every lift comes back within its bound, so a request is placed as if
+no limit were lifted (:mod:`.lifts`). Turns have their own order (:mod:`..turns`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ QUIET: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a lease could be asked for from boot time ``due`` on.
+    """Something that a lease could be asked to give from boot time ``due`` on.
 
-    ``if_needed``: only for somebody who waits. Offers of one kind come in their ``order``.
+    ``if_needed``: it is asked only if a request waits for it. Offers of one kind come in their
+    ``order``.
     """
 
     lease: LeaseId
@@ -51,7 +52,7 @@ class Offer:
 
 
 def offers(state: State, config: PolicyConfig) -> list[Offer]:
-    """All that could be given, the cheapest first, of one kind the first in its order."""
+    """All offers, the cheapest kind first; offers of one kind come in their order."""
     found = [offer for source in SOURCES for offer in source(state, config)]
     return sorted(found, key=lambda offer: (_PRICE[offer.give], offer.order))
 
@@ -134,7 +135,7 @@ def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
         lease.can_give
         and lease.task.kind is TaskKind.KERNEL
         and lease.can_be_asked
-        # What is left there is on its way back to the task, or does nobody any harm.
+        # A parked task that waits to resume needs what it left behind.
         and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
     )
     seconds = timeout(state, lease, config) if can else 0.0
@@ -144,12 +145,12 @@ def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
 
 
 def idle_since(state: State, lease: Lease) -> float:
-    """Boot time since which nothing of this lease was seen to compute."""
+    """Boot time since which no work of this lease was seen."""
     return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
 
 
 def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
-    """Boot time until which nobody can take this idle lease's GPUs; ``None``: for ever."""
+    """Boot time until which this idle lease keeps its GPUs in any case; ``None``: for ever."""
     seconds = may_be_idle(state, lease, config)
     if not seconds:
         return None
@@ -165,7 +166,7 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     recall, since = state.memory_recall(lease.id), idle_since(state, lease)
     warned = None if recall is None else recall.warned_at
     if lease.has_residue:
-        due_at = since  # nobody is disturbed any more
+        due_at = since  # asking a parked task disturbs nobody
     elif warned is not None:
         due_at = max(due_at, warned + config.notify_before)
     elif config.notify_before:
@@ -198,7 +199,7 @@ def idle(state: State, config: PolicyConfig) -> Iterator[Offer]:
         yield Offer(name, _memory_of(state, lease), why, due_at, if_needed, order)
 
 
-#: A running task with more attained service would be one more.
+#: Running tasks with more attained service could become another source.
 SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (caches, idle)
 _PRICE: Final = {give: price for price, give in enumerate(Give)}
 
@@ -207,7 +208,7 @@ _PRICE: Final = {give: price for price, give in enumerate(Give)}
 
 
 def over_limit(state: State, lease: Lease, config: PolicyConfig) -> Offer | None:
-    """What a task gives that is over its limit, whether anybody needs it or not, if it is idle."""
+    """The offer of an idle task over its limit; it is asked whether or not a request waits."""
     since = max(lease.changed_at, lease.worked_at or lease.changed_at)
     recall = state.memory_recall(lease.id)
     can = (

@@ -1,9 +1,9 @@
-"""What a waiting request can expect: about how long, and what will happen meanwhile.
+"""Works out what a waiting request can expect: about how long, and what will happen meanwhile.
 
-Two things are known of the future: when idle leases may be asked back, and how long
-requests waited that were granted lately. Neither is a promise: an idle kernel may be used
-again, and anybody may give GPUs back sooner. So an outlook is a range, it says what it is
-made of, and where nothing is known it says so.
+Two things tell of the future: when idle leases may be asked back, and how long the requests that
+were granted lately had waited. Neither is a promise: an idle kernel may be used again, and a task
+may give GPUs back sooner. So an outlook is a range and says what it is based on, and it is empty
+where neither is known.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..words.config import PolicyConfig
 from ..words.model import BudgetLevel, LeaseId, PriorityClass
 from . import offers, plan
 
-#: So many idle leases, those that are asked first, are looked at.
+#: The most idle leases that are looked at: those that are asked first.
 MOST_IDLE: Final = 16
-#: Fewer waits than these tell nothing about the next one.
+#: With fewer waits than this there is no estimate.
 FEWEST_WAITS: Final = 3
 
 
 class Basis(Enum):
-    """What an estimate is made of.
+    """What an estimate is based on.
 
-    ``IDLE``: idle leases are asked back by then. ``WAITS``: others waited so long lately.
-    ``BUDGET``: some GPU-hours are left again by then, if nothing more is held.
+    ``IDLE``: idle leases are asked back by then. ``WAITS``: other requests waited as long lately.
+    ``BUDGET``: the environment has GPU-hours again by then, if it holds no GPU until then.
     """
 
     IDLE = "idle"
@@ -75,10 +75,11 @@ Recent = Mapping[PriorityClass, Sequence[float]]
 def outlooks(
     state: State, config: PolicyConfig, at: float, recent: Recent
 ) -> dict[LeaseId, Outlook]:
-    """The outlook of each waiting request; ``recent`` are the waits of those granted lately.
+    """The outlook of each waiting request; ``recent`` are the waits of requests granted lately.
 
-    The first :data:`~.plan.HELPED` in line are told whose GPUs they get, each of them others'.
-    At most ``HELPED * MOST_IDLE`` placements, and none while nobody is idle.
+    Each of the first :data:`~.plan.HELPED` requests in line is told which idle leases' GPUs it
+    gets; no lease is named twice. This takes at most ``HELPED * MOST_IDLE`` placements, and none
+    while no lease is idle.
     """
     coming = _foreseen(state, config, at)
     usual = _usual_timeout(config)
@@ -101,7 +102,7 @@ def outlooks(
 
 
 def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:
-    """How long those requests waited on that had waited ``so_far``: the middle half of it.
+    """The middle half of how much longer requests waited that had already waited ``so_far``.
 
     ``waited`` is in order, the shortest first.
     """
@@ -143,7 +144,10 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
 
 
 def _idle(state: State, config: PolicyConfig, at: float) -> list[Idle]:
-    """Idle leases that will be asked, the first first; not those that could give nothing."""
+    """Idle leases that will be asked, the first first.
+
+    A lease that could give nothing is left out.
+    """
     found = []
     for name in state.idle:
         lease = state.leases[name]

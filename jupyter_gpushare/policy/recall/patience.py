@@ -1,4 +1,4 @@
-"""One clock and one back-off for everything that is asked back. Times in seconds."""
+"""One clock and one back-off for all recalls. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 from ..words.config import PolicyConfig
 from ..words.recalls import Give, Recall, RecallPhase
 
-#: An answer is waited for so long before others are asked, too.
+#: Time to wait for an answer before other tasks are asked, too.
 ANSWER: Final = 10.0
-#: Who gave no answer is asked again after so long.
+#: Time after which a task that gave no answer is asked again.
 AGAIN: Final = 60.0
-#: At last so seldom: each ask of these comes half as often as the one before.
+#: The longest pause: each further ask of these comes after twice the pause, up to this one.
 SELDOM: Final = {Give.CACHE: 16 * AGAIN, Give.PROCESS: 3600.0}
-#: Who has emptied its cache waits so long for the measurement of it.
+#: Time for which a task that emptied its cache is held up for the measurement.
 HELD_FOR: Final = 5.0
-#: Between two looks at who could help those who wait.
+#: Time between two looks at which tasks could help the waiting requests.
 LOOK_EVERY: Final = 1.0
-#: A warning that nothing came of is forgotten after so long.
+#: Time after which a warning that led to no ask is forgotten.
 WARNING_HOLDS: Final = 30.0
 
 
 def answer(give: Give, config: PolicyConfig) -> float:
-    """How long a task's answer is waited for."""
+    """How long the node manager waits for a task's answer."""
     if give in (Give.CACHE, Give.TURN):
         return config.turn_bound  # it comes at the end of a step
     return min(ANSWER, config.burst_return) if give is Give.LIFT else ANSWER
 
 
 def is_coming(give: Give, recall: Recall, config: PolicyConfig, at: float) -> bool:
-    """Whether it can be counted on: nobody else need be asked for the same.
+    """Whether the planner can count on it, so that no other task is asked for the same memory.
 
     Gigabytes on the way to host memory may take longer than an answer.
     """
@@ -44,7 +44,7 @@ def is_coming(give: Give, recall: Recall, config: PolicyConfig, at: float) -> bo
 def next_ask(give: Give, recall: Recall | None, idle: float = AGAIN) -> float:
     """Boot time from which a task may be asked (again).
 
-    After a no its ``idle`` time-out begins anew. An ask that nobody answered may have gone astray.
+    After a refusal the task's ``idle`` time-out begins anew. An unanswered ask may have got lost.
     """
     if recall is None or recall.asked_at is None:
         return -float("inf")

@@ -1,4 +1,4 @@
-"""Which tasks are asked to give something back.
+"""The planner: it chooses the tasks that are asked to give something back.
 
 A task that must give in any case is always asked. Of the others the planner asks as few as
 possible: only so many that the first requests in line fit. It first counts what is on its way back.
@@ -64,7 +64,7 @@ def fits_without(
 def fits_emptied(
     state: State, config: PolicyConfig, waiting: LeaseId, names: Iterable[LeaseId]
 ) -> bool:
-    """Whether a request could be granted if those tasks used what they say, and no more."""
+    """Whether a request could be granted if those tasks used no more than they report."""
     lease = state.leases[waiting]
     gone: dict[ClaimKey, None] = {
         (name, part.gpu): None for name in names for part in state.leases[name].allocations
@@ -79,7 +79,7 @@ def fewest(
 ) -> list[LeaseId]:
     """The first of ``could`` that make room with those ``going``, without any that is not needed.
 
-    Nobody, if all of them would not do.
+    The result is empty if all of them together would not make room.
     """
     asked: list[LeaseId] = []
     for name in could:
@@ -114,7 +114,7 @@ def _helpers(
 def asks(
     state: State, config: PolicyConfig, at: float, ripe: Collection[Offer]
 ) -> Iterator[ev.RecallMoved]:
-    """Whom to ask, or to warn, of those whose offers are due."""
+    """Choose which of the tasks with due offers to ask, or to warn first."""
     yield from _for_caches(state, config, at, [o for o in ripe if o.give is Give.CACHE])
     yield from _for_memory(state, config, at, [o for o in ripe if o.give in MEMORY])
 
@@ -152,7 +152,7 @@ def _for_memory(
     for waiting, asked in _helpers(line(state), lambda _waiting: could, going, fits):
         slack = _slack(state, config, waiting, going)
         for name in asked:
-            # What it left is wanted by somebody, whatever else it could be asked for.
+            # A waiting request wants it, whatever the offer's own reason was.
             offer = replace(could[name], why=Why.CONTENDED)
             yield first_step(state, config, at, offer, _may_stay(state, name, asked, slack))
 
@@ -160,7 +160,7 @@ def _for_memory(
 def first_step(
     state: State, config: PolicyConfig, at: float, offer: Offer, keep: tuple[Allocation, ...]
 ) -> ev.RecallMoved:
-    """Its people are told first, where they are to be; then the task is asked."""
+    """The first step: warn the task's people if they are to be warned, else ask the task."""
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
     holds = config.notify_before + patience.WARNING_HOLDS
@@ -175,14 +175,14 @@ def first_step(
 
 
 def _announced(state: State, config: PolicyConfig, at: float) -> Iterator[LeaseId]:
-    """Leases whose people have been told and have not yet answered: nobody else need be."""
+    """Leases whose people were warned and still have time to answer: no others are warned now."""
     for key, recall in state.recalls.items():
         if recall.warned_at is not None and at - recall.warned_at < config.notify_before:
             yield key.lease
 
 
 def _residue(state: State, name: LeaseId, config: PolicyConfig) -> tuple[Allocation, ...]:
-    """What may stay where nobody needs it; nothing on a GPU that is out of service."""
+    """Bytes that may stay on each GPU when no request needs them; 0 on a GPU out of service."""
     return tuple(
         Allocation(part.gpu, Bytes(0 if part.gpu in state.out else config.park_residue))
         for part in state.leases[name].allocations
@@ -207,7 +207,7 @@ def _slack(
 def _may_stay(
     state: State, name: LeaseId, asked: list[LeaseId], slack: dict[GpuUuid, int]
 ) -> tuple[Allocation, ...]:
-    """The part of the slack that this one of the asked may leave occupied."""
+    """The part of the slack that this task, one of those asked, may leave occupied."""
     found = []
     for part in state.leases[name].allocations:
         sharers = sum((other, part.gpu) in state.claims for other in asked)
@@ -229,7 +229,7 @@ def over_limit(
 
 
 def deadline(state: State, config: PolicyConfig) -> float:
-    """Boot time at which :func:`asks` or :func:`gave` is worth a look next."""
+    """Boot time at which :func:`asks` or :func:`gave` may next have something to say."""
     result = math.inf
     for key, recall in state.recalls.items():
         if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
@@ -245,7 +245,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
 def gave(
     state: State, config: PolicyConfig, at: float, gpus: Set[GpuUuid] = frozenset()
 ) -> Iterator[ev.RecallMoved]:
-    """Caches that were measured, as of ``at`` on these ``gpus``, or are waited for no longer."""
+    """End the recalls of caches that were measured on ``gpus`` ``at`` then, or are overdue."""
     for key, recall in sorted(state.recalls.items(), key=lambda entry: entry[0].lease):
         if key.give is not Give.CACHE:
             continue
@@ -264,7 +264,7 @@ def gave(
 
 
 def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
-    """What a person is told whose request waits for what parked tasks have left; else empty."""
+    """The sentence for a person whose request waits for what parked tasks left; else empty."""
     left = {name for name in state.idle if state.leases[name].has_residue} - {waiting}
     if not left or not fits_without(state, config, waiting, left):
         return ""
@@ -276,7 +276,7 @@ def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
 
 
 def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | None) -> str:
-    """What a person is told whose request waits for others' caches; else empty."""
+    """The sentence for a person whose request waits for other tasks' caches; else empty."""
     could = [offer.lease for offer in offers.caches(state, config)]
     if not could or not fits_emptied(state, config, waiting.id, could):
         return ""
@@ -291,7 +291,7 @@ def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | N
 def _of_cache(
     state: State, config: PolicyConfig, name: LeaseId, waiting: Lease, at: float | None
 ) -> tuple[int, str]:
-    """How it stands with a task's cache. The worse it looks, the smaller the number."""
+    """A sentence about a task's cache, and its rank: the worse the news, the smaller the number."""
     gpu = next(offers.cached_on(state, config, name))
     index, recall = state.gpus[gpu].gpu.index, state.recall(name, Give.CACHE)
     if recall is None or recall.asked_at is None:

@@ -54,7 +54,7 @@ def _books(state: State) -> None:
 
 
 def _shares(state: State) -> None:
-    """Who takes turns is promised what it keeps, and all together the largest step."""
+    """Tasks in turns have what they keep reserved, and the common region fits the largest step."""
     kept: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     largest: dict[str, int] = {}
@@ -144,7 +144,7 @@ def _lifts(state: State) -> None:
         _require((name, gpu) in state.claims, f"{name} is lifted on {gpu} and has no claim there")
         lease = state.leases[name]
         if lease.phase is not LeasePhase.HELD:
-            continue  # it may use nothing any more
+            continue  # it may not use the GPU now
         held = state.reservations[(lease.environment, gpu)]
         _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
 

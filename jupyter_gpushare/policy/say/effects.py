@@ -1,4 +1,4 @@
-"""What must be done because of an event. The shell does it; each can be done twice without harm."""
+"""Effects: what the node manager must do after an event. Doing one twice does no harm."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ..words.model import (
 from ..words.recalls import MEMORY, Give, RecallPhase
 from ..words.turns import TurnEnd
 
-#: What is done about a stalled task as soon as it is silent, whoever waits.
+#: The actions that are taken as soon as a task is stalled, whether or not a request waits.
 _AT_ONCE: Final = (HolderAction.INTERRUPT, HolderAction.KILL)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchProcess:
-    """Tell me when it dies."""
+    """Tell the policy when this process dies."""
 
     process: ProcessId
 
@@ -50,14 +50,14 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class TellGranted:
-    """Tell those that wait for this lease that it is granted."""
+    """Tell the connections that wait for this lease that it is granted."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
 class TellEnded:
-    """Tell those that hold or wait for this lease that it has ended."""
+    """Tell the connections that hold or wait for this lease that it has ended."""
 
     lease: LeaseId
     reason: EndReason
@@ -71,7 +71,7 @@ class LookAtBudgets:
 
 @dataclass(frozen=True, slots=True)
 class TellBudget:
-    """Whoever computes or watches for this environment: its budget is nearly or all spent."""
+    """Tell this environment's tasks and watchers that its budget is nearly, or all, spent."""
 
     environment: EnvironmentName
     level: BudgetLevel
@@ -116,16 +116,16 @@ class TellOverLimit:
 
 @dataclass(frozen=True, slots=True)
 class TellStopped:
-    """Tell those that wait for this parked lease to resume that it stays parked."""
+    """Tell the connections that wait for this lease to resume that it stays parked."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
 class TellTurn:
-    """Tell a task how it stands with its turn: it may compute, must ask, or is left alone.
+    """Tell a task about its turn: it may compute, must ask first, or needs no turn.
 
-    One that shall empty its cache must ask, too.
+    A task that is to empty its cache must ask, too.
     """
 
     lease: LeaseId
@@ -188,7 +188,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 if (name, event.gpu) in state.claims:
                     yield TellTurn(name)
         case ev.TurnMoved():
-            # Who asked, or said that it is done, knows.
+            # A task that itself ended its turn knows it.
             if event.reason is not TurnEnd.DONE:
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):

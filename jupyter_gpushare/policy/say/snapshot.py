@@ -105,7 +105,7 @@ def _lifts(state: State) -> Iterator[ev.Event]:
 
 
 def _sharing(state: State) -> Iterator[ev.Event]:
-    """Who shares a GPU by turns, and whose turn it is."""
+    """The tasks that share a GPU by turns, and the turns that they have."""
     at = state.settled_at
     for uuid in sorted({gpu for _lease, gpu in state.shares}):
         shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)

@@ -65,7 +65,7 @@ def refusal_text(refused: Refused) -> str:
 def doubt_texts(
     whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
 ) -> list[str]:
-    """What an administrator is told of a quota for ``whose``; it holds all the same."""
+    """Doubts about a quota for ``whose``, for an administrator; the quota holds all the same."""
     texts = []
     if capacities and quota.gpus > len(capacities):
         texts.append(
@@ -138,7 +138,7 @@ def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> s
 
 
 def own_tasks_text(asked: int, used: int, quota: Quota, short: Shortage, ahead: int = 0) -> str:
-    """Why a request waits that would fit if the same environment's other tasks held nothing."""
+    """Why a request waits for its own environment's other tasks."""
     full = "these GPUs have no room left."
     if short.beyond_quota:
         most = size(quota.memory or 0)
@@ -154,7 +154,7 @@ def own_tasks_text(asked: int, used: int, quota: Quota, short: Shortage, ahead: 
 
 
 def residue_bars_text(gpu: int, reserved: int) -> str:
-    """Why a request waits that would fit without what a parked task has left."""
+    """Why a request waits for memory that a parked task left on a GPU."""
     return (
         f"A parked task still has memory on GPU {gpu} ({size(reserved)} with its reserve). The "
         "task is asked for it again from time to time. It becomes free when the task can give it "
@@ -163,7 +163,7 @@ def residue_bars_text(gpu: int, reserved: int) -> str:
 
 
 def cache_bars_text(gpu: int) -> str:
-    """Why a request waits that would fit without another task's cache."""
+    """Why a request waits for memory in another task's cache."""
     return (
         f"There would be room on GPU {gpu} if a task there emptied its cache; it is asked to do "
         "so at the end of a training step."
@@ -171,7 +171,7 @@ def cache_bars_text(gpu: int) -> str:
 
 
 def cache_asked_text(gpu: int, late: float | None) -> str:
-    """The same when it was asked; ``late`` seconds ago, if it should have answered by now."""
+    """Why a request waits for a cache that a task was asked to empty ``late`` seconds ago."""
     if late is None:
         return (
             f"A task on GPU {gpu} was asked to empty its cache at the end of its training step; "
@@ -185,7 +185,7 @@ def cache_asked_text(gpu: int, late: float | None) -> str:
 
 
 def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
-    """The same when it did so in vain; it is asked again in ``again`` seconds."""
+    """Why a request waits though a task emptied its cache; it is asked again after ``again`` s."""
     when = "" if again is None else f" It is asked again in about {_about(again)}."
     return (
         f"A task on GPU {gpu} was asked to empty its cache, but still uses {size(used)} there, "
@@ -208,7 +208,7 @@ def span(seconds: float) -> str:
 
 
 def budget_when(window: float, per: Period | None) -> str:
-    """What a budget is for: ``in the last 7 days``, ``this month``, ``since 2026-10-01``."""
+    """A budget's period in words: ``in the last 7 days``, ``this month``, ``since 2026-10-01``."""
     if per is None:
         return f"in the last {span(window)}"
     return f"this {per}" if per in (WEEK, MONTH) else f"since {per}"
@@ -225,9 +225,9 @@ def budget_spent_text(
     wait: float | None = None,
     per: Period | None = None,
 ) -> str:
-    """Why a request waits whose environment has spent its GPU-hours.
+    """Why a request waits: its environment has spent its GPU-hours.
 
-    ``wait`` (seconds) is how long until some are left, if nothing more is held.
+    ``wait`` is how many seconds until it has some again, if it holds no GPU until then.
     """
     when = "" if wait is None else f"in about {_about(wait)}, "
     if per is None:
@@ -250,7 +250,7 @@ def _about(seconds: float) -> str:
 def budget_notice_text(
     level: BudgetLevel, spent: float, budget: float, window: float, per: Period | None = None
 ) -> str:
-    """What people are told when their budget is nearly, or all, spent."""
+    """The notice for people whose budget is nearly, or all, spent."""
     if level is BudgetLevel.SPENT:
         return (
             f"{budget_spent_text(spent, budget, window, per=per)} Running code continues; an idle "
@@ -263,7 +263,7 @@ def budget_notice_text(
 
 
 def behind_text(ahead: int) -> str:
-    """Why a request waits for which there would be room."""
+    """Why a request waits although there is room for it."""
     return (
         f"There is room, but {_requests_are(ahead)} ahead that may not be overtaken any more. It "
         "is granted after them."
@@ -271,7 +271,7 @@ def behind_text(ahead: int) -> str:
 
 
 def far_back_text(asked: int, ahead: int) -> str:
-    """Why a request waits that has very many before it."""
+    """Why a request waits behind very many others."""
     return (
         f"You asked for {gpus(asked)}. {ahead} requests are ahead. "
         "It is granted as soon as others give GPUs back."
@@ -331,7 +331,7 @@ def ask_back_text(reason: Why, detail: str = "") -> str:
 
 
 def park_warning_text(reason: Why, seconds: float, detail: str = "") -> str:
-    """What the people of an idle task are told before it is asked for its GPUs."""
+    """The warning to the people of an idle task before it is asked for its GPUs."""
     why = f"because {detail.removesuffix('.')}" if detail else _WILL_BE_ASKED[reason]
     keep = "" if reason is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
     return (
@@ -348,7 +348,7 @@ _LAST: Final = {
 
 
 def over_limit_text(gpu: int, used: int, limit: int, config: PolicyConfig) -> str:
-    """What the people of a task are told, once, that uses more of a GPU than it may."""
+    """The notice, given once, to the people of a task that uses more of a GPU than it may."""
     last = max(config.over_limit_last, config.audit_grace)
     return (
         f"This task uses {size(used)} of GPU {gpu}, {size(used - limit)} more than its limit of "
@@ -377,7 +377,7 @@ def pin_limit_text(limit: float) -> str:
 
 
 def missing_text(index: int, what: str, reason: str) -> str:
-    """What everybody is told of a GPU that is out of service, or does not work."""
+    """The notice about a GPU that is out of service or does not work."""
     return f"GPU {index} {what}: {reason}" + ("" if reason.endswith((".", "!", "?")) else ".")
 
 

@@ -1,4 +1,4 @@
-"""How the memory of GPUs that tasks use by turns is arranged anew as these are measured."""
+"""Arranges the memory of GPUs that tasks use by turns anew when these are measured."""
 
 from __future__ import annotations
 

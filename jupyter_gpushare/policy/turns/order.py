@@ -1,12 +1,12 @@
-"""Taking turns on a GPU: who may compute now, who is next, and who loses the turn.
+"""Taking turns on a GPU: which task may compute now, which is next, and which loses its turn.
 
-A turn is had on all shared GPUs of a lease at once, or on none, so nobody ever holds
-one GPU while waiting for another and there is no deadlock. Who asked first is
-served first; a later one passes only where they share no GPU, or where the memory
-for the earlier one's step is not free yet.
+A task has its turn on all shared GPUs of its lease at once, or on none. So no task holds one GPU
+while it waits for another, and there is no deadlock. The task that asked first is served first. A
+later one passes it only if they share no GPU, or if the memory for the earlier one's step is not
+free yet.
 
-The bound: with n tasks in turns a task that asks computes after at most
-``turn_patience + n * (quantum + turn_bound)`` seconds, whatever the others do.
+The bound: with n tasks in turns a task that asks computes after at most ``turn_patience + n *
+(quantum + turn_bound)`` seconds, whatever the other tasks do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def sharers(state: State, config: PolicyConfig) -> Sharers:
         if lease.phase is not LeasePhase.HELD:
             continue
         for part in lease.allocations:
-            # Who overran is no longer gated, unless others' memory hangs on it.
+            # A task that overran a turn is no longer gated, unless other tasks' memory depends on
+            # its turns.
             gated = not state.takers[name] or (name, part.gpu) in state.shares
             if gated and shares.in_time(state, config, part.gpu):
                 found.setdefault(part.gpu, []).append(name)
@@ -50,7 +51,7 @@ def gpus_of(shared: Sharers, lease: LeaseId) -> frozenset[GpuUuid]:
 
 
 def holders(state: State, shared: Sharers) -> dict[GpuUuid, LeaseId]:
-    """Who computes on each shared GPU."""
+    """The task that computes on each shared GPU."""
     return {
         gpu: name
         for gpu, names in shared.items()
@@ -65,7 +66,7 @@ def _line(state: State) -> list[LeaseId]:
 
 
 def place(state: State, config: PolicyConfig, lease: LeaseId) -> int:
-    """Where a task that waits stands in the line for its GPUs; 1 is next. O(tasks in turns)."""
+    """The place of a waiting task in the line for its GPUs; 1 is next. O(tasks in turns)."""
     shared = sharers(state, config)
     gpus = gpus_of(shared, lease)
     line = _line(state)
@@ -73,7 +74,7 @@ def place(state: State, config: PolicyConfig, lease: LeaseId) -> int:
 
 
 def _is_wanted(state: State, shared: Sharers, holder: LeaseId) -> bool:
-    """Whether somebody waits for a GPU of this holder."""
+    """Whether another task waits for a GPU of this holder."""
     gpus = gpus_of(shared, holder)
     return any(gpus & gpus_of(shared, name) for name in _line(state))
 
@@ -92,7 +93,7 @@ def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
 
 
 def next_event(state: State, config: PolicyConfig, at: float) -> ev.Event | None:
-    """The next thing that follows of itself; ``None``: all is as it should be at ``at``."""
+    """The next event that is due at ``at`` without a command; ``None``: there is none."""
     shared = sharers(state, config) if state.takers else {}
     for name in sorted(state.turns):
         if not gpus_of(shared, name):
@@ -127,7 +128,7 @@ def _take_away(state: State, config: PolicyConfig, shared: Sharers, at: float) -
 
 
 def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.Event | None:
-    """Who takes part from now on: the oldest that computes goes on, the others ask."""
+    """Let newcomers take part: the oldest task that computes goes on, the others ask for a turn."""
     names = {name for names in shared.values() for name in names if name not in state.turns}
     taken = holders(state, shared)
     waited_for = {gpu for name in _line(state) for gpu in gpus_of(shared, name)}
@@ -141,7 +142,7 @@ def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev
 
 
 def _given(name: LeaseId, gpus: frozenset[GpuUuid], at: float) -> ev.TurnGiven:
-    """A turn on ``gpus``, where this task is gated: elsewhere others may have the turn."""
+    """A turn on ``gpus``, on which this task is gated; on its other GPUs others may have it."""
     return ev.TurnGiven(at, name, tuple(sorted(gpus)))
 
 
@@ -159,7 +160,7 @@ def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.
 
 
 def deadline(state: State, config: PolicyConfig) -> float:
-    """Boot time at which :func:`next_event` is worth a look though nothing happened."""
+    """Boot time at which :func:`next_event` may have an event though no command came."""
     if not state.turns:
         return math.inf
     shared = sharers(state, config)

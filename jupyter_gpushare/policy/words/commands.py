@@ -1,4 +1,4 @@
-"""What may be asked of the policy. Ids and times arrive in here."""
+"""The commands: everything that can be asked of the policy. Ids and times arrive in them."""
 
 from __future__ import annotations
 
@@ -71,9 +71,11 @@ class Introduce(Command):
 
 @dataclass(frozen=True, slots=True)
 class RequestLease(Command):
-    """A task asks for GPUs. ``lease`` is the id it gets; ``wait`` false: now or never.
+    """A task asks for GPUs.
 
-    ``of_quota``: for as many as its quota allows, whatever number the request has.
+    ``lease`` is the id it gets. Without ``wait`` it is refused where it would have to wait.
+
+    With ``of_quota`` it asks for as many GPUs as its quota allows; the request's number is ignored.
     """
 
     lease: LeaseId
@@ -95,9 +97,9 @@ class Attach(Command):
 
 @dataclass(frozen=True, slots=True)
 class Present(Command):
-    """A process shows a voucher of ours for a lease that is not known.
+    """A process shows a voucher that the node manager signed, for a lease that the ledger lacks.
 
-    ``measured`` is what its processes were measured with on each GPU.
+    ``measured`` is the memory that its processes were measured to use on each GPU.
     """
 
     voucher: Voucher
@@ -218,7 +220,7 @@ class Resume(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReportMemory(Command):
-    """What a task says of its memory after ``steps`` steps; ``can_take_turns``: it is gated."""
+    """A task reports its memory after ``steps`` steps. ``can_take_turns``: it stops at a gate."""
 
     lease: LeaseId
     environment: EnvironmentName
@@ -270,7 +272,7 @@ class Revoke(Command):
 
 @dataclass(frozen=True, slots=True)
 class TakeGpuOut(Command):
-    """An admin takes a GPU out of service: it takes nothing new, and empties."""
+    """An admin takes a GPU out of service: nothing new is granted there."""
 
     gpu: GpuUuid
     reason: str
@@ -298,7 +300,8 @@ class EndKernel(Command):
 class SetQuota(Command):
     """An admin's override. What the parts ``named`` of the quota leave out stays as it is.
 
-    ``groups`` are those of an environment that was never here, as identity tells them.
+    ``groups`` are the environment's groups, as identity tells them; they are needed for an
+    environment that has never connected.
     """
 
     environment: EnvironmentName
@@ -339,10 +342,11 @@ class UnsetGroupQuota(Command):
 
 @dataclass(frozen=True, slots=True)
 class Observe(Command):
-    """What the inventory measured, begun ``at``; ``ended``: when it had its figures.
+    """A measurement of the inventory, begun at ``at`` and finished at ``ended``.
 
-    What was so is dated by the begin; what follows from it, a grant, by the end. ``vitals`` of
-    stalled tasks; ``None``: they could not be read.
+    An event about what was measured has the time of the begin; an event that follows from it, such
+    as a grant, has the time of the end. ``vitals`` are those of stalled tasks; ``None``: they could
+    not be read.
     """
 
     readings: tuple[GpuReading, ...]
@@ -352,10 +356,11 @@ class Observe(Command):
 
 @dataclass(frozen=True, slots=True)
 class MeasureBudgets(Command):
-    """What each environment held in its budget's period, in GPU-hours; one not named held none.
+    """The GPU-hours of each environment in its budget's period; an environment not named held none.
 
-    A measurement like :class:`Observe`: what a lease holds after it counts with the next one.
-    ``free_at`` is the boot time at which there is budget again, where that was looked up.
+    This is a measurement, as :class:`Observe` is: what a lease holds later counts in the next one.
+    ``free_at`` is the boot time at which the environment has budget again, where that was looked
+    up.
     """
 
     spent: tuple[tuple[EnvironmentName, float], ...]

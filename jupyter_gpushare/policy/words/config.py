@@ -12,7 +12,7 @@ MIB = 1024**2
 
 
 def _actions(nothing: str) -> dict[str, HolderAction]:
-    """What may be done to a task, by the words of people; ``nothing`` is done by that word."""
+    """Actions against a task by the words that people write, ``nothing`` among them."""
     return {
         nothing: HolderAction.WAIT,
         "interrupt": HolderAction.INTERRUPT,
@@ -22,13 +22,13 @@ def _actions(nothing: str) -> dict[str, HolderAction]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """All times in seconds, all sizes in bytes; what is no ``setting`` is internal.
+    """All times are in seconds, all sizes in bytes. A field that is no ``setting`` is internal.
 
-    ``overtake_interactive`` and ``overtake_batch`` bound waiting: a request is
-    passed over by at most that many later requests (plus the number that was
-    ahead of it when it came) before it goes to the very front and nothing may
-    pass it any more. ``residue_margin`` is head-room over what was measured of a parked task.
-    ``parked_memory``: no bound where it is ``None``; the manager fills in its own.
+    ``overtake_interactive`` and ``overtake_batch`` bound waiting: a request is passed over by at
+    most that many later requests (plus the number that was ahead of it when it came) before it goes
+    to the very front and nothing may pass it any more. ``residue_margin`` is the head-room above
+    the measured memory of a parked task. ``parked_memory`` bounds the host memory of parked tasks;
+    ``None`` is no bound, and the manager fills in a bound of its own.
     """
 
     max_tasks_per_gpu: int = setting(

@@ -1,8 +1,8 @@
-"""What has happened. Facts in the past tense, the only thing that changes the state.
+"""The events: facts in the past tense. Only events change the state.
 
-``DURABLE`` events are on disk before anybody is answered; the others are
-measurements that a restarted node manager makes again. What is added to the durable
-ones says with which version it came (:mod:`.versions`).
+``DURABLE`` events are on disk before anybody is answered; the others are measurements that a
+restarted node manager makes again. An addition to a durable event says with which version it came
+(:mod:`.versions`).
 """
 
 from __future__ import annotations
@@ -227,9 +227,9 @@ class MemberLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class RebuildBegun(Event):
-    """The ledger may lack leases that are held: they may be presented ``until`` then.
+    """The ledger may lack leases that are held; their processes may present them ``until`` then.
 
-    Meanwhile nothing is granted, and the audit acts against nobody.
+    Until then nothing is granted, and the audit acts against no process.
     """
 
     SINCE: ClassVar[int] = 2
@@ -238,7 +238,7 @@ class RebuildBegun(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRebuilt(Event):
-    """Who holds a lease that the ledger did not know presented it; its history begins anew."""
+    """A process presented a lease that the ledger did not know; the lease's history begins anew."""
 
     SINCE: ClassVar[int] = 2
     lease: LeaseId
@@ -287,7 +287,7 @@ class HeartbeatLost(Event):
 class StallLooked(Event):
     """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
 
-    ``since`` is ``None`` where that is not known, or nobody waits for its memory.
+    ``since`` is ``None`` where it is unknown, and where no request waits for the task's memory.
     """
 
     DURABLE: ClassVar[bool] = False
@@ -415,7 +415,7 @@ class LeaseParked(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResidueFound(Event):
-    """A parked task said that nothing is left on its GPUs, and measurements show otherwise."""
+    """A parked task said that it left nothing on its GPUs, and measurements show that it did."""
 
     lease: LeaseId
     environment: EnvironmentName
@@ -434,9 +434,9 @@ class LeaseRestored(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReservationResized(Event):
-    """An environment's reservation on a GPU grew for a lifted limit, or shrank to what is used.
+    """An environment's reservation on a GPU grew for a lifted limit, or shrank to what it uses.
 
-    It shrinks to what was measured there of a parked task, or of one that was lifted.
+    It shrinks to the measured memory of a parked task, or of a task whose limit was lifted.
     """
 
     environment: EnvironmentName
@@ -483,9 +483,9 @@ class ResumeCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnded(Event):
-    """A task is entitled to nothing any more; its claims drain.
+    """A task has lost its entitlement; its claims drain.
 
-    ``by`` is who ended it, where somebody else than its environment did.
+    ``by`` names the person who ended it, unless its own environment did.
     """
 
     lease: LeaseId
@@ -526,7 +526,7 @@ class ClaimMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class GpuShared(Event):
-    """Who shares a GPU by turns, and with how much; nobody: all have plain reservations again.
+    """These tasks share a GPU by turns, with these parts. None: all have plain reservations again.
 
     ``offset`` is the head-room in bytes.
     """
@@ -571,7 +571,7 @@ class TurnOverran(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeftGone(Event):
-    """What a task had not cleared after its turn is measured as gone."""
+    """A measurement shows that memory which a task had not cleared after its turn is gone."""
 
     DURABLE: ClassVar[bool] = False
     lease: LeaseId

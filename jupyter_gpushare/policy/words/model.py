@@ -54,7 +54,7 @@ class Activity(Enum):
 
 
 class PriorityClass(Enum):
-    """Who is served first: a person who waits, or a batch job."""
+    """The order of service: ``interactive`` first, because a person waits, then ``batch``."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
@@ -81,7 +81,7 @@ class EndReason(Enum):
 
 
 class BudgetLevel(Enum):
-    """How an environment stands with its GPU-hours."""
+    """How much of its GPU-hours an environment has spent."""
 
     OK = "ok"
     WARNED = "warned"
@@ -98,8 +98,8 @@ class ParkWhen(Enum):
 class Rung(Enum):
     """How a task gave its GPUs back; the lower the rung, the less it costs.
 
-    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client does
-    that; an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client uses it any
+    more, but an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
     memory. ``DRIVER``: the driver moved everything of the process there, its context as well.
     ``NONE``: it cannot.
     """
@@ -142,14 +142,14 @@ class RefusalReason(Enum):
 
 
 class FlagKind(Enum):
-    """What the audit holds against a process."""
+    """The reason for which the audit flags a process."""
 
     SQUATTER = "squatter"
     OVER_LIMIT = "over_limit"
 
 
 class OverLimitStage(Enum):
-    """What was done so far about a process over its limit, in this order.
+    """The last step taken about a process over its limit; the steps come in this order.
 
     ``WARNED``: its people were told. ``TRIM``: it was asked to empty its caches. ``PARK``: it is
     asked for its GPUs when it is idle. ``LAST``: `audit_action` is due.
@@ -162,9 +162,9 @@ class OverLimitStage(Enum):
 
 
 class HolderAction(Enum):
-    """What is done about a stalled holder or a process out of bounds.
+    """The action against a stalled task that holds GPUs, or against a process out of bounds.
 
-    ``ESCALATE`` is for stalled holders only: first the one, then the other.
+    ``ESCALATE`` is for stalled tasks only: the task is interrupted first, and killed later.
     """
 
     WAIT = "wait"
@@ -175,7 +175,7 @@ class HolderAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """Whether a task's processes go on. ``cpu`` seconds of processor time they had so far.
+    """Signs of a task's progress: its processes have used ``cpu`` seconds of processor time so far.
 
     ``is_held``: one of them is stopped, or a debugger has it.
     """
@@ -197,7 +197,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class OutOfService:
-    """An admin took a GPU out of service; everybody who waits reads the ``reason``."""
+    """An admin took a GPU out of service. People whose requests wait can read the ``reason``."""
 
     reason: str
     by: EnvironmentName
@@ -249,11 +249,12 @@ class GpuReading:
 class Quota:
     """The most an environment may hold.
 
-    ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole
-    GPU); ``weight`` is the fair share. ``gpu_hours`` is the budget of GPU-hours held in the
-    period ``per`` (``None``: in the rolling window). ``idle_timeout`` (seconds; 0 = never)
-    goes before the node's own; ``None`` leaves it to that. So does ``burst_memory``, up to
-    which a limit is lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not.
+    ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole GPU); ``weight`` is
+    the fair share. ``gpu_hours`` is the budget of GPU-hours held in the period ``per`` (``None``:
+    in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
+    the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
+    it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
+    is lifted.
     """
 
     gpus: int
@@ -293,10 +294,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """What became of a task's GPU memory: ``memory`` bytes of it are in host memory.
+    """How a task was parked: ``memory`` bytes of its GPU memory are in host memory.
 
-    ``gpus`` are those it had; ``movable`` says where it may go on. ``stayed``: it said that
-    nothing is left there, and measurements show otherwise.
+    ``gpus`` are the GPUs it had; ``movable`` says on which GPUs it can resume. ``stayed``: it said
+    that it left nothing there, and measurements show that it did.
     """
 
     rung: Rung
@@ -318,10 +319,11 @@ class Allocation:
 class Voucher:
     """A lease as the node manager signs it for its holder, in case the ledger is lost.
 
-    It says all that a forger would want to change: whose, of which task (its process with boot and
-    start time) and its ``members``, which GPUs with how much, how many GPUs the environment's
-    ``quota`` was, and for a task that takes ``turns`` what it keeps across
-    them on a GPU and what it needs in one. It cannot say that the lease has not ended since.
+    The signature covers all that a forger would want to change: the environment, the task (its
+    process with boot and start time) and its ``members``, the GPUs with the memory on each, and how
+    many GPUs the environment's ``quota`` was. For a task that takes ``turns`` it also covers the
+    memory that it keeps across them on each GPU and the memory that it needs in one. A voucher
+    cannot show that the lease has not ended since.
     """
 
     lease: LeaseId

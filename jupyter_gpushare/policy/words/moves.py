@@ -25,7 +25,7 @@ LEASE_MOVES: Final[dict[LeasePhase, frozenset[LeasePhase]]] = {
 CLAIM_MOVES: Final[dict[ClaimPhase, frozenset[ClaimPhase]]] = {
     ClaimPhase.RESERVED: frozenset({ClaimPhase.RESIDENT, ClaimPhase.DRAINING}),
     ClaimPhase.RESIDENT: frozenset({ClaimPhase.RESERVED, ClaimPhase.DRAINING}),
-    # What a parked task said to have given back, and still has, is its own again.
+    # A parked task said that it gave memory back and still has it: that memory is its own again.
     ClaimPhase.DRAINING: frozenset({ClaimPhase.GONE, ClaimPhase.RESERVED}),
     ClaimPhase.GONE: frozenset(),
 }

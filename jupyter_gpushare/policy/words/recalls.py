@@ -1,4 +1,4 @@
-"""What may be asked back, and how far that went: the words, and the one table of moves."""
+"""Recalls: what a task can be asked to give, how far that went, and the one table of moves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .moves import InvariantBroken, move
 class Give(Enum):
     """What a task is asked to give, the cheapest first; the client's ladder is the same list.
 
-    ``CACHE``: what a framework keeps unused. ``LIFT``: what it may use above its allocation.
-    ``TURN``: the right to compute now. ``TENSORS``: its memory, of which the CUDA context may
+    ``CACHE``: memory that a framework keeps unused. ``LIFT``: the right to use more than its
+    allocation. ``TURN``: the right to compute now. ``TENSORS``: its memory; the CUDA context may
     stay. ``PROCESS``: everything.
     """
 
@@ -25,14 +25,14 @@ class Give(Enum):
     PROCESS = "process"
 
 
-#: A task's own memory. It is asked for once at a time, by one of these.
+#: A task's own memory. At most one recall of a task asks for it at a time, by one of these.
 MEMORY: Final = (Give.TENSORS, Give.PROCESS)
 
 
 class Why(Enum):
-    """Why a task is asked. ``QUANTUM``: its turn is over, and somebody waits for the next.
+    """Why a task is asked. ``QUANTUM``: its turn is over, and another task waits for the next.
 
-    ``WISHED``: its person parks it, nobody else asked.
+    ``WISHED``: its own person parks it.
     """
 
     CONTENDED = "contended"
@@ -47,9 +47,9 @@ class Why(Enum):
 class RecallPhase(Enum):
     """How far a recall went.
 
-    ``WARNED``: its people were told that it will come. ``TOLD``: the task was asked.
-    ``ANSWERED``: it said that it gave. ``MEASURED``: what it gave was measured; this is kept for
-    the next ask. ``KEPT``: it, or its people, said that it keeps what it has.
+    ``WARNED``: its people were told that the task will be asked. ``TOLD``: the task was asked.
+    ``ANSWERED``: it said that it gave. ``MEASURED``: a measurement shows what it gave; the recall
+    stays for the next ask. ``KEPT``: the task, or its people, said that it keeps what it has.
     """
 
     WARNED = "warned"
@@ -59,7 +59,8 @@ class RecallPhase(Enum):
     KEPT = "kept"
 
 
-#: The only table of allowed moves of a recall. What nobody wants any more is dropped from anywhere.
+#: The only table of allowed moves of a recall. A recall that is no longer needed is dropped from
+#: any phase.
 RECALL_MOVES: Final[dict[RecallPhase, frozenset[RecallPhase]]] = {
     RecallPhase.WARNED: frozenset({RecallPhase.TOLD, RecallPhase.KEPT}),
     RecallPhase.TOLD: frozenset(
@@ -103,12 +104,12 @@ class Recall:
 
     @property
     def is_out(self) -> bool:
-        """Whether the task was asked and has not come to an end with it."""
+        """Whether the task was asked and the recall is not finished."""
         return self.phase in (RecallPhase.TOLD, RecallPhase.ANSWERED)
 
     @property
     def is_asked(self) -> bool:
-        """Whether the task was told and has not answered; not where its person parks it."""
+        """Whether the task was told and has not answered. False where its own person parks it."""
         return self.phase is RecallPhase.TOLD and self.tries > 0
 
 
@@ -126,7 +127,7 @@ def moved(
         if phase in (RecallPhase.ANSWERED, RecallPhase.MEASURED):
             raise InvariantBroken(f"{what} is {phase.value} and was never told")
         known = Recall(phase, why or Why.CONTENDED, at, at)
-    elif phase is not RecallPhase.WARNED:  # a warning that is given again changes nothing else
+    elif phase is not RecallPhase.WARNED:  # a repeated warning changes nothing else
         move(RECALL_MOVES, known.phase, phase, what)
     if phase is RecallPhase.WARNED:
         return replace(known, why=why or known.why, warned_at=at)

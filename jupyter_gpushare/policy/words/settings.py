@@ -1,4 +1,4 @@
-"""What is said of a setting where its field stands; all that shows settings is derived from it."""
+"""The description of a setting, written beside its field; traits and docs are derived from it."""
 
 from __future__ import annotations
 

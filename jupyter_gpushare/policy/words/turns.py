@@ -19,7 +19,7 @@ class ShareMode(Enum):
 class TurnPhase(Enum):
     """How a task stands with its turn; a task that is left alone has none.
 
-    One that ``HOLDS`` it may be asked for it by a recall; it computes on until it answers.
+    A recall may ask a task for the turn that it ``HOLDS``; the task computes on until it answers.
     """
 
     REST = "rest"
@@ -48,10 +48,10 @@ TURN_MOVES: Final[dict[TurnPhase, frozenset[TurnPhase]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a task says of its memory on one GPU, in bytes.
+    """A task's report of its memory on one GPU, in bytes.
 
-    ``persistent`` lives across steps (parameters, optimizer state); ``temporary`` is
-    the most that a step needs beyond it; ``cache`` is what the framework keeps unused.
+    ``persistent`` lives across steps (parameters, optimizer state); ``temporary`` is the most that
+    a step needs beyond it; ``cache`` is memory that the framework keeps unused.
     """
 
     gpu: GpuUuid
@@ -62,9 +62,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task is promised on a GPU that it uses by turns, in bytes.
+    """The memory that a task is promised on a GPU that it uses by turns, in bytes.
 
-    ``persistent`` is its own; ``temporary`` is its part of the common region, in its turn.
+    ``persistent`` is its own; it may use ``temporary`` of the common region during its turn.
     """
 
     lease: LeaseId
@@ -76,8 +76,8 @@ class Share:
 class Turn:
     """One task's turn. ``since`` is when this phase began (boot time).
 
-    ``order`` counts the asks: who asked first is served first. ``gpus`` are those on
-    which nobody else may compute while it does.
+    ``order`` counts the asks: the task that asked first is served first. While this task has its
+    turn no other task may compute on ``gpus``.
     """
 
     phase: TurnPhase

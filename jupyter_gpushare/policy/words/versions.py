@@ -1,11 +1,11 @@
-"""Which release can read what the ledger holds.
+"""Versions of durable events: which release can read a record of the ledger.
 
-A version stands beside whatever was added to the durable events, where that is declared:
-``SINCE`` in a kind of event, :func:`since` at a field of an event or of a part of it, ``SINCE``
-in an enum for its new words. What says nothing was there in version 1.
+A declaration that was added to the durable events says with which version it came: ``SINCE`` in a
+kind of event, :func:`since` at a field of an event or of a part of it, ``SINCE`` in an enum for its
+new words. A declaration without a version was there in version 1.
 
-A field that still has its default says what older releases assume anyway: it is left out, so that
-they can read the record. Its default must therefore mean what was so before there was the field.
+A field with its default value is left out of the record, so that older releases can read it. The
+default must therefore mean what these releases assume.
 """
 
 from __future__ import annotations

@@ -5,19 +5,20 @@ import type { IDisposable } from '@lumino/disposable';
 import type { Live } from './types';
 import { BadAnswer, validated } from './validate';
 
-/** What the feed tells its owner. */
+/** The feed's messages to its owner. */
 export interface ILiveListener {
   /** A message came. */
   onMessage(message: Live): void;
   /** The connection could not be made, or was lost; it is tried again by itself. */
   onLost(): void;
-  /** Nobody looks at the page, so it was let go of; being looked at takes it again. */
+  /** The page is hidden, so the connection was closed; it is opened again when the page is shown.
+  /** */
   onPaused(): void;
-  /** What came made no sense. */
+  /** A received message made no sense. */
   onNonsense(error: BadAnswer): void;
 }
 
-/** What the feed needs of the world, so that tests can give it another. */
+/** The feed's view of the browser, which tests can replace. */
 export interface ILiveWorld {
   makeSocket(url: string): WebSocket;
   setTimer(run: () => void, milliseconds: number): number;
@@ -31,7 +32,8 @@ export interface ILiveWorld {
 
 /** Pauses before another try, milliseconds; each is varied by a quarter up or down. */
 export const PAUSES = [250, 500, 1000, 2000, 4000, 8000, 15000, 30000];
-/** How long a hidden page keeps its connection: looking at another tab is no reason to leave. */
+/** How long a hidden page keeps its connection, so that a short look at another tab does not close
+/** it. */
 export const HIDDEN_FOR = 60_000;
 
 /**
@@ -67,7 +69,7 @@ export class LiveFeed implements IDisposable {
     this._leave();
   }
 
-  /** Connect now, whatever pause is running. */
+  /** Connect now, without the rest of a pause. */
   connect(): void {
     if (this._disposed || this._socket) {
       return;

@@ -127,7 +127,7 @@ export class GpuShareApi {
     );
   }
 
-  /** Take a GPU out of service, for a reason that everybody who waits reads (administrators). */
+  /** Take a GPU out of service, with a reason for waiting people (administrators). */
   async drain(gpu: string, reason: string): Promise<GpuService> {
     return validated(
       'GpuService',

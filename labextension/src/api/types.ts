@@ -10,7 +10,7 @@ export type Lease = Schemas['Lease'];
 export type LeaseState = Lease['state'];
 /** A waiting request. */
 export type Waiting = Schemas['Waiting'];
-/** What the WebSocket sends. */
+/** The messages of the WebSocket. */
 export type Live = Schemas['Live'];
 export type Readings = Schemas['Readings'];
 export type Usage = Schemas['Usage'];
@@ -22,7 +22,7 @@ export type HistoryEvent = History['events'][number];
 export type Quotas = Schemas['Quotas'];
 /** One environment's quota, as an administrator sees it. */
 export type EnvironmentQuota = Schemas['Quota'];
-/** What an administrator asks for an environment. */
+/** An administrator's quota for an environment. */
 export type QuotaWish = Schemas['QuotaWish'];
 export type LeaseAnswer = Schemas['LeaseState'];
 export type GpuService = Schemas['GpuService'];

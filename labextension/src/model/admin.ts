@@ -1,4 +1,4 @@
-/** What an administrator is shown, and what an administrator typed. Pure. */
+/** The administrator's view, and the input of its forms. Pure. */
 import type {
   EnvironmentQuota,
   HistoryEvent,
@@ -88,7 +88,7 @@ export interface IQuotaDraft {
 
 export type DraftField = keyof IQuotaDraft;
 
-/** What is wrong with a field; the words are the view's. */
+/** The mistake in a field; the view has the words for it. */
 export enum Mistake {
   NoName = 'no-name',
   BadName = 'bad-name',
@@ -183,7 +183,7 @@ function readHours(text: string): number | null {
   return hours <= MOST_HOURS ? hours : NaN;
 }
 
-/** How to come back to what was before a quota was set: another wish, or no override at all. */
+/** The way back to the quota before a change: another wish, or no override at all. */
 export function undoOf(
   environment: string,
   before: Quotas | null

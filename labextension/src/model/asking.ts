@@ -1,7 +1,7 @@
-/** What a notebook's kernel may be asked to do about its GPUs, and how. Pure. */
+/** The requests to a notebook's kernel about its GPUs. Pure. */
 import type { Lease } from '../api/types';
 
-/** What is asked for, as it was typed. */
+/** The request as it was typed. */
 export interface IAsk {
   readonly gpus: number;
   /** On each GPU. Empty: as the notebook asks by itself, or what the quota allows. */
@@ -12,7 +12,7 @@ export interface IAsk {
 /**
  * The line that asks in the kernel, which refuses words that it cannot read.
  *
- * Nothing in it can be code: whatever is no part of a word is an underscore, which no size has.
+ * It can contain no code: each character that is no part of a word becomes an underscore.
  */
 export function requestLine(ask: IAsk): string {
   const word = (text: string): string =>
@@ -28,7 +28,7 @@ export function requestLine(ask: IAsk): string {
   ].join(' ');
 }
 
-/** Whether a lease is one of my kernels', which can be asked to do something. */
+/** Whether a lease is one of my kernels', so that I can send the kernel a request. */
 function isMyKernels(lease: Lease): boolean {
   return (
     lease.mine &&
@@ -38,14 +38,14 @@ function isMyKernels(lease: Lease): boolean {
   );
 }
 
-/** Whether parking by hand makes sense. A kernel that runs code says so itself. */
+/** Whether to offer parking by hand. A kernel that runs code refuses by itself. */
 export function canPark(lease: Lease): boolean {
   return (
     isMyKernels(lease) && ['idle', 'active', 'over_limit'].includes(lease.state)
   );
 }
 
-/** Whether there is something parked that nobody brings back yet. */
+/** Whether the lease is parked and is not being brought back yet. */
 export function canResume(lease: Lease): boolean {
   return (
     isMyKernels(lease) && lease.state === 'parked' && lease.position === null

@@ -1,4 +1,4 @@
-/** What the views show, computed from a status. Pure. */
+/** Computes the content of the views from a status. Pure. */
 import type {
   Gpu,
   Lease,
@@ -38,7 +38,7 @@ export function leaseOfKernel(
   return own.find(lease => lease.kind === 'kernel') ?? own[0] ?? null;
 }
 
-/** How a use stands to what is allowed. */
+/** The level of a use against its limit. */
 export enum Level {
   Free = 'free',
   Full = 'full',
@@ -83,7 +83,7 @@ export function budgetUse(quota: Quota): IUse | null {
   return quota.budget && use(quota.budget.spent, quota.budget.hours);
 }
 
-/** What I have reserved on each GPU I hold, of what I may; the whole GPU where no limit is set. */
+/** My reservation on each GPU that I hold, and my limit; without a limit the whole GPU. */
 export function memoryUse(status: Status): { gpu: Gpu; use: IUse }[] {
   const limit = status.quota?.memory ?? null;
   return status.gpus

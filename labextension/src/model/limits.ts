@@ -1,16 +1,16 @@
 /** How much memory a lease may use, and how far it is beyond that. Pure. */
 import type { Lease } from '../api/types';
 
-/** What a lease may use now on each of its GPUs, in bytes. */
+/** The memory that a lease may use now on each of its GPUs, in bytes. */
 export function limitsNow(lease: Lease): number[] {
   return lease.gpus.map(gpu => gpu.limit);
 }
 
 /** Bytes over all of a lease's GPUs. */
 export interface IMemoryLimit {
-  /** What it was granted, and what it can count on. */
+  /** The granted memory, which it can count on. */
   readonly granted: number;
-  /** What it may use now: more than that while it is lifted. */
+  /** The memory that it may use now: more than granted while its limit is lifted. */
   readonly now: number;
 }
 
@@ -21,7 +21,7 @@ export function memoryLimit(lease: Lease): IMemoryLimit {
   };
 }
 
-/** What it uses above its limit, and what is done about that when. */
+/** The memory that it uses above its limit, and the next step against that with its time. */
 export interface IExcess {
   /** The GPU's index; `null`: not one of the lease's any more. */
   readonly gpu: number | null;

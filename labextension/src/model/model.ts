@@ -15,14 +15,15 @@ import {
   withStatus
 } from './snapshot';
 
-/** What this page knows of the node; the one source of every view. */
+/** This page's knowledge of the node; all views read from it. */
 export interface IGpuShareModel {
   /** Everything that is known now; another object after each change. */
   readonly snapshot: ISnapshot;
   /** Emitted after each change of `snapshot`. */
   readonly changed: ISignal<IGpuShareModel, void>;
   readonly api: GpuShareApi;
-  /** The time by the node's clock, Unix seconds: ages are shown right whatever this one says. */
+  /** The time by the node's clock, Unix seconds: so ages are right even if this computer's clock is
+  /** wrong. */
   now(): number;
   /** Ask again now. */
   refresh(): Promise<void>;

@@ -30,12 +30,12 @@ export function isLeaseEvent(event: {
   );
 }
 
-/** What a lease event may be told as. */
+/** The notifications that a lease event can cause. */
 export type LeaseNewsKind = Exclude<NotificationKind, 'parking' | 'budget'>;
 
 /** Decides which events are news: a grant is, where it was waited for. */
 export class LeaseNews {
-  /** Remember who waits now: a page that was just loaded has not seen it begin. */
+  /** Remember the requests that wait now: a page that was just loaded has not seen them begin. */
   observe(status: Status | null): void {
     for (const waiting of status?.queue ?? []) {
       if (waiting.mine && waiting.lease) {

@@ -1,4 +1,4 @@
-/** How idle GPUs are given back, and kept: what the views show of it. Pure. */
+/** How idle GPUs are given back or kept, for the views. Pure. */
 import type { Lease, Status } from '../api/types';
 import { type IUse, use } from './derive';
 
@@ -32,7 +32,7 @@ export function warnedLeases(status: Status | null): Lease[] {
     .sort((a, b) => (a.warning?.at ?? 0) - (b.warning?.at ?? 0));
 }
 
-/** Whether keeping a lease's GPUs makes sense: a notebook's, that holds some, where it may. */
+/** Whether to offer keeping a lease's GPUs: a notebook holds some and may keep them. */
 export function canKeep(lease: Lease, node: Node): boolean {
   return (
     lease.mine &&
@@ -43,7 +43,7 @@ export function canKeep(lease: Lease, node: Node): boolean {
   );
 }
 
-/** Whether its people keep a lease's GPUs now. */
+/** Whether a person keeps a lease's GPUs now. */
 export function isKept(lease: Lease, now: number): boolean {
   return lease.pinned_until !== null && lease.pinned_until > now;
 }

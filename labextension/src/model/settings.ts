@@ -3,7 +3,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import type { Units } from '../text/format';
 
-/** What is told by a notification, and can be turned off one by one. */
+/** The kinds of notifications; each can be turned off by itself. */
 export type NotificationKind =
   'granted' | 'revoked' | 'expired' | 'parking' | 'budget';
 

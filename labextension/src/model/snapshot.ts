@@ -1,7 +1,7 @@
 import type { Failure } from '../api/rest';
 import type { Gpu, Readings, Status } from '../api/types';
 
-/** How well what is shown fits what is. */
+/** How current the shown status is. */
 export enum Connection {
   /** Nothing has come yet. */
   Loading = 'loading',
@@ -13,7 +13,7 @@ export enum Connection {
   Failed = 'failed'
 }
 
-/** What is wrong. `message` is the server's or the node manager's own sentence. */
+/** A problem. `message` is the server's or the node manager's own sentence. */
 export interface IProblem {
   readonly failure: Failure | 'not-live';
   readonly message: string;

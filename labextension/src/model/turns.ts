@@ -1,11 +1,11 @@
-/** What a task's GPU memory is made of, and whose turn it is. Pure. */
+/** The parts of a task's GPU memory, and the state of its turn. Pure. */
 import type { Lease, Status } from '../api/types';
 
 /** Bytes over all of a lease's GPUs, as its task tells them. */
 export interface IMemoryKinds {
   /** Kept across training steps. */
   readonly persistent: number;
-  /** What a step needs beyond it. */
+  /** The memory that a step needs beyond it. */
   readonly temporary: number;
   /** Kept unused by the framework; `null`: it does not tell. */
   readonly cache: number | null;
@@ -32,7 +32,7 @@ export interface ITurnWait {
   readonly gpus: readonly number[];
   /** Its place in the line; 1 is next. */
   readonly place: number;
-  /** Who computes there meanwhile; none: what the last one left is not free yet. */
+  /** The task that computes there meanwhile; none: the last one's memory is not free yet. */
   readonly computing: readonly Lease[];
 }
 
@@ -58,7 +58,7 @@ export function turnWait(lease: Lease, status: Status): ITurnWait | null {
   };
 }
 
-/** How many wait for a turn on a GPU of this lease. */
+/** The number of tasks that wait for a turn on a GPU of this lease. */
 export function waitingBehind(lease: Lease, status: Status): number {
   const uuids = new Set(lease.gpus.map(part => part.uuid));
   return status.leases.filter(
@@ -67,7 +67,7 @@ export function waitingBehind(lease: Lease, status: Status): number {
   ).length;
 }
 
-/** Who has the turn on a GPU (or just gives it back), and how many wait for theirs. */
+/** The task that has the turn on a GPU (or is giving it back), and the number that wait. */
 export function turnsOf(leases: readonly Lease[]): {
   readonly now: Lease | null;
   readonly waiting: number;

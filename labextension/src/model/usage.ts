@@ -1,4 +1,4 @@
-/** What the usage charts show. Pure. */
+/** Computes the usage charts. Pure. */
 import type { DailyUsage, Day } from '../api/types';
 import { toCsv } from './csv';
 

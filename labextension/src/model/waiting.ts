@@ -1,7 +1,7 @@
 /** Requests that wait, and leases that share a GPU. Pure. */
 import type { Lease, Status, Waiting } from '../api/types';
 
-/** Whether a request stands in no line: it waits until some GPU-hours are left again. */
+/** Whether a request waits for GPU-hours, and so stands in no line. */
 export function waitsForBudget(entry: Waiting | null): boolean {
   return entry?.reason === 'budget_spent';
 }

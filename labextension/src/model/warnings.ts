@@ -1,7 +1,7 @@
 import type { Lease, Status } from '../api/types';
 import { countdownStep, secondsLeft, warnedLeases } from './parking';
 
-/** What there is to tell about leases whose GPUs are about to be taken back. */
+/** Warnings about leases whose GPUs are about to be taken back. */
 export type WarningNews =
   | {
       readonly what: 'begun' | 'step';
@@ -38,7 +38,7 @@ export class ParkWarnings {
     return news;
   }
 
-  /** Whether there are any now: a clock is needed only then. */
+  /** Whether there are any warnings now; only then a clock is needed. */
   get any(): boolean {
     return this._seen.size > 0;
   }

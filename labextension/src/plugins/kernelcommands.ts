@@ -46,7 +46,7 @@ interface IChosen {
 }
 
 /**
- * What only a kernel itself can do: ask for GPUs, park, resume.
+ * The commands that only a kernel itself can carry out: ask for GPUs, park, resume.
  *
  * A lease belongs to the process that holds it. So the kernel is told by a line of our magic, as
  * its owner would type it, and what it says is shown in a notification.
@@ -193,7 +193,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
       }
     });
 
-    /** What is typed in the form; `null`: nothing. */
+    /** The input of the form; `null`: there is none. */
     const asked = async ({ name }: IChosen): Promise<IAsk | null> => {
       const answer = await showDialog({
         title: trans.__('Request GPUs for %1', name),

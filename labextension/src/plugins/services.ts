@@ -22,7 +22,7 @@ export function translations(
   return (translator ?? nullTranslator).load('jupyter_gpushare');
 }
 
-/** What every view needs, from what a plugin is given. */
+/** Makes the services of every view from a plugin's arguments. */
 export function viewServices(
   app: JupyterFrontEnd,
   model: IGpuShareModel,

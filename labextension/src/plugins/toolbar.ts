@@ -10,7 +10,7 @@ import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { LeaseToolbarItem } from '../widgets/toolbaritem';
 import { viewServices } from './services';
 
-/** Where it stands, and whether, is said in schema/toolbar.json and the user's settings. */
+/** schema/toolbar.json and the user's settings decide whether and where it is shown. */
 export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:toolbar',
   description: "The open notebook's lease, in its toolbar.",

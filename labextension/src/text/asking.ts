@@ -4,7 +4,7 @@ import type { Gpu, Quota } from '../api/types';
 import { KernelRefused } from '../api/kernel';
 import { formatBytes, formatGpus, type Units } from './format';
 
-/** What is done in a kernel, for its progress and its failure. */
+/** The name of a request to a kernel, for its progress and its failure. */
 export type KernelAction = 'request' | 'park' | 'resume';
 
 /** While it is done. */
@@ -57,12 +57,12 @@ export function notDoneText(
   }
 }
 
-/** A kernel's words without the marks of code, which are nothing here. */
+/** A kernel's words without the marks for code, which this place cannot show. */
 export function plainText(text: string): string {
   return text.replace(/`/g, '').trim();
 }
 
-/** What is free on a GPU now. */
+/** The free memory on a GPU now. */
 export function freeText(
   gpu: Gpu,
   units: Units,
@@ -89,7 +89,7 @@ export function freeText(
     : trans.__('GPU %1: %2 of %3 free', gpu.index, free, all);
 }
 
-/** What one may hold, and does. */
+/** What the user may hold, and what the user holds. */
 export function quotaText(
   quota: Quota,
   units: Units,

@@ -21,14 +21,14 @@ export function liftedText(
     : '';
 }
 
-/** What that means, and what to do. */
+/** The meaning of this, and what to do. */
 export function liftedHint(trans: TranslationBundle): string {
   return trans.__(
     'The GPU is nearly empty, so the limit is higher for now. When others need the memory, caches are emptied and the limit is lowered again, also while code runs. If the code cannot do without, release the GPU and ask for more: %gpushare request --memory 16GiB.'
   );
 }
 
-/** How far a lease is over its limit and what comes; empty where it is not. */
+/** By how much a lease is over its limit, and the next step; empty if it is not. */
 export function excessText(
   lease: Lease,
   now: number,
@@ -76,7 +76,7 @@ export function excessHint(trans: TranslationBundle): string {
   );
 }
 
-/** What is done next about a stalled task, and when; empty where nothing is. */
+/** The next step against a stalled task, and its time; empty if there is none. */
 export function stallText(
   lease: Lease,
   now: number,
@@ -111,7 +111,7 @@ export function stallText(
       );
 }
 
-/** How much of a GPU's memory is lent beyond what was granted; empty where none is. */
+/** The memory of a GPU that is lent beyond the grants; empty if none is. */
 export function gpuLiftedText(
   gpu: Gpu,
   units: Units,

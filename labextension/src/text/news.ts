@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ILeaseEvent, LeaseNewsKind } from '../model/news';
 import { formatGpus } from './format';
 
-/** What a notification says. */
+/** The text of a notification. */
 export function newsText(
   kind: LeaseNewsKind,
   event: ILeaseEvent,

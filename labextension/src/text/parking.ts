@@ -82,7 +82,7 @@ export function keptUntilText(
     : null;
 }
 
-/** How a parked task gave its GPUs back; empty for one that did not. */
+/** The way in which a parked task gave its GPUs back; empty for other tasks. */
 export function rungText(
   lease: Lease,
   units: Units,
@@ -105,7 +105,7 @@ export function rungText(
   }
 }
 
-/** What a task could do when its GPUs are asked back. */
+/** What a task can do when it is asked for its GPUs. */
 export function abilityText(
   ability: { readonly rung: Rung; readonly why: string },
   trans: TranslationBundle

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Failure } from '../api/rest';
 import type { IProblem } from '../model/snapshot';
 
-/** What is wrong, in a person's words. */
+/** The problem in a person's words. */
 export interface IExplained {
   readonly title: string;
   /** What to do. */

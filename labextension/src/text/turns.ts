@@ -6,7 +6,7 @@ import { memoryKinds, turnsOf, turnWait, waitingBehind } from '../model/turns';
 import { formatBytes, formatDuration, type Units } from './format';
 import { taskName } from './words';
 
-/** The same for its owner: which GPU, who is ahead, since when; empty where it needs none. */
+/** The same for its owner: which GPU, who is ahead, since when; empty if it needs no turn. */
 export function myTurnText(
   lease: Lease,
   status: Status,
@@ -38,7 +38,7 @@ export function myTurnText(
     : text;
 }
 
-/** What taking turns means for the one whose cell does not go on. */
+/** The explanation of turns for a person whose cell is waiting. */
 export function turnHint(
   node: Status['node'],
   trans: TranslationBundle
@@ -49,7 +49,7 @@ export function turnHint(
   );
 }
 
-/** How a lease stands with its turn; empty for one that needs none. */
+/** The state of a lease's turn; empty for a lease that needs none. */
 export function turnText(lease: Lease, trans: TranslationBundle): string {
   switch (lease.turn) {
     case 'holds':
@@ -64,7 +64,7 @@ export function turnText(lease: Lease, trans: TranslationBundle): string {
   }
 }
 
-/** What a task's memory is made of; empty where it is not known. */
+/** The parts of a task's memory; empty if they are not known. */
 export function kindsText(
   lease: Lease,
   units: Units,
@@ -101,7 +101,7 @@ export function gpuKindsText(
     : '';
 }
 
-/** Whose turn it is on a GPU, and what they share; empty where there are no turns. */
+/** The task that has the turn on a GPU, and the shared memory; empty without turns. */
 export function gpuTurnText(
   gpu: Gpu,
   leases: readonly Lease[],

@@ -1,4 +1,4 @@
-/** What a request that waits can expect, and which tasks share a GPU, in a person's words. */
+/** Sentences on what a waiting request can expect, and on the tasks that share a GPU. */
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { Lease, Quota, Status, Waiting } from '../api/types';

@@ -29,7 +29,7 @@ export function stateWord(state: LeaseState, trans: TranslationBundle): string {
   }
 }
 
-/** What a state means for the one who owns the lease. */
+/** The meaning of a state for the owner of the lease. */
 export function stateHint(state: LeaseState, trans: TranslationBundle): string {
   switch (state) {
     case 'queued':

@@ -148,7 +148,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
   );
 }
 
-/** How a lease was parked, or whether it could be. */
+/** The way in which a lease was parked, or whether it could be. */
 function parkingTitle(
   lease: Lease,
   units: Units,

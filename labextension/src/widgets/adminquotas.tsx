@@ -38,9 +38,9 @@ const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
 interface IDone {
   readonly environment: string;
   readonly text: string;
-  /** What may not have been meant, in the node manager's words. */
+  /** Possible mistakes in the quota, in the node manager's words. */
   readonly warnings: readonly string[];
-  /** What to set again; `null`: remove the override. */
+  /** The quota to set again; `null`: remove the override. */
   readonly undo: QuotaWish | null;
 }
 

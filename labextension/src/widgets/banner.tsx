@@ -6,7 +6,7 @@ import { formatMoment } from '../text/format';
 import { explain } from '../text/problems';
 import { useNow, useSnapshot, useView } from './host';
 
-/** What is wrong with what is shown, above it; nothing while all is well. */
+/** The problem with the shown status, above it; empty while there is none. */
 export function BannerView(): JSX.Element {
   const { trans, model } = useView();
   const { connection, status, problem } = useSnapshot();
@@ -49,7 +49,7 @@ export function BannerView(): JSX.Element {
 
 function Explained(props: {
   problem: Parameters<typeof explain>[0];
-  /** What to do is said when it is asked for: the rest still needs the room. */
+  /** The advice is folded up, because the views below need the room. */
   folded?: boolean;
 }): JSX.Element {
   const { trans } = useView();

@@ -12,7 +12,7 @@ export interface IBar {
   readonly outer: number;
   /** The part of it that is drawn stronger. */
   readonly inner: number;
-  /** What the pointer is told. */
+  /** The text under the pointer. */
   readonly title: string;
 }
 
@@ -75,7 +75,7 @@ export function Bars(props: {
   );
 }
 
-/** What the two parts of the bars are. */
+/** The names of the two parts of the bars. */
 export function ChartLegend(props: {
   outer: string;
   inner: string;

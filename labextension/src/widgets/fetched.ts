@@ -6,7 +6,7 @@ import { useSettings, useView } from './host';
 /** Something that is asked for, not pushed. Old data stays when asking again fails. */
 export interface IFetched<T> {
   readonly data: T | null;
-  /** What went wrong the last time; `null` when it went well. */
+  /** The error of the last fetch; `null` if it succeeded. */
   readonly error: string | null;
   /** Ask again now. */
   refresh(): void;
@@ -14,7 +14,7 @@ export interface IFetched<T> {
 
 /**
  * Ask for something now, whenever the view is shown, and then each `settings.refresh` seconds;
- * never while nobody sees the view. `fetch` must be a stable function (`useCallback`).
+ * never while the view is hidden. `fetch` must be a stable function (`useCallback`).
  */
 export function useFetched<T>(
   name: string,

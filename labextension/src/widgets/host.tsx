@@ -10,7 +10,7 @@ import type { ISettingsValues } from '../model/settings';
 import type { ISnapshot } from '../model/snapshot';
 import type { IGpuShareSettings } from '../tokens';
 
-/** What every view may use. */
+/** The services for every view. */
 export interface IViewServices {
   readonly model: IGpuShareModel;
   readonly settings: IGpuShareSettings;
@@ -22,7 +22,7 @@ interface IViewContext extends IViewServices {
   readonly host: IHost;
 }
 
-/** Where a view is; nothing is drawn while nobody sees it. */
+/** The host of a view; it draws nothing while the view is hidden. */
 export interface IHost {
   readonly isVisible: boolean;
   /** Emitted when the host is shown. */
@@ -48,7 +48,7 @@ export function ViewRoot(
   return <Context.Provider value={context}>{children}</Context.Provider>;
 }
 
-/** What is known now. While the host is hidden this stays what was last seen. */
+/** The present snapshot. While the host is hidden it stays the last one seen. */
 export function useSnapshot(): ISnapshot {
   const { model, host } = useView();
   const seen = React.useRef(model.snapshot);

@@ -1,4 +1,4 @@
-/** What can be done with a lease, as a menu. */
+/** The menu of actions on a lease. */
 import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import { Menu } from '@lumino/widgets';

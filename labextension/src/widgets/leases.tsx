@@ -113,11 +113,11 @@ interface ILeaseRow {
   left: number | null;
   /** Until when they are kept, in words. */
   kept: string | null;
-  /** How it stands with its turn, in words; empty: it needs none. */
+  /** The state of its turn, in words; empty: it needs none. */
   turn: string;
-  /** How far it is over its memory limit, in words; empty: it is not. */
+  /** By how much it is over its memory limit, in words; empty: it is not. */
   over: string;
-  /** What is done about it when it gives no sign of life, in words; empty: nothing. */
+  /** The next step against it when it is stalled, in words; empty: there is none. */
   stall: string;
   /** Which of one's own tasks share its GPUs, in words; empty: none. */
   shared: string;
@@ -248,7 +248,7 @@ const LeaseRow = React.memo(
           {lease.gpus.length > 0 && (
             <>
               <div>
-                {/* Nothing is measured on simulated GPUs, and nobody has to wonder why. */}
+                {/* Simulated GPUs are not measured, so there is nothing to show. */}
                 {measured === null && node.simulated
                   ? trans.__('May use %1', may)
                   : measured === null
@@ -347,7 +347,7 @@ function stateLine(
     : trans.__('%1 for %2', word, since);
 }
 
-/** More words for who asks. */
+/** More details, shown on demand. */
 function Details(props: {
   title: string;
   children: React.ReactNode;
@@ -360,7 +360,7 @@ function Details(props: {
   );
 }
 
-/** What else is known of a lease, for who asks: whether it could be parked, why it was not. */
+/** Further details of a lease, shown on demand: whether it could be parked, why it was not. */
 function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
   const { trans } = useView();
   const { ability, kept, kind, phase, warning } = props.lease;
@@ -391,7 +391,7 @@ function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
   );
 }
 
-/** Whether what a row shows of the node is the same. */
+/** Whether the parts of the node's status that a row shows are the same. */
 function sameNode(a: Status['node'], b: Status['node']): boolean {
   return (
     a.simulated === b.simulated &&
@@ -400,7 +400,7 @@ function sameNode(a: Status['node'], b: Status['node']): boolean {
   );
 }
 
-/** Whether two documents say the same but for one key that changes all the time. */
+/** Whether two documents are equal apart from one key that changes all the time. */
 function sameJson(a: object | null, b: object | null, but: string): boolean {
   const plain = (value: object | null): string =>
     JSON.stringify(value, (key, part) => (key === but ? undefined : part));

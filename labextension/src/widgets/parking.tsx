@@ -1,4 +1,4 @@
-/** What shows that an idle GPU is about to be taken back, and keeps it. */
+/** Shows that an idle GPU is about to be taken back, with a button that keeps it. */
 import React from 'react';
 
 import type { Lease, Status } from '../api/types';
@@ -80,7 +80,7 @@ export function WarningsAloud(props: { status: Status }): JSX.Element {
   );
 }
 
-/** How much of the host's memory parked tasks take; nothing where none does, unless `always`. */
+/** The host memory that parked tasks take; empty if they take none, unless `always`. */
 export function HostMemory(props: {
   node: Status['node'];
   always?: boolean;

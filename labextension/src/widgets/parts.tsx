@@ -127,9 +127,9 @@ export function sparkPath(
   return path;
 }
 
-/** How a fetch stands: grey boxes at first, then nothing, or what went wrong. */
+/** The state of a fetch: grey boxes at first, then nothing, or the error. */
 export function FetchNote(props: {
-  /** What is fetched, for the one who waits for it. */
+  /** The name of the fetched data, for screen readers. */
   what: string;
   hasData: boolean;
   error: string | null;

@@ -17,7 +17,7 @@ import { Skeleton } from './parts';
 /** Rows of the queue that are shown; who stands further back learns how many are ahead. */
 const MOST_ROWS = 50;
 
-/** The queue: where I stand, who is ahead, how long others waited lately. */
+/** The queue: my place, the requests ahead, and how long others waited lately. */
 export function QueueView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
@@ -88,7 +88,7 @@ export function QueueView(): JSX.Element {
   );
 }
 
-/** Where a request stands; one that waits for GPU-hours stands in no line. */
+/** The place of a request; a request that waits for GPU-hours has none. */
 function placeText(entry: Waiting, trans: TranslationBundle): string {
   if (!waitsForBudget(entry)) {
     return trans.__('You are number %1 in line', entry.position);
@@ -98,7 +98,7 @@ function placeText(entry: Waiting, trans: TranslationBundle): string {
     : trans.__('Your GPU-hours are spent');
 }
 
-/** Who is ahead, by priority class. */
+/** The requests ahead, by priority class. */
 export function aheadText(
   ahead: Waiting['ahead'],
   trans: TranslationBundle

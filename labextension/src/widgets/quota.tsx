@@ -143,7 +143,7 @@ function Row(props: {
   );
 }
 
-/** What is left of the quota: `1 GPU, 2 GiB on GPU 0`. */
+/** The rest of the quota: `1 GPU, 2 GiB on GPU 0`. */
 function remainingText(
   left: NonNullable<Quota['remaining']>,
   units: Units,

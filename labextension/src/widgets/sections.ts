@@ -9,7 +9,7 @@ export class Section extends Widget {
     name: string;
     title: string;
     body: Widget;
-    /** What stands at the right end of the heading. */
+    /** The content at the right end of the heading. */
     toolbar?: Widget | null;
   }) {
     super();
@@ -36,7 +36,7 @@ export class Section extends Widget {
 
   readonly name: string;
 
-  /** What opens and collapses it. */
+  /** The element that opens and collapses it. */
   get button(): HTMLButtonElement {
     return this._button;
   }

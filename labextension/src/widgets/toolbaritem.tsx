@@ -41,7 +41,7 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   const kernel = useKernelId(props.notebook);
   const lease = leaseOfKernel(status, kernel);
   const stale = connection === Connection.Stale;
-  // Nothing is counted down by a clock that nobody sets right any more.
+  // Without a connection the clock is not corrected any more, so there is no countdown.
   const warned = lease?.warning && !stale ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
   const entry = entryOf(lease, status);
@@ -89,7 +89,7 @@ function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
   );
 }
 
-/** What is behind the words: why it waits and about how long, or what it shares its GPU with. */
+/** The details behind the words: why it waits and about how long, or who shares its GPU. */
 function hintText(
   lease: Lease | null,
   entry: Waiting | null,

@@ -122,9 +122,9 @@ function markdown(result: {
   const { small, first, last, before, after } = result;
   return `# What the panel costs
 
-Made by \`make bench-ui\`: a real JupyterLab in chromium with the panel open, and a stand-in for
-the live connection that sends statuses. A time begins when the message arrives in the page and
-ends after the frame that shows it was painted; a frame lasts 17 ms.
+\`make bench-ui\` makes this page. It runs a real JupyterLab in chromium with the panel open; a
+stand-in for the live connection sends statuses. A time begins when the message arrives in the page
+and ends when the frame that shows it is painted; a frame lasts 17 ms.
 
 Measured on: ${result.machine}.
 

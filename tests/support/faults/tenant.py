@@ -161,10 +161,10 @@ class Tenant:
         own = self.broker
         own.set_activity(True)
         t0 = boot()
-        own.before_cell()
-        if own.barred is not None:
-            is_lost = ladder._DEAD in own.barred
-            self.log.note(Saw.GIVEN_UP if is_lost else Saw.BARRED, t0, why=own.barred)
+        own.cells.before_cell()
+        if own.cells.barred is not None:
+            is_lost = ladder._DEAD in own.cells.barred
+            self.log.note(Saw.GIVEN_UP if is_lost else Saw.BARRED, t0, why=own.cells.barred)
             return not is_lost
         if own.standing is not Standing.HELD or own.lease != self.lease:
             # Whether that may be is the checker's question.

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Figures(NamedTuple):
-    """What the allocator says of one device (bytes). ``requested``: ``None`` where not counted.
+    """The allocator's figures for one device (bytes). ``requested``: ``None`` where not counted.
 
-    ``peak`` is the most that was allocated since somebody reset it;
-    ``allocations`` counts all there ever were.
+    ``peak`` is the most that was allocated since the user reset it; ``allocations`` counts all
+    since the start.
     """
 
     requested: int | None
@@ -41,13 +41,13 @@ class Allocator(Protocol):
         """Give back what no tensor uses; at any time."""
 
     def clear_workspaces(self) -> None:
-        """Let go of what libraries keep out of this allocator; only while nothing computes."""
+        """Free the workspaces that libraries keep from it; call it only while no code computes."""
 
     def synchronize(self, device: Any) -> None:
-        """Wait until nothing runs there any more."""
+        """Wait until the device has finished all work."""
 
     def default_stream(self, device: Any) -> AbstractContextManager[Any]:
-        """What is called inside runs on the device, on its default stream."""
+        """Run the calls inside on the device's default stream."""
 
     def own_streams(self, device: Any) -> int:
         """Streams other than the default one that memory is allocated on."""
@@ -92,7 +92,7 @@ class CudaAllocator:
         self._torch.cuda.empty_cache()  # does nothing before CUDA has started
 
     def clear_workspaces(self) -> None:
-        # cuBLAS's belong to no tensor, so nothing would reconcile while they are there.
+        # cuBLAS's workspaces belong to no tensor, so the sums would not agree while they exist.
         clear = getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None and self._torch.cuda.is_initialized():
             clear()

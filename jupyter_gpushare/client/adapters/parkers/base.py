@@ -1,4 +1,4 @@
-"""What every way of giving GPU memory back inside a framework looks like.
+"""The interface of parkers, which give GPU memory back inside a framework.
 
 A `Parker` belongs to one framework in this process. All its calls are
 synchronous and may take long (a copy of gigabytes). They may come from any
@@ -60,16 +60,16 @@ class ParkedBytes(NamedTuple):
 
 
 class Parker(Protocol):
-    """One framework's GPU memory in this process; see the module for who may call when."""
+    """Parks one framework's GPU memory in this process. The module's text says when to call it."""
 
     @property
     def is_parked(self) -> bool:
         """Whether there is something to `resume`."""
 
     def trim(self) -> int:
-        """Collect garbage and empty the framework's caches; bytes the GPU has more (`trim`).
+        """Collect garbage and empty the framework's caches (`trim`); returns the bytes freed.
 
-        Raises nothing: a driver that fails is logged.
+        Raises nothing: a failure of the driver is logged.
         """
 
     def drop_temporary(self) -> int:
@@ -93,7 +93,7 @@ class Parker(Protocol):
         """
 
     def resume(self) -> None:
-        """Move it back; nothing to do when not parked. After a failure it may be called again.
+        """Move the memory back, if it was parked. After a failure it may be called again.
 
         Raises:
             ResumeFailed: it does not fit, or the driver failed; still parked, nothing lost.
@@ -102,7 +102,7 @@ class Parker(Protocol):
 
 
 def parker_of(adapter: object, module: ModuleType) -> Parker | None:
-    """The adapter's parker for the framework, always the same one; others' adapters may have none.
+    """The adapter's parker for the framework, always the same one. Adapters need not have one.
 
     ``None`` also while the framework has nothing on a GPU.
     """

@@ -1,8 +1,8 @@
-"""Checksums of device memory that the device itself computes, at the speed of its memory.
+"""Checksums of device memory, computed on the device at the speed of its memory.
 
-A CRC on the host takes seconds for each GiB; this is a sum of 64-bit words,
-weighted by their place in a row, modulo 2^64. It is the same number wherever it is
-computed, so memory can be compared with its copy without moving either.
+A CRC on the host takes seconds for each GiB. This is instead a sum of 64-bit words, weighted by
+their place in a row, modulo 2^64. Host and device compute the same number, so memory can be
+compared with its copy without moving either.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Checksums:
         return total if whole == size else total * 31 + self.of(data[whole:])
 
     def numbers(self, sums: Sequence[Any]) -> list[int]:
-        """What `of` gave, as numbers, in the same order; waits for each device once."""
+        """The results of `of` as numbers, in the same order; waits for each device once."""
         by_device: dict[Any, list[int]] = {}
         for index, one in enumerate(sums):
             by_device.setdefault(one.device, []).append(index)

@@ -30,7 +30,7 @@ class Piece:
 
 
 class HostPool:
-    """Hands out host memory; never holds more than ``keep`` bytes that nobody uses."""
+    """Hands out host memory; never keeps more than ``keep`` unused bytes."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class HostPool:
         return frozenset(one.untyped_storage()._cdata for one in (*self._free, *self._used))
 
     def take(self, sizes: list[int]) -> list[list[Piece]]:
-        """Memory for each of ``sizes`` (bytes), in as many pieces as it takes.
+        """Memory for each of ``sizes`` (bytes), each in one or more pieces.
 
-        Altogether no more than their sum, or what was kept. Raises what the
-        system raises; then nothing is taken.
+        It takes no more than their sum, or than the kept memory. Raises the system's error; no
+        memory is taken then.
         """
         left = sum(sizes)
         taken: list[Any] = []
@@ -88,7 +88,7 @@ class HostPool:
         while buffers:
             buffer = buffers.pop()
             size = buffer.numel()
-            # The last one of a parking has an odd size, which is of little use to the next.
+            # The last chunk of a parking has an odd size, which rarely fits the next parking.
             if size == self._chunk and kept + size <= self._keep:
                 self._free.append(buffer)
                 kept += size

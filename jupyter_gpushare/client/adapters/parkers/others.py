@@ -1,4 +1,4 @@
-"""Which other frameworks of this process may use the GPU, or hold torch's memory by address."""
+"""Finds other frameworks in this process that may use the GPU or know torch's addresses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How a parked tensor is printed: by its shape.
+"""Prints a parked tensor safely: by its shape.
 
-Front ends print variables while no cell runs (tooltips, a variable table), and
+Front ends print variables while no cell runs (tooltips, a variable table), and for a parked tensor
 torch would read memory that is not there.
 """
 

@@ -1,21 +1,20 @@
-"""Measuring training steps: what a task's GPU memory is made of, and where a step ends.
+"""Measures training steps: the parts of a task's GPU memory, and where a step ends.
 
-*Persistent* memory lives across steps (parameters, buffers, an optimizer's
-state), *temporary* is dead at a step's end (activations, gradients,
-workspaces), *cache* is what the allocator holds for next time. A step is one
-outermost ``Optimizer.step`` of any optimizer; torch calls our hook at its end.
+*Persistent* memory lives across steps (parameters, buffers, an optimizer's state), *temporary* is
+dead at a step's end (activations, gradients, workspaces), *cache* is unused memory that the
+allocator keeps for later. A step is one outermost ``Optimizer.step`` of any optimizer; torch calls
+our hook at its end.
 
-A step costs a few dictionary look-ups and one read of the allocator's
-counters. Persistent memory is added up anew only when an optimizer's structure
-has changed, and never for more than a hundredth of the time. Nothing here
-raises into the user's code; what interrupts the gate (Ctrl-C) does.
+A step costs a few dictionary look-ups and one read of the allocator's counters. Persistent memory
+is added up anew only when an optimizer's structure has changed, and never for more than a hundredth
+of the time. No error of ours reaches the user's code; only an interrupt of the gate (Ctrl-C) does.
 
-A step that the user has compiled (``torch.compile(optimizer.step)``) is not seen.
-One inside a backward pass shows that there is work, and is no step: an optimizer
-for each parameter steps there while other gradients are still to come.
+A step that the user has compiled (``torch.compile(optimizer.step)``) is not seen. A step inside a
+backward pass counts as work but not as a step: some programs have an optimizer for each parameter,
+which steps there while other gradients are still to come.
 
-Peaks are read and never reset: they are the user's, too. ``temporary`` is thus
-the most that was needed since he reset them, or since the program began.
+Peaks are read and never reset: the user may read them, too. So ``temporary`` is the most that was
+needed since the user reset them, or since the program began.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class DeviceUse(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """What this task's GPU memory is made of (bytes), as of its last step.
+    """The parts of this task's GPU memory (bytes), as of its last step.
 
     The sums over all ``devices``. ``temporary`` and ``cache`` are ``None``
     where no allocator tells.
@@ -65,9 +64,9 @@ class MemoryUse(NamedTuple):
 class StepMeter:
     """Counts steps of one torch. ``on_step`` and ``gate`` are called at each one's end.
 
-    ``on_step(use)`` must be quick; what it raises is logged and dropped.
-    ``gate()`` may wait: it runs last, on the thread that computes, with nothing
-    of the step left to do; `KeyboardInterrupt` passes through it to the user.
+    ``on_step(use)`` must be quick; its errors are logged and dropped. ``gate()`` may wait: it runs
+    last, on the thread that computes, with nothing of the step left to do; `KeyboardInterrupt`
+    passes through it to the user.
     """
 
     def __init__(
@@ -84,9 +83,9 @@ class StepMeter:
         self._clock = clock
         self._is_compiling = torch.compiler.is_compiling
         self._hook: Any = None
-        # What torch runs around every optimizer's step, and calls us from.
+        # The code that torch runs around every optimizer's step, from which it calls us.
         self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
-        self._ending: set[int] = set()  # ids of frames of it, with nothing left to do but us
+        self._ending: set[int] = set()  # ids of its frames that only have to call us yet
         self._steps = 0
         self._stepped_at: float | None = None
         self._errors = 0
@@ -105,7 +104,7 @@ class StepMeter:
     @property
     def in_step(self) -> bool:
         """Whether an optimizer's step is running."""
-        # Looked up, not counted: torch tells nobody of a step that ends by raising.
+        # We look it up instead of counting: torch gives no sign of a step that ends by raising.
         return any(
             frame.f_code is self._step_code and id(frame) not in self._ending
             for thread in sys._current_frames().values()
@@ -134,8 +133,8 @@ class StepMeter:
     def at_boundary(self) -> tuple[Any, ...]:
         """Optimizers that have made their step, if nothing has been computed since.
 
-        Their gradients are used up. Any backward pass would have allocated
-        memory, which the allocator counts; where nobody counts, none are told.
+        Their gradients are used up. Any backward pass would have allocated memory, which the
+        allocator counts. Without such a count the result is empty.
         """
         ended_at = self._ended_at
         if ended_at is None or self.in_step or ended_at != _allocations(self._read()):
@@ -173,7 +172,7 @@ class StepMeter:
             self._ending.discard(id(step))
 
     def _is_in_backward(self) -> bool:
-        """Whether this thread, be it autograd's own, is inside a backward pass."""
+        """Whether this thread, which may be autograd's own, is inside a backward pass."""
         return int(self._torch._C._current_graph_task_id()) >= 0
 
     def _step_ends(self, optimizer: Any) -> None:
@@ -288,7 +287,7 @@ def _tensors(torch: Any, state: Any, depth: int = 4) -> list[Any]:
 
 
 def _allocations(figures: Mapping[Any, Figures | None]) -> tuple[int, ...] | None:
-    """How often each device's allocator was asked; ``None`` where one does not count."""
+    """How many allocations each device's allocator had; ``None`` where one does not count."""
     counts = [one.allocations for one in figures.values() if one is not None]
     return tuple(counts) if counts and len(counts) == len(figures) else None
 
@@ -301,13 +300,13 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _structure(optimizer: Any) -> tuple[int, ...]:
-    """What changes when an optimizer gets other parameters or makes its state."""
+    """A value that changes when an optimizer gets other parameters or makes its state."""
     groups = optimizer.param_groups
     return (len(optimizer.state), *(len(group["params"]) for group in groups))
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """``None`` as soon as one is not known; of nothing, too."""
+    """The sum; ``None`` if one part is unknown, or if there is none."""
     total, known = 0, False
     for value in values:
         if value is None:

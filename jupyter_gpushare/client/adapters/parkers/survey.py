@@ -1,7 +1,6 @@
-"""What was found in a process before parking, and whether parking is safe.
+"""The findings in a process before parking, and the decision whether parking is safe.
 
-Only data and one decision: `obstacles`. It has no doubt to give the benefit
-of: what cannot be explained is not moved.
+This is only data and one decision: `obstacles`. Memory that cannot be explained is never moved.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Survey:
 
     @property
     def bytes_to_park(self) -> int:
-        """What parking would put into host memory."""
+        """The bytes that parking would put into host memory."""
         return sum(device.blocks for device in self.devices)
 
     @property
@@ -102,12 +101,11 @@ class Survey:
 
 
 def unexplained(device: DeviceSurvey) -> int:
-    """Bytes that the allocator has given out and no storage found accounts for.
+    """Bytes that the allocator has given out and that are in no storage found.
 
-    0: they reconcile. Negative: more was found than the allocator knows of.
-    Where the allocator counts requests, they must agree to the byte; where it
-    only counts blocks, each storage may take up to `BLOCK` - 1 bytes more than
-    it holds, and nothing else.
+    0: the sums agree. Negative: more was found than the allocator knows of. Where the allocator
+    counts requests, they must agree to the byte; where it only counts blocks, each storage may take
+    up to `BLOCK` - 1 bytes more than it holds, and nothing else.
     """
     if device.requested is not None:
         return device.requested - device.found
@@ -206,7 +204,7 @@ def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
 
 
 def words(refusals: Sequence[Refusal]) -> str:
-    """All of them as one sentence after "cannot be parked"; empty when there is none."""
+    """All obstacles as one clause after "cannot be parked"; empty if there is none."""
     return "; ".join(refusal.words.rstrip(".") for refusal in refusals)
 
 

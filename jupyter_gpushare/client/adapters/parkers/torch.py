@@ -1,14 +1,13 @@
-"""Storage parking for torch: every storage's bytes go to the host, and come back.
+"""Storage parking for torch: moves every storage's bytes to the host and back.
 
-A storage is what tensors lie in. It keeps its identity while its memory is
-freed (`resize_(0)`) and had again (`resize_(n)`), so views, tied weights, an
-optimizer's state and the graph of an old loss need not be known: they refer to
-the storage. What is needed is that *all* storages are known and that nobody
-else knows their addresses; `survey.obstacles` decides on that.
+Tensors lie in storages. A storage keeps its identity while its memory is freed (`resize_(0)`) and
+allocated again (`resize_(n)`). So views, tied weights, an optimizer's state and the graph of an old
+loss need not be found: they refer to the storage. But *all* storages must be found, and no other
+code may know their addresses; `survey.obstacles` decides on that.
 
-Whatever happens, at any instruction: from before the first byte is freed until
-the last one is back, `is_parked` is true, every storage's copy is in host
-memory, and `resume` can be called (again).
+This holds at every instruction, whatever fails: from before the first byte is freed until the last
+one is back, `is_parked` is true, every storage's copy is in host memory, and `resume` can be called
+(again).
 """
 
 from __future__ import annotations
@@ -99,8 +98,8 @@ class TorchParker:
     def drop_temporary(self) -> int:
         """Let go of used-up gradients at a step's end, then `trim`; bytes freed.
 
-        Gradients are dropped only of an optimizer whose step has just ended:
-        nothing was allocated since, so no backward pass has added to them.
+        Only gradients of an optimizer whose step has just ended are dropped: no memory was
+        allocated since, so no backward pass has added to them.
         """
         for optimizer in self._meter.at_boundary() if self._meter is not None else ():
             for group in optimizer.param_groups:
@@ -140,7 +139,7 @@ class TorchParker:
         if copies:
             self._let_go(copies)
         freed = 0
-        with suppress(Exception):  # parked it is, whatever the driver says now
+        with suppress(Exception):  # it is parked, whatever the driver says now
             self._allocator.empty_cache()
             freed = max(0, before - self._reserved())
         return ParkedBytes(survey.bytes_to_park, freed, len(copies))
@@ -151,7 +150,7 @@ class TorchParker:
             return
         try:
             damaged = self._copy_back(self._parked)
-        except Exception as error:  # the framework's or the driver's, whatever it is
+        except Exception as error:  # any error of the framework or the driver
             with suppress(Exception):  # it is tried so that others have room, and no more
                 self._free(self._parked)
             raise ResumeFailed(
@@ -177,7 +176,7 @@ class TorchParker:
     def _walk(self) -> Findings:
         ours = frozenset(self._allocator.devices())
         found = walk(self._torch, ours.__contains__)
-        # Where the device is the host, our copies are there, too.
+        # If the device is the host (in tests), our copies are there, too.
         copies = self.pool.storages()
         found.storages = [one for one in found.storages if one._cdata not in copies]
         return found
@@ -216,7 +215,7 @@ class TorchParker:
 
     def _shared(self, storages: list[Any]) -> int:
         """Storages that other processes have, or may have."""
-        # A CUDA storage always says that it is shared; torch notes those that it has sent.
+        # A CUDA storage always says that it is shared; torch notes the storages that it has sent.
         cache = tuple(self._torch.multiprocessing.reductions.shared_cache.values())
         sent = {reference.cdata for reference in cache if not reference.expired()}
         return sum(
@@ -224,7 +223,7 @@ class TorchParker:
         )
 
     def _copy_out(self, storages: list[Any]) -> tuple[_Copy, ...]:
-        """Copies of all; nothing is changed on the devices. Raises `ParkFailed`."""
+        """Copy all storages without a change on the devices. Raises `ParkFailed`."""
         sizes = [storage.nbytes() for storage in storages]
         try:
             with self._torch.no_grad():
@@ -260,7 +259,7 @@ class TorchParker:
         return self._numbers(checksums, sums)
 
     def _numbers(self, checksums: Checksums, sums: list[list[Any]]) -> list[tuple[int, ...]]:
-        """The checksums of each storage; when they are there, all copies are, too."""
+        """The checksums of each storage; when they are computed, all copies are complete, too."""
         for device in self._allocator.devices():
             self._allocator.synchronize(device)
         numbers = iter(checksums.numbers([one for of_storage in sums for one in of_storage]))

@@ -1,13 +1,12 @@
-"""Finding every storage that torch has on given devices.
+"""Finds every storage that torch has on given devices.
 
-Python's own objects come from the garbage collector. Tensors that only C++
-holds are reached from them: gradients, and what autograd's graphs have saved
-for the backward pass. What is still missing then is known by the allocator,
-which is why nobody may trust this walk alone (`survey.obstacles`).
+Python's own objects come from the garbage collector. Tensors that only C++ holds are reached from
+them: gradients, and what autograd's graphs have saved for the backward pass. Some may still be
+missing, but the allocator counts their bytes. So do not trust this walk alone; `survey.obstacles`
+compares the two.
 
-Reading must have no side effects: saved tensors are read as they are packed,
-because unpacking runs the user's hooks (recomputation, copies), and nothing
-goes through a tensor subclass's own methods.
+Reading must have no side effects. So saved tensors are read as they are packed, because unpacking
+runs the user's hooks (recomputation, copies), and a tensor subclass's own methods are not called.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Findings:
-    """What a walk has found. ``storages`` has each storage once."""
+    """The findings of a walk. ``storages`` has each storage once."""
 
     storages: list[Any] = field(default_factory=list)
     graphs: int = 0
@@ -138,7 +137,7 @@ class _Walk:
         if key in self._storages:
             return
         self._storages.add(key)
-        # A wrapper or a fake tensor tells of a device where it has nothing.
+        # A wrapper or a fake tensor names a device on which it has no memory.
         if self._is_ours(storage.device) and storage.nbytes() > 0 and _address(storage) != 0:
             self._found.storages.append(storage)
 
@@ -156,7 +155,7 @@ class _Walk:
 
 
 def _address(storage: Any) -> int:
-    """Where its memory is; 0: nowhere."""
+    """The address of its memory; 0: it has none."""
     try:
         return int(storage.data_ptr())
     except RuntimeError:
@@ -179,7 +178,7 @@ def _graph(base: Any, tensor: Any) -> Iterator[Any]:
 
 
 def _saved(node: Any) -> Iterator[Any]:
-    """What the node has saved, as it is packed."""
+    """The tensors that the node has saved, as they are packed."""
     for name in dir(type(node)):
         if not name.startswith("_raw_saved_"):
             continue
@@ -194,7 +193,7 @@ def _saved(node: Any) -> Iterator[Any]:
 
 
 def parts(torch: Any, tensor: Any) -> Iterator[Any]:
-    """The tensors inside a sparse one; of others nothing."""
+    """The tensors inside a sparse tensor; empty for other tensors."""
     base = torch._C.TensorBase
     layout = base.layout.__get__(tensor)
     names: tuple[str, ...] = ()

@@ -1,0 +1,128 @@
+"""What runs in this process has what it may need on the GPU, or does not run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+from ..errors import GpuShareError
+from ..lease.holding import Holding, Standing
+from ..memory.gate import Turns
+from ..memory.giveback import GivingBack
+from ..memory.setaside import SetAside
+from ..words.display import Voice
+from .again import AskingAgain
+
+_STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
+
+
+class Cells:
+    """Looks before code runs. ``resume`` has again what was parked."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        aside: SetAside,
+        giving: GivingBack,
+        turns: Turns,
+        again: AskingAgain,
+        *,
+        resume: Callable[[], object],
+        say: Voice,
+    ) -> None:
+        self._holding = holding
+        self._aside = aside
+        self._giving = giving
+        self._turns = turns
+        self._again = again
+        self._resume = resume
+        self._say = say
+        self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
+
+    def before_cell(self) -> None:
+        """Before a cell runs, ask again for GPUs that were given back while no cell ran.
+
+        Waits visibly; raises nothing. Ctrl-C runs the cell without a GPU. If memory that the cell
+        may need lies in host memory, Ctrl-C bars the cell instead (`barred` says why).
+        """
+        me = threading.get_ident()
+        self._stopped.pop(me, None)
+        if self._giving.busy:
+            self._say.deliver()
+        if self._turns.is_gated:
+            self._turns.before_cell()
+        if (
+            self._holding.standing not in (Standing.PARKED, Standing.PARKING)
+            and not self._aside.holds
+        ):
+            return
+        interrupted = self._giving.until_parked()
+        try:
+            with self._holding.lock:
+                if interrupted:
+                    raise KeyboardInterrupt
+                if self._holding.standing is Standing.PARKED or self._aside.holds:
+                    self._resume()
+        except KeyboardInterrupt:
+            if self._is_elsewhere:
+                self._stopped[me] = "You left the queue."
+                self._say(_not_run("You left the queue."))
+            elif self._holding.grant is not None:
+                self._stopped[me] = _STOPPED
+            else:
+                self._say(
+                    "This cell runs without a GPU; the next one asks for it again. "
+                    "`%gpushare release` gives it up."
+                )
+        except GpuShareError as error:
+            if self._is_elsewhere:
+                self._stopped[me] = str(error)
+                self._say(_not_run(str(error)))
+            else:
+                self._say(f"This cell runs without a GPU: {error} The next one asks again.")
+
+    def code_runs(self, begins: bool, is_refusable: bool) -> None:
+        """Code begins or ends in this thread: a cell or other code.
+
+        Code that cannot be refused gets the memory back that it may need, as a cell does, and may
+        wait.
+        """
+        if not begins:
+            self._giving.code_ends()
+            self._stopped.pop(threading.get_ident(), None)
+            return
+        self._giving.code_begins()
+        if not is_refusable and self._is_elsewhere:
+            self.before_cell()
+
+    @property
+    def barred(self) -> str | None:
+        """Why the code that begins in this thread must not run; ``None``: it may.
+
+        Code does not run while memory that it may need is elsewhere, also if `before_cell` was
+        stopped.
+        """
+        why = self._stopped.get(threading.get_ident())
+        if self._is_elsewhere:
+            return _not_run(why or "Its GPU is given back.")
+        return why
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether code would miss memory on the GPU, or use a GPU that it may not."""
+        parked = self._holding.standing is Standing.PARKED and self._aside.is_incomplete
+        return parked or self._holding.standing is Standing.PARKING or self._aside.holds
+
+    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
+        """A cell is about to run: see `AskingAgain.before_cell`. Ctrl-C bars the cell."""
+        why = self._again.before_cell(used)
+        if why is not None:
+            self._stopped[threading.get_ident()] = why
+
+
+def _not_run(why: str) -> str:
+    return (
+        f"{why} This cell was not run, because this kernel's GPU memory is still in host memory. "
+        "Your variables are kept: run the cell again, or `%gpushare resume`."
+    )

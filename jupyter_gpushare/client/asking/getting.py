@@ -1,0 +1,304 @@
+"""Getting GPUs: a new lease, another one, a parked one's again, or a part in a parent's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ...protocol import names
+from ...protocol.errors import Reason
+from ...protocol.messages import Method
+from ..adapters import registry
+from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from ..lease.holding import Holding, Standing
+from ..lease.interrupts import deaf_to_interrupts
+from ..lease.session import Session
+from ..lease.task import describe_task
+from ..lease.visible import cuda_started
+from ..memory.frameworks import Frameworks, is_live
+from ..memory.gate import Turns
+from ..memory.giveback import GivingBack
+from ..memory.limits import Limits
+from ..memory.setaside import SetAside
+from ..words import display
+from ..words.grant import Grant, read_grant
+from ..words.settings import Ask
+from ..words.tracebacks import stopped_waiting
+from .again import AskingAgain
+from .line import Line
+from .wishes import Wishes
+
+#: Waits for an answer; gets what to call with each notification, now and then, and with the
+#: seconds that are left while the node manager is away.
+_Waits = Callable[
+    [Callable[[Mapping[str, Any]], None], Callable[[], None], Callable[[float], None]],
+    dict[str, Any],
+]
+
+
+class Getting:
+    """All of it happens under `Holding.lock`."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        wishes: Wishes,
+        line: Line,
+        holding: Holding,
+        frameworks: Frameworks,
+        limits: Limits,
+        aside: SetAside,
+        giving: GivingBack,
+        turns: Turns,
+        again: AskingAgain,
+        *,
+        make_display: Callable[[], display.Display],
+        set_activity: Callable[[bool], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._wishes = wishes
+        self._line = line
+        self._holding = holding
+        self._frameworks = frameworks
+        self._limits = limits
+        self._aside = aside
+        self._giving = giving
+        self._turns = turns
+        self._again = again
+        self._make_display = make_display
+        self._set_activity = set_activity
+        self._say = say
+        #: Ends the wait that is under way when it says so.
+        self.cancelled: Callable[[], bool] | None = None
+        #: Whether a grant is still to be told of: once a process.
+        self.announces = True
+        # Our parent's marks; without them this process asks for itself.
+        self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
+        self._parent_secret = environ.get(names.SECRET)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether a parent's lease is to be joined first."""
+        return self._parent_lease is not None
+
+    def request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        """What is held already, if it is what is asked; else another lease for it."""
+        had = self._holding.had
+        if had is not None and _is_what_is_asked(had, wanted):
+            away = self._holding.grant is None or self._aside.holds
+            return self.resume(wait, wait_timeout) if away else had
+        self._aside.must_be_whole()
+        if had is not None:
+            return self._exchange(wanted, wait, wait_timeout)
+        return self._ask_node(wanted, wait, wait_timeout)
+
+    def join(self) -> Grant | None:
+        """Join the parent's lease; if it has ended, ask for a lease of our own."""
+        lease, secret = self._parent_lease or "", self._parent_secret or ""
+        try:
+            session = self._line.any()
+            result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
+        except NodeUnavailable:
+            if not self._holding.visible.names_gpus:
+                raise
+            # Our parent holds them, whether or not the node manager can be asked just now.
+            self._holding.standing = Standing.JOINED
+            return None
+        except LeaseLost:
+            result = None
+        self._parent_lease = self._parent_secret = None
+        if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
+            return self.request(self._wishes.ask_as_known())
+        grant = self._holding.join(read_grant(result))
+        session.hold(lease, secret)
+        self.tell_frameworks()
+        return grant
+
+    def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+        session = self._line.any()
+        params: dict[str, Any] = {
+            "request_id": os.urandom(16).hex(),
+            "task": describe_task(self._wishes.told_environ()),
+            "gpus": ask.gpus,
+            "memory": ask.memory,
+            "priority_class": ask.priority_class,
+            "wait": wait,
+        }
+        bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
+
+        def leave(lease: str) -> None:
+            session.let_go(lease)
+            session.tell_surely(Method.RELEASE, lease=lease)
+
+        return self._obtain(
+            session,
+            lambda queued, waiting, away: session.request(params, queued, waiting, bound, away),
+            leave,
+            of_quota=isinstance(ask.gpus, str),
+        )
+
+    def _obtain(
+        self,
+        session: Session,
+        ask: _Waits,
+        leave: Callable[[str], None],
+        *,
+        of_quota: bool = False,
+    ) -> Grant:
+        """Show the wait while ``ask`` waits, and take what it brings, or ``leave`` that lease.
+
+        ``of_quota``: all that the quota allows was asked. The lease itself has a number.
+        """
+        shown = self._make_display()
+        last: dict[str, Any] = {}
+
+        def queued(notice: Mapping[str, Any]) -> None:
+            last.update(notice)
+            shown.update(notice)
+
+        def waiting() -> None:
+            if self.cancelled is not None and self.cancelled():
+                raise GpuShareError("Nobody waits for the GPU any more: the wait was cancelled.")
+            if last:
+                shown.update(last)
+
+        result: dict[str, Any] = {}
+        is_over = False
+        try:
+            result = ask(queued, waiting, shown.away)
+            # Stopped between the node manager's word and ours, nobody would have the lease.
+            with deaf_to_interrupts():
+                grant = self._take(session, {**result, "of_quota": of_quota})
+                is_over = True
+                if shown.done(f"Granted: {grant.words}."):
+                    self.announces = False
+        except BaseException as error:
+            if not is_over:
+                shown.done(None)
+            if not result and isinstance(error, KeyboardInterrupt):
+                stopped_waiting(error, "you stopped waiting for GPUs.")
+            elif result and not self._has(result["lease"]):
+                with deaf_to_interrupts():
+                    leave(str(result["lease"]))
+            raise
+        self._settle_in(grant)
+        return grant
+
+    def _has(self, lease: object) -> bool:
+        grant = self._holding.grant
+        return grant is not None and grant.lease == lease
+
+    def resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
+        """Resume the parked lease. Without ``wait`` only if that is possible at once."""
+        lease, had = self._holding.parked, self._holding.had
+        if lease is None and self._holding.grant is not None:
+            self._settle_in(self._holding.grant)  # it has its GPUs, and failed the first time
+            return self._holding.grant
+        if lease is None:
+            return self._ask_node(self._wishes.ask(), wait, wait_timeout)
+        session = self._line.any()
+        bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
+        try:
+            return self._obtain(
+                session,
+                lambda queued, waiting, away: session.resume(
+                    lease, queued, waiting, bound, away, wait=wait
+                ),
+                lambda lease: session.tell_surely(Method.PARKED, lease=lease),
+                of_quota=had is not None and had.of_quota,
+            )
+        except LeaseLost:
+            # It ended while it was parked; nothing was lost but the place.
+            self._holding.drop_parked()
+            return self._ask_node(self._wishes.ask(), wait, wait_timeout)
+
+    def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
+        grant = read_grant(result)
+        self._limits.forget()
+        before, was = self._holding.had, self._holding.standing
+        replaced = self._holding.take(grant, str(result.get("secret", "")))
+        if not session.holds(grant.lease):
+            # Its end was told between the grant and now, when it was not known to be ours.
+            message = "The GPU lease ended as soon as it was granted."
+            self._holding.lose(grant.lease, message)
+            self._holding.settle()
+            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
+                self._holding.park(before)
+                session.tell_surely(Method.PARKED, lease=before.lease)
+            raise LeaseLost(message, Reason.UNKNOWN_LEASE)
+        if before is not None and before.lease != grant.lease:
+            session.let_go(before.lease)
+            if was is not Standing.JOINED:
+                session.tell_surely(Method.RELEASE, lease=before.lease)
+        self._aside.granted(session)
+        if replaced is not None:
+            more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
+            self._wishes.say_once(
+                f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
+                f"lease. For more GPUs {more}."
+            )
+        self._again.granted()
+        return grant
+
+    def _settle_in(self, grant: Grant) -> None:
+        if self._aside.holds:
+            # Before anything else here calls CUDA, which blocks until then.
+            self._aside.bring_back(grant, self._line.session)
+        self._frameworks.look_around()
+        if self._holding.cuda_had != self._holding.gpus and cuda_started():
+            self._say(
+                "CUDA was started in this process before this lease was granted, and keeps the "
+                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
+            )
+        self.tell_frameworks()
+        busy = self._giving.busy
+        if busy is not None:
+            self._set_activity(busy)
+
+    def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
+        """Exchange the held or parked lease for another.
+
+        Arguments and errors are those of `request`.
+
+        The new lease is taken beside the old one if there is room. Otherwise the old one is parked
+        meanwhile: a request must not wait for GPUs that its own process holds.
+        """
+        if cuda_started():
+            raise GpuShareError(
+                "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
+                "them any more. Restart the kernel (or the program) and ask before CUDA is used."
+            )
+        if self._holding.standing is not Standing.HELD:
+            return self._ask_node(wanted, wait, wait_timeout)
+        try:
+            return self._ask_node(wanted, False, None)
+        except QuotaExceeded as error:
+            if error.reason is not Reason.NO_RESOURCES:
+                raise
+        self._giving.step_aside()
+        try:
+            return self._ask_node(wanted, wait, wait_timeout)
+        except BaseException:
+            with suppress(GpuShareError):
+                if self._holding.parked is not None:
+                    self.resume(wait=False)
+            raise
+
+    def tell_frameworks(self) -> None:
+        """The frameworks of this process hear what they may use now."""
+        self._frameworks.tell(self.grant_for)
+        if self._holding.standing is Standing.HELD:
+            self._frameworks.gate_steps(self._turns)
+
+    def grant_for(self, adapter: registry.Adapter) -> Grant | None:
+        """The grant for one framework: its lifted limit counts only if it can be lowered again."""
+        return self._limits.of(self._holding.grant) if is_live(adapter) else self._holding.grant
+
+
+def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
+    enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
+    if isinstance(ask.gpus, str):
+        return enough and grant.of_quota
+    return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)

@@ -1,0 +1,67 @@
+"""What this process asks for and how it behaves, from all who may say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...protocol.notebook import Notebook
+from ..lease.notebook import ask_server
+from ..lease.task import SESSION_NAME
+from ..words.settings import Ask, Settings, read_settings
+
+
+class Wishes:
+    """Those of one process. ``traits`` gives the weakest settings, anew each time."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        traits: Callable[[], Settings],
+        say: Callable[[str], None],
+    ) -> None:
+        self._environ = environ
+        self._traits = traits
+        self._say = say
+        self._said: set[str] = set()
+        self._asked = Ask()
+        self._notebook: Notebook | None = None  # as its server told it last
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; a value that cannot be used is complained of once."""
+        settings = read_settings(self._environ, self._traits(), self._notebook)
+        for complaint in settings.complaints:
+            self.say_once(complaint)
+        return settings
+
+    def ask(self) -> Ask:
+        """What a request of this process asks.
+
+        A notebook's wishes are those that are saved now: its Jupyter server is asked.
+        """
+        self._notebook = ask_server(self._environ) or self._notebook
+        return self.ask_as_known()
+
+    def ask_as_known(self) -> Ask:
+        """The same without asking that server: what is known is enough."""
+        return self._asked.over(self.settings.ask)
+
+    def set_ask(self, ask: Ask) -> None:
+        """Set what the next requests ask; it is stronger than any setting."""
+        self._asked = ask
+
+    def told_environ(self) -> Mapping[str, str]:
+        """The environment, with the notebook's name of now: the one at the start may be old."""
+        path = None if self._notebook is None else self._notebook.path
+        return self._environ if path is None else {**self._environ, SESSION_NAME: path}
+
+    def say_once(self, text: str) -> None:
+        """Say this, unless it was said before."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
+
+    def inherit(self, parent: Wishes) -> None:
+        """After a fork, in the child: what its parent asked, knew and was told."""
+        self._asked, self._said = parent._asked, parent._said
+        self._notebook = parent._notebook

@@ -1,0 +1,155 @@
+"""Calls that read the ledger and the measurements for people, and those that care for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
+from ...protocol.errors import Reason
+from ...protocol.framing import Encoded, encoded
+from ...protocol.messages import Method
+from ..host.clock import Clock
+from ..ledger.ledger import LedgerError, Reads
+from ..manager import Manager
+from ..views.history import entry
+from .guests import Guest, fail
+
+
+class LedgerCalls:
+    """Answers them. ``spawn`` runs what takes its time; ``is_here``: whether a connection is."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        is_here: Callable[[int], bool],
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._spawn = spawn
+        self._is_here = is_here
+        self.calls = {
+            Method.USAGE: self.usage,
+            Method.USAGE_DAILY: self.daily,
+            Method.READINGS: self.readings,
+            Method.HISTORY: self.history,
+            Method.LEDGER_BACKUP: self.care,
+            Method.LEDGER_CHECK: self.care,
+            Method.LEDGER_VACUUM: self.care,
+        }
+
+    def usage(self, guest: Guest, call: Call) -> None:
+        """GPU-seconds held and busy since some time, by environment."""
+        params: UsageParams = call.params
+        until = self._clock.wall()
+        since = until - params.since
+        mine = self._visible(guest, params.environment)
+
+        def work(ledger: Reads) -> Encoded:
+            rows = [
+                encoded(
+                    {
+                        "environment": row.environment,
+                        "gpu_seconds_held": row.gpu_seconds_held,
+                        "gpu_seconds_busy": row.gpu_seconds_busy,
+                        "leases": row.leases,
+                    }
+                )
+                for row in ledger.usage(since, until, mine)
+            ]
+            return encoded({"since": since, "until": until}, rows=rows)
+
+        self._spawn(self._from_ledger(guest, call, work, mine))
+
+    def daily(self, guest: Guest, call: Call) -> None:
+        """The same by day, of one person."""
+        params: DailyUsageParams = call.params
+        now = self._clock.wall()
+        whose = self._visible(guest, params.environment) or guest.who.environment
+        gpus = len(self._manager.state.gpus)
+        viewer = guest.who.viewer if params.environment is None else None
+
+        def of(ledger: Reads, name: str) -> dict[str, Any]:
+            days = ledger.usage_daily(now, params.days, params.utc_offset, name)
+            return {
+                "environment": name,
+                "days": [{**asdict(day), "capacity": gpus * (day.end - day.start)} for day in days],
+            }
+
+        def work(ledger: Reads) -> Encoded:
+            own = of(ledger, whose)
+            if viewer is None or not viewer.all_servers:
+                return encoded(own)
+            used = ledger.usage(own["days"][0]["start"], now, None)
+            servers = (row.environment for row in used if viewer.is_mine(row.environment))
+            others = [encoded(of(ledger, name)) for name in servers if name != whose]
+            return encoded(own, servers=others)
+
+        self._spawn(self._from_ledger(guest, call, work, whose))
+
+    def readings(self, guest: Guest, call: Call) -> None:
+        """What was measured on the GPUs lately."""
+        params: ReadingsParams = call.params
+        state = self._manager.state
+        uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+        since = self._clock.wall() - params.since
+        guest.conn.reply(call.id, self._manager.samples.document(since, uuids))
+
+    def history(self, guest: Guest, call: Call) -> None:
+        """The newest records."""
+        params: HistoryParams = call.params
+        mine = self._visible(guest, params.environment)
+
+        def work(ledger: Reads) -> Encoded:
+            records = ledger.history(mine, params.limit)
+            # A row at a time: a thousand at once would hold up the loop's thread.
+            return encoded({}, events=[encoded(entry(record)) for record in records])
+
+        self._spawn(self._from_ledger(guest, call, work, mine))
+
+    def _visible(self, guest: Guest, asked: str | None) -> str | None:
+        """The environment whose records may be read; only an administrator may read everybody's."""
+        who = guest.who
+        if who.admin or (asked is not None and who.viewer.is_mine(asked)):
+            return asked
+        return who.environment
+
+    async def _from_ledger(
+        self,
+        guest: Guest,
+        call: Call,
+        work: Callable[[Reads], Encoded],
+        whose: str | None,
+    ) -> None:
+        who = guest.who.environment
+        try:
+            key = (call.method, call.params, whose)
+            guest.conn.reply(call.id, await self._manager.reads.ask(who, work, key))
+        except LedgerError as error:
+            fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+
+    def care(self, guest: Guest, call: Call) -> None:
+        """A copy of the ledger, a look at all of it, or a smaller file."""
+        self._spawn(self._take_care(guest, call))
+
+    async def _take_care(self, guest: Guest, call: Call) -> None:
+        manager, conn = self._manager, guest.conn
+        try:
+            if call.method is Method.LEDGER_BACKUP:
+                answer = await manager.care.part(conn.id, call.params.offset)
+            elif call.method is Method.LEDGER_CHECK:
+                answer = await manager.care.check()
+            else:
+                before, _ = await manager.in_ledger(manager.ledger.size)
+                await manager.tidy(spare=0.0)
+                after, _ = await manager.in_ledger(manager.ledger.size)
+                answer = {"before": before, "after": after}
+        except (LedgerError, OSError) as error:
+            fail(conn, call.id, Reason.UNAVAILABLE, str(error))
+        else:
+            conn.reply(call.id, answer)
+        if not self._is_here(conn.id):  # it hung up meanwhile
+            manager.care.forget(conn.id)

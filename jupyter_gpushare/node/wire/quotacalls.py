@@ -1,0 +1,144 @@
+"""Calls about quotas: what an administrator sets, and what may not have been meant."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from ...policy import core
+from ...policy.books.state import State
+from ...policy.say import texts
+from ...policy.words import commands as cmd
+from ...policy.words.model import EnvironmentName
+from ...protocol.calls import Call, QuotaName
+from ...protocol.messages import Method
+from ..host.clock import Clock
+from ..manager import Manager
+from ..views.status import environment_quota, group_quota
+from . import translate
+from .guests import Guest
+
+#: Whose quota is doubted, where it is nobody's in particular.
+_NOBODYS: Final = "A user without a quota of their own"
+_MEMBER: Final = "A member of the group {}"
+
+
+class QuotaCalls:
+    """Answers them. ``spawn`` runs what takes its time, ``ask`` has a command decided, and
+    ``refused`` answers with what was decided instead.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
+        refused: Callable[[Guest, Call, core.Decision], None],
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._spawn = spawn
+        self._ask = ask
+        self._refused = refused
+        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
+        self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
+        #: The members of JupyterHub's groups that have a quota, and which groups those are.
+        self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
+        self.calls = {Method.QUOTA_LIST: self.everything, Method.QUOTA_SET: self.edit}
+
+    def edit(self, guest: Guest, call: Call) -> None:
+        """Somebody may have to ask JupyterHub first who that is."""
+        self._spawn(self._set(guest, call))
+
+    async def _set(self, guest: Guest, call: Call) -> None:
+        whose, is_known = call.params.whose, True
+        groups: tuple[str, ...] = ()
+        if whose.environment is not None:
+            name = EnvironmentName(whose.environment)
+            # Asked before it is set: who has a quota is known afterwards.
+            is_known = name in self._known_names() or await self.knows(name) is not False
+            groups = self.members().get(name, ())
+        command = translate.quota_set(self._clock.boot(), guest.who, call.params, groups)
+        self._ask(guest, call, command, partial(self._is_set, guest, call, is_known))
+
+    def _is_set(self, guest: Guest, call: Call, is_known: bool, decision: core.Decision) -> None:
+        """The quota in force, and what of it an administrator may not have meant."""
+        if not isinstance(decision, core.Done):
+            self._refused(guest, call, decision)
+            return
+        state, whose = self._manager.state, call.params.whose
+        book = state.quotas
+        if whose.environment is not None:
+            name = EnvironmentName(whose.environment)
+            who, quota = str(name), book.resolve(name)[0]
+        else:
+            who = _MEMBER.format(whose.group) if whose.group is not None else _NOBODYS
+            quota = book.of_group(whose.group) or book.of_default
+        warnings = texts.doubt_texts(who, quota, _capacities(state), is_known=is_known)
+        guest.conn.reply(call.id, {**self.answer(whose), "warnings": warnings})
+
+    def warnings(self) -> list[str]:
+        """Sentences about quotas in force that an administrator may not have meant."""
+        state, book = self._manager.state, self._manager.state.quotas
+        everybody = [
+            (_NOBODYS, book.of_default),
+            *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),
+            *sorted({**book.users, **book.overrides}.items()),
+        ]
+        sizes = _capacities(state)
+        return [text for who, quota in everybody for text in texts.doubt_texts(who, quota, sizes)]
+
+    def _seen_names(self) -> set[EnvironmentName]:
+        """Everybody who was here since the ledger began."""
+        state = self._manager.state
+        seen = {*state.quotas.groups_of, *state.accounts}
+        return seen | {lease.environment for lease in state.leases.values()}
+
+    def _known_names(self) -> set[EnvironmentName]:
+        """All seen names, and all that are configured, have a quota, or are in a group with one."""
+        book = self._with_members().quotas
+        return self._seen_names() | {*book.users, *book.overrides, *book.groups_of}
+
+    def everything(self, guest: Guest, call: Call) -> None:
+        """All quotas, and what of them may not have been meant."""
+        state, config = self._with_members(), self._manager.config
+        book, seen = state.quotas, self._seen_names()
+        quotas = [
+            {**environment_quota(state, name, config), "seen": name in seen}
+            for name in sorted(self._known_names())
+        ]
+        guest.conn.reply(
+            call.id,
+            {
+                "quotas": quotas,
+                "warnings": self.warnings(),
+                "default": group_quota(state, None, config),
+                "groups": [group_quota(state, name, config) for name in sorted(book.of_groups)],
+            },
+        )
+
+    def _with_members(self) -> State:
+        """The state, with the groups of those whom only JupyterHub has told of yet."""
+        state = self._manager.state
+        book = state.quotas
+        told = {n: g for n, g in self.members().items() if n not in book.groups_of}
+        return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
+
+    def answer(self, whose: QuotaName) -> dict[str, Any]:
+        """The quota in force of an environment or a group."""
+        state, config = self._with_members(), self._manager.config
+        if whose.environment is None:
+            return group_quota(state, whose.group, config)
+        name = EnvironmentName(whose.environment)
+        return {**environment_quota(state, name, config), "seen": name in self._seen_names()}
+
+
+def _capacities(state: State) -> list[int]:
+    return [books.gpu.memory for books in state.gpus.values()]
+
+
+async def _unknown(_name: str) -> bool | None:
+    return None

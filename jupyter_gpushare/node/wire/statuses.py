@@ -1,0 +1,180 @@
+"""Who asks for a status is answered, and who watches hears of each change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from ...policy.recall.outlook import Outlook
+from ...policy.words.model import LeaseId
+from ...protocol.calls import Call
+from ...protocol.framing import Encoded, encoded
+from ...protocol.messages import Method, Notice
+from ..host.clock import Clock
+from ..inventory.readings import Readings, figures
+from ..manager import Manager
+from ..people.fairness import RoundRobin
+from ..views.board import Slices, Took, Wanted, hand_out
+from ..views.status import NodeFacts, Sheet
+from ..views.waits import Waits
+from .guests import Guest
+
+WATCH_INTERVAL = 0.2
+#: So many who ask for a status, of each environment, are answered together.
+LOOKS = 8
+#: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
+WATCH_REST = 4.0
+
+
+class Statuses:
+    """Hands statuses out. All methods run on the manager's loop."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        *,
+        name: str,
+        version: str,
+        guests: Mapping[int, Guest],
+        waits: Waits,
+        outlooks: Callable[[], dict[LeaseId, Outlook]],
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._name = name
+        self._version = version
+        self._guests = guests
+        self._waits = waits
+        self._outlooks = outlooks
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._changes = 0
+        self._lookers: RoundRobin[tuple[Guest, Call]] = RoundRobin()
+        self._figures: object = None
+        #: Who has taken how many seconds of statuses, and whether somebody has taken too many.
+        self.took: Took = lambda environment, seconds: None
+        self.owes: Callable[[str], bool] = lambda environment: False
+        #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
+        self.quotas_as_of: Callable[[], float | None] = lambda: None
+        self.ledger: str | None = None  # its path, for administrators
+        manager.measured.append(self.measured)
+
+    def ask(self, guest: Guest, call: Call) -> None:
+        """Somebody asks for a status, or wants to hear of each change from now on."""
+        self._lookers.put(guest.who.environment, (guest, call))
+        self._wanted.set()
+
+    def news(self) -> None:
+        """Something changed that a person sees."""
+        self._changes += 1
+        self._changed.set()
+
+    def measured(self, readings: Readings) -> None:
+        """Tell watchers about memory in use and utilisation, which change without an event."""
+        now = figures(readings)
+        if now != self._figures:
+            self._figures = now
+            self.news()
+
+    async def push(self) -> None:
+        """Tell those who watch of each change, for ever."""
+        told = self._changes
+        while True:
+            # Who could not be told before gets the newest status, even if nothing changes again.
+            is_behind = any(guest.behind for guest in self._guests.values())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0 if is_behind else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            changed, told = told != self._changes, self._changes
+            watchers: RoundRobin[Guest] = RoundRobin()
+            # Who missed the last one is first, else it were the same ones each time.
+            for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
+                if guest.watching and (changed or guest.behind):
+                    guest.behind = True  # until it is told
+                    if not self.owes(guest.who.environment):
+                        watchers.put(guest.who.environment, guest)
+            wanted = [
+                (guest.who.viewer, 0, partial(self._tell_status, guest))
+                for guest in watchers.take(len(watchers), len(watchers))
+            ]
+            slices = Slices()
+            if wanted:
+                await self._manager.observers.wait(self._hand_out(wanted, slices, _as_change))
+            await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
+
+    def _tell_status(self, guest: Guest, change: Encoded) -> None:
+        # An environment that used more than its share of the processor is told later than others.
+        if not self.owes(guest.who.environment):
+            guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
+
+    def _answer_look(self, guest: Guest, call: Call, changes: int, status: Encoded) -> None:
+        guest.conn.reply(call.id, status)
+        if call.method is Method.WATCH:
+            guest.watching = True
+            if changes != self._changes:
+                # It was made before the newest change, which nobody has told this one.
+                guest.behind = True
+                self._changed.set()  # no news for the others
+
+    async def answer_all(self) -> None:
+        """Answer all who asked for a status while one was made with the next one.
+
+        It answers a few of each environment, so that many questions of one do not delay others.
+        """
+        while True:
+            await self._wanted.wait()
+            asked = self._lookers.take(len(self._lookers), LOOKS)
+            if not self._lookers:
+                self._wanted.clear()
+            slices = Slices()
+            wanted = [
+                (
+                    guest.who.viewer,
+                    getattr(call.params, "page", 0),
+                    partial(self._answer_look, guest, call, self._changes),
+                )
+                for guest, call in asked
+                if self._guests.get(guest.conn.id) is guest
+            ]
+            if not await self._manager.observers.wait(self._hand_out(wanted, slices)):
+                for guest, _call in asked:
+                    guest.conn.close()  # it comes back and asks
+            await asyncio.sleep(slices.spent)
+
+    async def _hand_out(
+        self,
+        wanted: Iterable[Wanted],
+        slices: Slices,
+        form: Callable[[Encoded], Encoded] = lambda status: status,
+    ) -> None:
+        manager = self._manager
+        facts = NodeFacts(
+            name=self._name,
+            version=self._version,
+            simulated=manager.inventory.simulated,
+            started=manager.started_wall,
+            now=self._clock.wall(),
+            boot=self._clock.boot(),
+            problem=manager.readings.problem,
+            quotas_as_of=self.quotas_as_of(),
+            ledger=self.ledger,
+        )
+        sheet = Sheet(
+            manager.state,
+            facts,
+            manager.config,
+            manager.readings.by_gpu,
+            self._waits.document(facts.now),
+            (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
+            self._outlooks,
+        )
+        await hand_out(sheet, wanted, slices, self.took, form)
+
+
+def _as_change(status: Encoded) -> Encoded:
+    """The content of a notification of a status."""
+    return encoded({"status": status})
