@@ -210,6 +210,21 @@ def test_what_was_left_out_is_told_when_nothing_else_happens() -> None:
     assert second.endswith("WARNING log.left_out uid=54002 lines=7")
 
 
+def test_a_line_is_made_only_where_a_handler_takes_it() -> None:
+    log = logging.Logger("an application's, as traitlets makes it", logging.DEBUG)
+    made: list[logging.LogRecord] = []
+    log.addFilter(lambda record: made.append(record) is None)
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setLevel(logging.INFO)
+    log.addHandler(handler)
+    say(log, logging.DEBUG, "call")
+    assert not made
+    say(log, logging.INFO, "lease.granted")
+    handler.setLevel(logging.DEBUG)
+    say(log, logging.DEBUG, "call")
+    assert [record.getMessage() for record in made] == ["lease.granted", "call"]
+
+
 def written(formatter: logging.Formatter, event: str, **fields: object) -> str:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

@@ -402,6 +402,20 @@ def test_a_broken_observer_stops_nothing_and_is_told_once(
     assert caplog.text.count("ZeroDivisionError: a bug") == 1, "with the story of it"
 
 
+def test_who_waits_is_answered_before_those_who_look_on_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def scenario() -> None:
+        async with managing(tmp_path / "ledger") as manager:
+            manager.listeners.append(lambda outcome, state: told.append("listener"))
+            for number in (1, 2):  # decided together
+                manager.ask(ask(number), lambda decision: told.append("answer"))
+            await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
+
+    asyncio.run(scenario())
+    assert told[:4] == ["answer", "answer", "listener", "listener"]
+
+
 def test_a_ledger_that_cannot_be_read_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
