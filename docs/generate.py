@@ -210,6 +210,7 @@ def protocol() -> str:
     """The page about the protocol, with what its calls may say, and the status document."""
     from jupyter_gpushare.node.wire.translate import ADMIN_ONLY
     from jupyter_gpushare.protocol.calls import PARAMS
+    from jupyter_gpushare.protocol.documents import NOTICES
 
     begin, end = "<!-- made: the status document -->\n", "<!-- end -->"
     text, _, rest = (HERE / "protocol.md").read_text("utf-8").partition(begin)
@@ -220,7 +221,25 @@ def protocol() -> str:
         text, found = row.subn(lambda _, m=method, s=said: f"| `{m.value}` | {s} |", text)
         if found != 1:
             raise SystemExit(f"docs/protocol.md has {found} rows for `{method.value}`")
+    for notice, kind in NOTICES.items():
+        # In a span of code, which may be on two lines.
+        span = re.compile(rf"`{notice.value} \{{[^`]*\}}`")
+        text, found = span.subn(f"`{notice.value} {{{_names(kind)}}}`", text)
+        if found != 1:
+            raise SystemExit(f"docs/protocol.md tells {found} times what `{notice.value}` says")
     return f"{text}{begin}{status()}{end}{rest.partition(end)[2]}"
+
+
+def _names(kind: Any) -> str:
+    """The names of an object's fields, with those of the rows of its lists; ``?``: not always."""
+    from jupyter_gpushare.protocol.shapes import shapes
+
+    parts = []
+    for name, shape in shapes(kind).items():
+        row = _part(shape) if get_origin(shape.kind) is list else None
+        inner = f": [{{{_names(row)}}}]" if is_typeddict(row) else ""
+        parts.append(f"{name}{'' if name in kind.__required_keys__ else '?'}{inner}")
+    return ", ".join(parts)
 
 
 def parameters(kind: Any) -> Iterable[str]:

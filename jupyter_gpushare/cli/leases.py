@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from traitlets import Bool
 
@@ -12,6 +11,9 @@ from ..protocol.sizes import format_size
 from .node import connect, whole_status
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
+
+if TYPE_CHECKING:
+    from ..protocol import documents as doc
 
 #: Characters of a lease's name that people see and may type.
 SHORT = 12
@@ -47,7 +49,7 @@ class LeasesApp(Verb):
         return 0
 
 
-def lease_table(leases: list[dict[str, Any]], now: float) -> str:
+def lease_table(leases: list[doc.Lease], now: float) -> str:
     """Leases as a table, the waiting ones last. ``now``: the node's time, Unix seconds."""
     if not leases:
         return "No leases."
@@ -83,13 +85,13 @@ def clipped(name: str) -> str:
     return name if len(name) <= 40 else name[:39] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def who(row: Mapping[str, Any]) -> str:
+def who(row: doc.Lease | doc.Waiting) -> str:
     """The environment, as far as it may be told."""
     name = row["environment"] or "someone else"
     return f"{name} (you)" if row["mine"] else str(name)
 
 
-def state(lease: Mapping[str, Any], now: float) -> str:
+def state(lease: doc.Lease, now: float) -> str:
     """The state, with the place in the queue, its turn and limits, and what is told of parking."""
     from ..client.words.render import parking_words, sharing_words, stall_words
 
@@ -107,14 +109,14 @@ def state(lease: Mapping[str, Any], now: float) -> str:
     return f"{lease['state']} ({more})" if more else str(lease["state"])
 
 
-def gpus(lease: Mapping[str, Any]) -> str:
+def gpus(lease: doc.Lease) -> str:
     """Indices of the GPUs held, or how many are asked."""
     if lease["gpus"]:
         return ",".join(str(gpu["index"]) for gpu in lease["gpus"])
     return f"asks {lease['asked']['gpus']}"
 
 
-def memory(lease: Mapping[str, Any], leases: list[dict[str, Any]]) -> str:
+def memory(lease: doc.Lease, leases: list[doc.Lease]) -> str:
     """Bytes on each GPU, granted or asked; with whom they are shared; limits that are otherwise."""
     from ..client.words.render import limit_words
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from .. import __version__
 from ..client.words.settings import read_token
@@ -17,6 +17,9 @@ from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, RemoteError
 from ..protocol.messages import PROTOCOL, Answer, ErrorAnswer, Incoming, Method
 from .verb import Refused
+
+if TYPE_CHECKING:
+    from ..protocol import documents as doc
 
 #: Seconds in which a node manager must have answered.
 PATIENCE = 10.0
@@ -150,7 +153,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Node:
     return Node(found.path, read_token(environ, found))
 
 
-def whole_status(node: Node) -> dict[str, Any]:
+def whole_status(node: Node) -> doc.Status:
     """The status document with the leases and the queue of all its pages."""
     for _ in range(2):  # once more, if a lease may have been missed
         found = [node.call(Method.STATUS)]
@@ -158,7 +161,7 @@ def whole_status(node: Node) -> dict[str, Any]:
             found.append(node.call(Method.STATUS, page=len(found)))
         if not pages.is_short(found):
             break
-    return pages.joined(found)
+    return cast("doc.Status", pages.joined(found))
 
 
 def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

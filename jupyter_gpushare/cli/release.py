@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from traitlets import Unicode
 
 from .leases import short
 from .node import connect, whole_status
 from .verb import JSON_FLAG, Refused, UsageError, Verb
+
+if TYPE_CHECKING:
+    from ..protocol import documents as doc
 
 #: Characters of a whole lease name; anything shorter may be the beginning of one.
 FULL = 32
@@ -58,12 +61,13 @@ class ReleaseApp(Verb):
         return 0
 
 
-def whole_name(beginning: str, leases: list[dict[str, Any]]) -> str:
+def whole_name(beginning: str, leases: list[doc.Lease]) -> str:
     """The one lease that begins so; ``beginning`` itself when none does (the node says why not).
 
     Raises `Refused` when several do.
     """
-    names = [lease["id"] for lease in leases if lease["id"].startswith(beginning)]
+    ids = (lease["id"] for lease in leases)  # others' have none for us
+    names = [name for name in ids if name is not None and name.startswith(beginning)]
     if len(names) > 1:
         raise Refused(
             f"{len(names)} leases begin with {beginning!r}: type more of it.", "bad_request"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..protocol.expecting import short_estimate
 from ..protocol.holding import remaining_text
@@ -11,6 +11,9 @@ from .leases import lease_table, short
 from .node import connect, whole_status
 from .table import duration, table
 from .verb import JSON_FLAG, Verb
+
+if TYPE_CHECKING:
+    from ..protocol import documents as doc
 
 
 class StatusApp(Verb):
@@ -31,7 +34,7 @@ class StatusApp(Verb):
         return 0
 
 
-def as_text(status: dict[str, Any]) -> str:
+def as_text(status: doc.Status) -> str:
     """The status document for a terminal."""
     parts = [heading(status), gpu_table(status["gpus"])]
     parts += squatters(status["gpus"])
@@ -47,14 +50,14 @@ def as_text(status: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def left_out(status: dict[str, Any]) -> list[str]:
+def left_out(status: doc.Status) -> list[str]:
     """The line on other people's rows that the viewer's page leaves out."""
-    more = status.get("more") or {"leases": 0, "queue": 0}
-    words = (("leases", "leases of others"), ("queue", "waiting requests of others"))
-    return [f"{more[rows]} more {what}" for rows, what in words if more[rows]]
+    more: doc.More = status.get("more") or {"leases": 0, "queue": 0}
+    words = ((more["leases"], "leases of others"), (more["queue"], "waiting requests of others"))
+    return [f"{count} more {what}" for count, what in words if count]
 
 
-def heading(status: dict[str, Any]) -> str:
+def heading(status: doc.Status) -> str:
     """The node, the viewer, the quota, and the problems."""
     from ..client.words.render import budget_warning, host_memory_line
 
@@ -82,7 +85,7 @@ def heading(status: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def gpu_table(gpus: list[dict[str, Any]]) -> str:
+def gpu_table(gpus: list[doc.Gpu]) -> str:
     """One line a GPU: its memory, what is reserved and used, its tasks and health."""
     if not gpus:
         return "No GPUs."
@@ -105,7 +108,7 @@ def gpu_table(gpus: list[dict[str, Any]]) -> str:
     )
 
 
-def health(gpu: dict[str, Any]) -> str:
+def health(gpu: doc.Gpu) -> str:
     """Whether a GPU works, and is in service."""
     said = str(gpu["health"] if gpu["problem"] is None else f"{gpu['health']}: {gpu['problem']}")
     out = gpu.get("out_of_service")
@@ -115,13 +118,13 @@ def health(gpu: dict[str, Any]) -> str:
     return service if said == "ok" else f"{said}; {service}"
 
 
-def out_of_service(out: dict[str, Any]) -> str:
+def out_of_service(out: doc.OutOfService) -> str:
     """``out of service (empty)``, or with how many leases that are still there."""
     left = {0: "empty", 1: "1 lease there"}.get(out["leases"], f"{out['leases']} leases there")
     return f"out of service ({left})"
 
 
-def squatters(gpus: list[dict[str, Any]]) -> list[str]:
+def squatters(gpus: list[doc.Gpu]) -> list[str]:
     """Processes that use memory they have no right to."""
     lines = []
     for gpu in gpus:
@@ -133,7 +136,7 @@ def squatters(gpus: list[dict[str, Any]]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def turns(status: dict[str, Any]) -> list[str]:
+def turns(status: doc.Status) -> list[str]:
     """The memory that tasks keep on each GPU, the memory of a step, and the task with the turn."""
     from ..client.words.render import turn_line
 
@@ -152,7 +155,7 @@ def turns(status: dict[str, Any]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def queue_table(queue: list[dict[str, Any]]) -> str:
+def queue_table(queue: list[doc.Waiting]) -> str:
     """The waiting requests in the order of service."""
     return table(
         ("QUEUE", "LEASE", "WHO", "CLASS", "GPUS", "MEMORY EACH", "WAITING", "TAKES"),

@@ -7,8 +7,6 @@ what all of these say of the field. ``NotRequired`` is what some answers, or old
 leave out.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from .messages import RUNGS, Notice

@@ -18,6 +18,7 @@ from jupyter_gpushare.cli.app import GpuShareApp
 from jupyter_gpushare.cli.gpu import GpuApp
 from jupyter_gpushare.cli.ledger import LedgerApp
 from jupyter_gpushare.cli.quota import QuotaApp
+from jupyter_gpushare.cli.release import whole_name
 from jupyter_gpushare.cli.table import clean, duration, table
 from jupyter_gpushare.cli.verb import Verb
 
@@ -242,6 +243,12 @@ def test_release_takes_the_beginning_of_a_name(node: LiveNode) -> None:
         assert json.loads(done.stdout)["error"]["reason"] == "unknown_lease"
     finally:
         let_go(holder)
+
+
+def test_others_leases_which_have_no_name_for_us_are_passed_over() -> None:
+    rows: list[Any] = [{"id": None}, {"id": "abc-1"}]
+    assert whole_name("ab", rows) == "abc-1"
+    assert whole_name("x", rows) == "x"
 
 
 def test_release_of_an_ambiguous_name_is_refused(node: LiveNode) -> None:
