@@ -2,7 +2,8 @@
 
 Each round has a seed of its own, made from the first, which is printed: ``--only SEED`` plays
 one round again. Every fourth round has real kernels, every fifth several servers that elect a
-host, every third clients with memory on their GPUs, which the driver parks. The record
+host, every third clients with memory on their GPUs, which the driver parks, and every third limits
+that are lifted on GPUs with room and taken back. The record
 (``--json``) is written anew after each round, so it is there if the run is cut.
 """
 
@@ -34,6 +35,9 @@ def plan_of(number: int, seed: int, seconds: float) -> Plan:
         return Plan(seed, seconds=seconds, rate=8.0, clients=8, hosts=3)
     if number % 3 == 1:
         return Plan(seed, seconds=seconds, rate=10.0, clients=3, tenants=6)
+    if number % 3 == 2:
+        roles = ("short", "stay", "kernel")
+        return Plan(seed, seconds=seconds, rate=10.0, clients=5, roles=roles, lifted=True)
     kernels = 2 if number % 4 == 3 else 0
     return Plan(seed, seconds=seconds, rate=12.0, clients=12, kernels=kernels)
 

@@ -171,6 +171,43 @@ def test_it_finds_memory_given_away_while_it_is_still_in_use(history: History) -
     assert history.broken() == {Property.DOUBLE}
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+@pytest.mark.parametrize("is_lowered", [True, False])
+def test_a_lifted_limit_counts_from_when_it_is_told_until_the_client_obeys(
+    is_told_first: bool, is_lowered: bool
+) -> None:
+    history = History(random.Random(1))
+    for who in ("alice", "bob"):
+        history.see(who, Saw.BORN, environment=who, pid=0)
+
+    def granted(who: str, memory: int) -> None:
+        wish = {"request": "r", "gpus": 1, "memory": memory, "class": "interactive"}
+        since = history.see(who, Saw.ASKED, **wish)
+        gpus = [{"gpu": "GPU-0", "memory": memory}]
+        history.record("LeaseGranted", who, who, gpus=gpus)
+        history.see(who, Saw.GRANTED, since, request="r", lease=who, gpus=[["GPU-0", memory]])
+
+    def limited(memory: int) -> None:
+        if is_told_first:
+            gpus = [{"gpu": "GPU-0", "memory": memory}]
+            history.record("LimitTold", "alice", "alice", gpus=gpus)
+        history.see("alice", Saw.LIMITED, lease="alice", gpus=[["GPU-0", memory]])
+
+    granted("alice", 4)
+    limited(9)
+    history.see("alice", Saw.ALIVE, lease="alice", state="held", request=None)
+    if is_lowered:
+        limited(4)
+    granted("bob", 4)
+    for who in ("alice", "bob"):
+        history.see(who, Saw.ALIVE, lease=who, state="held", request=None)
+        since = history.see(who, Saw.RELEASING, lease=who)
+        history.record("LeaseEnded", who, who, reason="released")
+        history.see(who, Saw.RELEASED, since, lease=who, state="ended")
+    expected = set() if is_lowered else {Property.DOUBLE}
+    assert history.broken() == expected | (set() if is_told_first else {Property.LEDGER})
+
+
 def test_tasks_of_one_environment_share_their_reservation() -> None:
     history = History(random.Random(0))
     for who in ("one", "two"):

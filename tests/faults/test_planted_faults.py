@@ -31,6 +31,7 @@ class Case:
     rate: float = 2.0
     clients: int = 10
     tenants: int = 0
+    lifted: bool = False
     hosts: int = 0
     ill_call: Call | None = None
     seconds: float = 4.0  # of the first storm; each one after it is longer
@@ -39,6 +40,9 @@ class Case:
 STAYERS = ("stay", "short")  # some hold long enough to see what becomes of it; some come and go
 CASES: dict[str, Case] = {
     "promise_what_is_taken": Case(Property.DOUBLE, ("wire cut",), ("short", "pair", "long")),
+    "lift_what_is_not_reserved": Case(
+        Property.DOUBLE, ("client killed",), ("stay", "short"), clients=4, lifted=True
+    ),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
     "believe_who_releases": Case(
         Property.DOUBLE, ("memory kept after the lease",), ("short", "wide")
@@ -127,6 +131,7 @@ def test_a_planted_bug_is_found(
             rate=case.rate,
             clients=case.clients,
             tenants=case.tenants,
+            lifted=case.lifted,
             hosts=case.hosts,
             entry=("-m", "support.faults.planted", bug),
             ill_call=case.ill_call,

@@ -60,8 +60,15 @@ class Actor:
             self.lease = None
 
     def _noticed(self, notice: Notification) -> None:
-        if notice.notice is Notice.PARK and notice.params.get("lease") == self.lease:
+        if notice.params.get("lease") != self.lease or self.lease is None:
+            return
+        if notice.notice is Notice.PARK:
             self.asked_back = True
+        elif notice.notice is Notice.LIMIT:
+            gpus = gpus_of(dict(notice.params))
+            self.log.note(Saw.LIMITED, lease=self.lease, gpus=gpus)
+            limits = [{"uuid": gpu, "memory": memory} for gpu, memory in gpus]
+            self.session.tell_surely(Method.LIMITED, lease=self.lease, limits=limits, live=True)
 
     # On the main thread.
 

@@ -192,6 +192,7 @@ def check(
                 )
                 for rung in ("storage", "driver")
             },
+            "limits told": count["limited"],
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
         },
@@ -332,6 +333,12 @@ def _follow(
                     continue
                 if lease is not None:
                     close(name, lease.confirmed)
+                has[name] = _Open(gpus, line.t1, line.t1)
+            case Saw.LIMITED if lease is not None and lease.gpus and lease.until > line.t1:
+                # It may use so much from here on; of less it is sure as soon as it was told.
+                told = dict(map(tuple, line.data["gpus"]))
+                gpus = [(gpu, told.get(gpu, memory)) for gpu, memory in lease.gpus]
+                close(name, line.t0)
                 has[name] = _Open(gpus, line.t1, line.t1)
             case Saw.ALIVE if lease is not None:
                 if line.data["state"] != "held" and lease.gpus:
@@ -675,7 +682,9 @@ def _again(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[
     return findings
 
 
-_Span = tuple[float, float, dict[str, int], str | None]
+#: By GPU: since when a lease might use so many bytes.
+_Sizes = dict[str, list[tuple[float, int]]]
+_Span = tuple[float, float, _Sizes, str | None]
 
 
 def _ledger(
@@ -689,14 +698,17 @@ def _ledger(
     """What clients saw is recorded, when and as they saw it; and nothing is left open."""
     spans: dict[str, list[_Span]] = defaultdict(list)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    open_spans: dict[str, tuple[float, dict[str, int], str | None]] = {}
+    open_spans: dict[str, tuple[float, _Sizes, str | None]] = {}
     stories: list[str] = []
     for record in ledger:
         name = record.lease or ""
         times[record.kind, name].append(record.at)
         if record.kind == "LeaseGranted":
-            gpus = {part["gpu"]: part["memory"] for part in record.data["gpus"]}
+            gpus = {part["gpu"]: [(record.at, part["memory"])] for part in record.data["gpus"]}
             open_spans[name] = (record.at, gpus, record.environment)
+        elif record.kind == "LimitTold" and name in open_spans:
+            for part in record.data["gpus"]:
+                open_spans[name][1][part["gpu"]].append((record.at, part["memory"]))
         elif record.kind in ("LeaseParked", "LeaseEnded") and name in open_spans:
             since, gpus, environment = open_spans.pop(name)
             spans[name].append((since, record.at, gpus, environment))
@@ -707,7 +719,7 @@ def _ledger(
         if not any(
             start <= hold.start
             and hold.end <= end
-            and gpus.get(hold.gpu) == hold.memory
+            and any(at <= hold.start and hold.memory == size for at, size in gpus.get(hold.gpu, ()))
             and environment == hold.environment
             for start, end, gpus, environment in spans[hold.lease]
         ):

@@ -26,6 +26,7 @@ class Saw(Enum):
     GRANTED = "granted"  # has these GPUs: granted, resumed, or attached again
     REFUSED = "refused"
     GAVE_UP = "gave_up"  # waits no more, or knows no answer
+    LIMITED = "limited"  # was told what it may use on these GPUs; t0: before it obeys
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send
     RELEASED = "released"

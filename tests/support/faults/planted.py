@@ -25,6 +25,7 @@ from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.measure import observe
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
@@ -42,6 +43,11 @@ def promise_what_is_taken() -> None:
             yield dataclasses.replace(seen, free=seen.memory)
 
     room.rooms_without = rooms
+
+
+def lift_what_is_not_reserved() -> None:
+    """A task is told a higher limit, and nothing is reserved for it."""
+    lifts.growth = lambda state, event: iter(())
 
 
 def place_out_of_service() -> None:
@@ -302,6 +308,7 @@ PLANTED: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         promise_what_is_taken,
+        lift_what_is_not_reserved,
         place_out_of_service,
         believe_who_releases,
         start_afresh,
