@@ -35,6 +35,9 @@ def plan_of(number: int, seed: int, seconds: float) -> Plan:
         return Plan(seed, seconds=seconds, rate=8.0, clients=8, hosts=3)
     if number % 3 == 1:
         return Plan(seed, seconds=seconds, rate=10.0, clients=3, tenants=6)
+    if number % 6 == 0:
+        roles = ("stepper",)
+        return Plan(seed, seconds=seconds, rate=5.0, clients=6, roles=roles, by_turns=True)
     if number % 3 == 2:
         roles = ("short", "stay", "kernel")
         return Plan(seed, seconds=seconds, rate=10.0, clients=5, roles=roles, lifted=True)

@@ -15,6 +15,7 @@ from support.faults.observed import Log, Saw, Seen, read_log
 from jupyter_gpushare.node.ledger.ledger import Record
 
 RULES = Rules(
+    turn_bound=8.0,
     capacity={"GPU-0": 10, "GPU-1": 10},
     heartbeat_timeout=6.0,
     leak_bound=1.0,
@@ -206,6 +207,23 @@ def test_a_lifted_limit_counts_from_when_it_is_told_until_the_client_obeys(
         history.see(who, Saw.RELEASED, since, lease=who, state="ended")
     expected = set() if is_lowered else {Property.DOUBLE}
     assert history.broken() == expected | (set() if is_told_first else {Property.LEDGER})
+
+
+@pytest.mark.parametrize("why", [None, "one after the other", "stopped", "revoked"])
+def test_it_finds_two_that_compute_at_once(why: str | None) -> None:
+    history = History(random.Random(1))
+    for who in ("alice", "bob"):
+        history.see(who, Saw.BORN, environment=who, pid=0)
+    if why == "stopped":  # it may have lost its turn, and not have heard of it
+        history.see("harness", Saw.STOPPED, client="bob")
+        history.see("harness", Saw.WENT_ON, client="bob")
+    if why == "revoked":
+        history.see("harness", Saw.REVOKED, lease="bob")
+    begins = history.see("alice", Saw.ALIVE, lease="alice", state="held", request=None)
+    ends = history.see("bob", Saw.STEP, begins, lease="bob", gpus=["GPU-0"])
+    since = ends if why == "one after the other" else begins
+    history.see("alice", Saw.STEP, since, lease="alice", gpus=["GPU-0"])
+    assert history.broken() == (set() if why else {Property.TURN})
 
 
 def test_tasks_of_one_environment_share_their_reservation() -> None:

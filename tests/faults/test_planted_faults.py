@@ -32,6 +32,7 @@ class Case:
     clients: int = 10
     tenants: int = 0
     lifted: bool = False
+    by_turns: bool = False
     hosts: int = 0
     ill_call: Call | None = None
     seconds: float = 4.0  # of the first storm; each one after it is longer
@@ -42,6 +43,9 @@ CASES: dict[str, Case] = {
     "promise_what_is_taken": Case(Property.DOUBLE, ("wire cut",), ("short", "pair", "long")),
     "lift_what_is_not_reserved": Case(
         Property.DOUBLE, ("client killed",), ("stay", "short"), clients=4, lifted=True
+    ),
+    "give_two_the_turn": Case(
+        Property.TURN, ("client killed",), ("stepper",), 0.3, 6, seconds=15.0, by_turns=True
     ),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
     "believe_who_releases": Case(
@@ -132,6 +136,7 @@ def test_a_planted_bug_is_found(
             clients=case.clients,
             tenants=case.tenants,
             lifted=case.lifted,
+            by_turns=case.by_turns,
             hosts=case.hosts,
             entry=("-m", "support.faults.planted", bug),
             ill_call=case.ill_call,

@@ -12,10 +12,13 @@ import os
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
 from jupyter_gpushare.client.lease.session import Link, Session
+from jupyter_gpushare.client.memory.gate import Gate, Turns
+from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 from . import hostile, tenant
@@ -41,6 +44,9 @@ class Actor:
         self.session = self._new_session()
         self.lease: str | None = None
         self.asked_back = False
+        self.grant: Grant | None = None
+        self.turns = Turns(lambda: self.session, lambda: self.grant, say=lambda text: None)
+        self.turns.drop = lambda: None
         self._requests = 0
 
     def _new_session(self) -> Session:
@@ -62,6 +68,7 @@ class Actor:
     def _noticed(self, notice: Notification) -> None:
         if notice.params.get("lease") != self.lease or self.lease is None:
             return
+        self.turns.noticed(notice)
         if notice.notice is Notice.PARK:
             self.asked_back = True
         elif notice.notice is Notice.LIMIT:
@@ -137,6 +144,7 @@ class Actor:
             self.log.note(Saw.REFUSED, t0, request=name, why=str(error))
         else:
             self.lease, self.asked_back = result["lease"], False
+            self.grant = read_grant(result)
             self.log.note(
                 Saw.GRANTED, t0, request=name, lease=result["lease"], gpus=gpus_of(result)
             )
@@ -161,14 +169,38 @@ class Actor:
         else:
             self.log.note(Saw.ALIVE, t0, lease=lease, state=state, request=request)
 
+    def _step(self, number: int) -> None:
+        """Compute for a moment, report the memory, and wait for the turn if it is asked back."""
+        grant, t0 = self.grant, boot()
+        assert grant is not None
+        session = self.session
+        # One that was told to yield may still end the step that it is in, in memory of its own.
+        has_turn = self.turns.is_gated and self.turns._gate is Gate.OPEN
+        is_sure = has_turn and session.link is Link.UP
+        time.sleep(self.rng.uniform(0.02, 0.2))
+        if is_sure and session.link is Link.UP and self.lease == grant.lease:
+            gpus = [gpu.uuid for gpu in grant.gpus]
+            self.log.note(Saw.STEP, t0, lease=grant.lease, gpus=gpus)
+        devices = [
+            SimpleNamespace(device=f"cuda:{n}", persistent=GIB, temporary=4 * GIB, cache=0)
+            for n in range(len(grant.gpus))
+        ]
+        self.turns.report(SimpleNamespace(steps=number, devices=devices))
+        self.turns.gate()
+
     def _hold(self) -> None:
         rng = self.rng
         until = time.monotonic() + rng.uniform(*self.spec["hold"])
+        steps = 0
         idles = self.spec["kind"] == "kernel"
         while self.lease is not None and time.monotonic() < until:
             if idles and rng.random() < 0.2:  # mostly it is idle: people think
                 self.session.set_activity(self.lease, rng.random() < 0.1)
-            time.sleep(rng.uniform(0.3, 1.0) * BEAT)
+            if self.spec.get("steps"):
+                steps += 1
+                self._step(steps)
+            else:
+                time.sleep(rng.uniform(0.3, 1.0) * BEAT)
             self._look(self.lease)
             if idles and self.asked_back:
                 self._give_back()

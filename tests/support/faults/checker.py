@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Any, Protocol
 
 from .observed import SETTLED, Saw, Seen
@@ -31,6 +32,7 @@ class Property(Enum):
     SILENT = "the node manager does not answer"
     AGAIN = "one request is served by two leases"
     DRAINED = "a GPU that is out of service is granted"
+    TURN = "two tasks compute at once on a GPU that they use by turns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Rules:
 
     ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
     the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as
-    long the node manager may answer nothing, where nothing was done to it.
+    long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
+    not end a step for so long loses the turn. ``by_turns``: what a task keeps between its steps,
+    at least, and what one at a time needs for a step.
     """
 
     capacity: Mapping[str, int]
@@ -57,6 +61,8 @@ class Rules:
     strangers: int = 0
     reading: float = 0.0
     silence: float = math.inf
+    turn_bound: float = 0.0
+    by_turns: tuple[int, int] | None = None
 
 
 class LedgerRecord(Protocol):
@@ -164,6 +170,7 @@ def check(
     findings += _leaked(seen, rules)
     findings += _order(wishes, harness, rules, len(clients))
     findings += _drained(clients.values(), harness)
+    findings += _turns(clients.values(), harness, rules)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules)
     findings += _silent(clients.values(), harness, rules)
@@ -193,6 +200,7 @@ def check(
                 for rung in ("storage", "driver")
             },
             "limits told": count["limited"],
+            "steps by turns": count["step"],
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
         },
@@ -487,7 +495,7 @@ def _double(
             most: dict[str, int] = {}
             for other in running:
                 most[other.environment] = max(most.get(other.environment, 0), other.memory)
-            if sum(most.values()) > rules.capacity.get(gpu, 0):
+            if _promised(most.values(), rules) > rules.capacity.get(gpu, 0):
                 story = ", ".join(
                     f"{s.who} ({s.environment}) {s.memory} bytes by {s.lease}" for s in running
                 )
@@ -498,6 +506,43 @@ def _double(
                     )
                 )
     return findings
+
+
+def _promised(sizes: Iterable[int], rules: Rules) -> int:
+    """Bytes that certainly must fit into a GPU together."""
+    if rules.by_turns is None:
+        return sum(sizes)
+    keeps, step = rules.by_turns
+    return sum(min(size, keeps) for size in sizes) + step
+
+
+def _turns(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[Finding]:
+    """On each GPU one task at a time computes with the turn.
+
+    Who was stopped lately may have lost its turn and not have heard of it; so may who was revoked.
+    """
+    steps: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for client in clients:
+        for line in client.lines:
+            if (
+                line.saw is not Saw.STEP
+                or harness.revoked.get(line.data["lease"], math.inf) < line.t1
+            ):
+                continue
+            stops = harness.stops[client.who]
+            if not any(a < line.t1 and b > line.t0 - rules.turn_bound for a, b in stops):
+                for gpu in line.data["gpus"]:
+                    steps[gpu].append((line.t0, line.t1, client.who))
+    return [
+        Finding(
+            Property.TURN,
+            f"{one} computed on {gpu} from {begin:.3f} to {end:.3f}, and {other} from {since:.3f} "
+            f"to {until:.3f}",
+        )
+        for gpu, here in sorted(steps.items())
+        for (begin, end, one), (since, until, other) in pairwise(sorted(here))
+        if since < end and one != other
+    ]
 
 
 def _leaked(seen: Iterable[Seen], rules: Rules) -> list[Finding]:

@@ -26,6 +26,7 @@ from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.measure import observe
 from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
@@ -48,6 +49,16 @@ def promise_what_is_taken() -> None:
 def lift_what_is_not_reserved() -> None:
     """A task is told a higher limit, and nothing is reserved for it."""
     lifts.growth = lambda state, event: iter(())
+
+
+def give_two_the_turn() -> None:
+    """Whether somebody has the turn on a GPU is not looked at when it is given."""
+
+    def give(state, config, shared, at):
+        line = order._line(state)
+        return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
+
+    order._give = give
 
 
 def place_out_of_service() -> None:
@@ -309,6 +320,7 @@ PLANTED: dict[str, Callable[[], None]] = {
     for plant in (
         promise_what_is_taken,
         lift_what_is_not_reserved,
+        give_two_the_turn,
         place_out_of_service,
         believe_who_releases,
         start_afresh,

@@ -64,6 +64,13 @@ c.Policy.burst_memory = 0.9
 c.Policy.burst_headroom = 0.05
 c.Policy.burst_return = 20.0
 """
+#: Where tasks share their GPUs by turns.
+TURN_BOUND = 8.0
+BY_TURNS = f"""
+c.Policy.share_mode = "time"
+c.Policy.quantum = 0.5
+c.Policy.turn_bound = {TURN_BOUND}
+"""
 HANG = 1.5  # seconds for which the driver hangs at most
 SILENCE = 10.0  # seconds without an answer that nothing explains
 MONTH = 30 * 86400.0
@@ -87,6 +94,7 @@ class Plan:
     hosts: int = 0
     tenants: int = 0
     lifted: bool = False
+    by_turns: bool = False
     entry: Sequence[str] = ()
     tenant_plant: str | None = None
     ill_call: Call | None = None
@@ -124,7 +132,7 @@ class Storm:
         node = RunningNode(
             directory,
             simulate="",
-            config=CONFIG + (LIFTED if plan.lifted else ""),
+            config=CONFIG + LIFTED * plan.lifted + BY_TURNS * plan.by_turns,
             arguments=[f"--token-file={_tokens(directory)}"],
             environ=self.shim.environ(self.world.environ()),
             ledger=directory / "state" / "ledger.sqlite",
@@ -237,6 +245,8 @@ class Storm:
             strangers=hostile.REQUESTS,
             reading=HANG + 1.0,
             silence=SILENCE,
+            turn_bound=TURN_BOUND,
+            by_turns=(GIB, 4 * GIB) if self.plan.by_turns else None,
         )
 
     def _rage(self) -> None:
@@ -394,7 +404,9 @@ class Storm:
 
     def _bear(self, role: str | None = None, **more: Any) -> Player | None:
         roles = list(self.plan.roles or _ROLES)
-        role = role or self.rng.choices(roles, [_ROLES[name]["often"] for name in roles])[0]
+        # Some roles play only where they are named.
+        often = [_ROLES[name]["often"] or bool(self.plan.roles) for name in roles]
+        role = role or self.rng.choices(roles, often)[0]
         if role == "tenant":
             return self._bear_tenant()
         environment = self.rng.choice(_WHO.get(role, PEOPLE[:3]))
@@ -757,6 +769,17 @@ _ROLES: dict[str, dict[str, Any]] = {
         "patience": [2.0, 8.0],
         "hold": [6.0, 15.0],
         "lives": 3,
+    },
+    "stepper": {
+        "often": 0,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [10 * GIB],
+        "patience": [2.0, 8.0],
+        "hold": [8.0, 20.0],
+        "lives": 5,
+        "steps": True,
     },
     "kernel": {
         "often": 4,
