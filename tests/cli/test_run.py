@@ -156,10 +156,11 @@ def test_a_command_that_cannot_start_takes_no_lease(node: LiveNode, tmp_path: Pa
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
 def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
     script = (
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         f"signal.signal(signal.{name}, lambda *_: (print('{name}'), sys.exit(5)))\n"
         "print('up', flush=True)\n"
-        "while True: signal.pause()\n"
+        # Not `signal.pause`: a signal that comes just before it would wake nobody.
+        "while True: time.sleep(0.05)\n"
     )
     process = node.spawn("run", "--", sys.executable, "-S", "-c", script)
     started(process)
@@ -182,7 +183,8 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
         "signal.signal(signal.SIGINT, typed)\n"
         "signal.signal(signal.SIGUSR1, asked)\n"
         "print('up', flush=True)\n"
-        "while True: signal.pause()\n"
+        # Not `signal.pause`: a signal that comes just before it would wake nobody.
+        "while True: time.sleep(0.05)\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:
