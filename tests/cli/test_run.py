@@ -172,7 +172,7 @@ def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
 def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
     """The terminal sends Ctrl-C to both; passing ours on would make it two."""
     script = (
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "got = []\n"
         "def typed(*_):\n"
         "    got.append(1)\n"
