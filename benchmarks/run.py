@@ -180,7 +180,7 @@ for number in range(int(sys.argv[1])):
     wire.sendall(json.dumps(call).encode() + b"\\n")
     json.loads(answers.readline())
     print(time.perf_counter() - began)
-    time.sleep(0.005)  # as far apart as leases are: one call behind the other finds all caches warm
+    time.sleep(0.005)  # as far apart as the leases that are measured: back to back, caches are warm
 """
 
 

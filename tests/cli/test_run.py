@@ -153,14 +153,23 @@ def test_a_command_that_cannot_start_takes_no_lease(node: LiveNode, tmp_path: Pa
     assert "Traceback" not in done.stderr
 
 
+#: Each signal writes into this pipe, so a read misses none. `signal.pause` would miss one that
+#: comes just before it.
+_WAKES = """
+wakes, woken = os.pipe()
+os.set_blocking(woken, False)
+signal.set_wakeup_fd(woken)
+"""
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
 def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
     script = (
-        "import signal, sys, time\n"
+        "import os, signal, sys\n"
+        f"{_WAKES}"
         f"signal.signal(signal.{name}, lambda *_: (print('{name}'), sys.exit(5)))\n"
         "print('up', flush=True)\n"
-        # Not `signal.pause`: a signal that comes just before it would wake nobody.
-        "while True: time.sleep(0.05)\n"
+        "while True: os.read(wakes, 1)\n"
     )
     process = node.spawn("run", "--", sys.executable, "-S", "-c", script)
     started(process)
@@ -172,7 +181,8 @@ def test_signals_reach_the_command(node: LiveNode, name: str) -> None:
 def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
     """The terminal sends Ctrl-C to both; passing ours on would make it two."""
     script = (
-        "import os, signal, sys, time\n"
+        "import os, signal, sys\n"
+        f"{_WAKES}"
         "got = []\n"
         "def typed(*_):\n"
         "    got.append(1)\n"
@@ -183,8 +193,7 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
         "signal.signal(signal.SIGINT, typed)\n"
         "signal.signal(signal.SIGUSR1, asked)\n"
         "print('up', flush=True)\n"
-        # Not `signal.pause`: a signal that comes just before it would wake nobody.
-        "while True: time.sleep(0.05)\n"
+        "while True: os.read(wakes, 1)\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:

@@ -184,7 +184,7 @@ def test_who_overruns_is_told_of_and_bars_nobody() -> None:
 
 
 def test_patience_ends_with_a_lower_limit() -> None:
-    """Who has waited long enough computes with what is left, and is told how much."""
+    """A task that waited long enough computes with the memory that is left, and hears how much."""
     config = dataclasses.replace(CONFIG, turn_patience=10.0, heartbeat_timeout=15.0)
     at, alice, bob = two_by_turns(config)
     come(at, "carol", 3, gib=8)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and how it is answered."""
+"""The clients of the node manager that said hello, and how their calls are answered."""
 
 from __future__ import annotations
 

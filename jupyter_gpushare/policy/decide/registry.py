@@ -1,24 +1,17 @@
-"""The register of functions that decide commands. Each function registers itself."""
+"""Which function decides which command. Each says so itself, where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from ..words import commands as cmd
+from ..words.registry import registering
 from .draft import Decision, Draft
 
 Answer = Callable[[Draft, Any], Decision]
-F = TypeVar("F", bound=Answer)
 
-ANSWERS: dict[type[cmd.Command], Answer] = {}
+ANSWERS: Final[dict[type[cmd.Command], Answer]] = {}
 
-
-def decides(kind: type[cmd.Command]) -> Callable[[F], F]:
-    """This function works out what follows from a command of this kind."""
-
-    def register(answer: F) -> F:
-        ANSWERS[kind] = answer
-        return answer
-
-    return register
+#: ``@decides(kind)``: this function works out what follows from a command of this kind.
+decides: Final = registering(ANSWERS)

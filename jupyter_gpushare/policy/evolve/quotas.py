@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..books.copies import replace
 from ..books.index import drop
 from ..books.state import (
@@ -26,46 +28,51 @@ def _rekey(state: State, at: float) -> State:
     return state
 
 
+def _requoted(state: State, at: float, **parts: Any) -> State:
+    """The state after these parts of the quotas changed."""
+    return _rekey(replace(state, quotas=replace(state.quotas, **parts)), at)
+
+
 @evolves(ev.QuotasConfigured)
 def _quotas_configured(state: State, event: ev.QuotasConfigured) -> State:
-    quotas = replace(
-        state.quotas,
+    return _requoted(
+        state,
+        event.at,
         default=event.default,
         groups=Map(dict(event.groups)),
         users=Map(dict(event.users)),
         is_configured=True,
     )
-    return _rekey(replace(state, quotas=quotas), event.at)
 
 
 @evolves(ev.QuotaOverridden)
 def _quota_overridden(state: State, event: ev.QuotaOverridden) -> State:
     overrides = state.quotas.overrides.set(event.environment, event.quota)
-    return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
+    return _requoted(state, event.at, overrides=overrides)
 
 
 @evolves(ev.QuotaOverrideRemoved)
 def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
     overrides = drop(state.quotas.overrides, event.environment)
-    return _rekey(replace(state, quotas=replace(state.quotas, overrides=overrides)), event.at)
+    return _requoted(state, event.at, overrides=overrides)
 
 
 @evolves(ev.GroupQuotaOverridden)
 def _group_overridden(state: State, event: ev.GroupQuotaOverridden) -> State:
     overrides = state.quotas.group_overrides.set(event.group, event.quota)
-    return _rekey(replace(state, quotas=replace(state.quotas, group_overrides=overrides)), event.at)
+    return _requoted(state, event.at, group_overrides=overrides)
 
 
 @evolves(ev.GroupQuotaOverrideRemoved)
 def _group_override_removed(state: State, event: ev.GroupQuotaOverrideRemoved) -> State:
     overrides = drop(state.quotas.group_overrides, event.group)
-    return _rekey(replace(state, quotas=replace(state.quotas, group_overrides=overrides)), event.at)
+    return _requoted(state, event.at, group_overrides=overrides)
 
 
 @evolves(ev.GroupsChanged)
 def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
     groups_of = state.quotas.groups_of.set(event.environment, event.groups)
-    return _rekey(replace(state, quotas=replace(state.quotas, groups_of=groups_of)), event.at)
+    return _requoted(state, event.at, groups_of=groups_of)
 
 
 def _per(state: State, environment: EnvironmentName) -> Period | None:

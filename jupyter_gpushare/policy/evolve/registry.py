@@ -1,24 +1,15 @@
-"""The register of functions that apply events. Each function registers itself."""
+"""Which function carries out which event. Each says so itself, where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from ..books.state import State
 from ..words import events as ev
+from ..words.registry import registering
 
-Change = Callable[[State, Any], State]
-F = TypeVar("F", bound=Change)
+CHANGES: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {}
 
-CHANGES: dict[type[ev.Event], Change] = {}
-
-
-def evolves(kind: type[ev.Event]) -> Callable[[F], F]:
-    """This function gives the state after an event of this kind."""
-
-    def register(change: F) -> F:
-        CHANGES[kind] = change
-        return change
-
-    return register
+#: ``@evolves(kind)``: this function gives the state after an event of this kind.
+evolves: Final = registering(CHANGES)

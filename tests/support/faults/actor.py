@@ -177,7 +177,7 @@ class Actor:
         # One that was told to yield may still end the step that it is in, in memory of its own.
         has_turn = self.turns.is_gated and self.turns._gate is Gate.OPEN
         is_sure = has_turn and session.link is Link.UP
-        time.sleep(self.rng.uniform(0.02, 0.2))
+        time.sleep(self.rng.uniform(0.02, 0.2))  # the pretend GPU computes
         if is_sure and session.link is Link.UP and self.lease == grant.lease:
             gpus = [gpu.uuid for gpu in grant.gpus]
             self.log.note(Saw.STEP, t0, lease=grant.lease, gpus=gpus)
@@ -200,7 +200,7 @@ class Actor:
                 steps += 1
                 self._step(steps)
             else:
-                time.sleep(rng.uniform(0.3, 1.0) * BEAT)
+                time.sleep(rng.uniform(0.3, 1.0) * BEAT)  # between two looks; nothing is awaited
             self._look(self.lease)
             if idles and self.asked_back:
                 self._give_back()

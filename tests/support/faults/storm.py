@@ -57,8 +57,8 @@ c.Policy.parked_memory = {40 * GIB}
 c.Quotas.default = {{"gpus": 2, "memory": "10GiB"}}
 c.Quotas.users = {{"dave": {{"gpus": {GPUS}}}, "probe": {{"gpus": {GPUS}}}}}
 """
-#: Where limits are lifted on GPUs with room. Who is told a lower one has long to obey: a client
-#: that is stopped, or cut off, hears of it later.
+#: In these rounds the node manager lifts limits on GPUs with room. A client that is told a lower
+#: limit has 20 s to obey, because one that was stopped or cut off hears of it late.
 LIFTED = """
 c.Policy.burst_memory = 0.9
 c.Policy.burst_headroom = 0.05
