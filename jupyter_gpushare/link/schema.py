@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import EnumMeta
+from functools import reduce
 from math import isfinite
-from types import NoneType, UnionType
+from types import UnionType
 from typing import (
-    Annotated,
     Any,
     Final,
     NotRequired,
-    Union,
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
-from jupyter_gpushare.protocol.shapes import Period, Range, Text, Words
+from jupyter_gpushare.protocol.shapes import Period, Range, Text, Words, shape
 
 Json = dict[str, Any]
 
 _TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
-#: Whoever reads it shall take what a later release adds.
+#: A reader must accept words that a later release adds.
 _PERIOD: Final[Json] = {
     "anyOf": [{"enum": ["week", "month", None]}, {"type": "string", "format": "date"}]
 }
@@ -57,20 +56,15 @@ class _Writer:
     def of(self, hint: Any) -> Json:
         if hint is not self._whole and (name := self._names.get(hint)) is not None:
             return reference(name)
-        origin, parts = get_origin(hint), get_args(hint)
-        if origin is NotRequired:
-            return self.of(parts[0])
-        if origin is Annotated:
-            schema = self.of(parts[0])
-            for said in parts[1:]:
-                schema = _said(schema, said)
-            return schema
-        if origin in (Union, UnionType):
-            # A word for what is left out is nothing that is sent.
-            some = [self.of(x) for x in parts if x is not NoneType and type(x) is not EnumMeta]
-            one = some[0] if len(some) == 1 else {"oneOf": some}
-            return _or_null(one) if NoneType in parts else one
-        if origin in (list, tuple):
+        parts = get_args(hint)
+        if parts and all(map(is_typeddict, parts)) and get_origin(hint) is UnionType:
+            return {"oneOf": [self.of(part) for part in parts]}
+        one = shape(hint)
+        if one.kind is not hint:
+            schema = self.of(one.kind)
+            schema = _or_null(schema) if one.null else schema
+            return reduce(_said, one.said, schema)
+        if get_origin(hint) in (list, tuple):
             return {"type": "array", "items": self.of(parts[0])}
         return {"type": _TYPES[hint]} if hint in _TYPES else self._object(hint)
 

@@ -1,10 +1,10 @@
 """Every document, result and notice of a node manager, each declared once.
 
-The node manager builds them, and its builders are checked against these types. Whoever reads one
-may name its type, and loads nothing for it (``if TYPE_CHECKING``). The OpenAPI document, the
-panel's types and the tables of docs/protocol.md are made from them. A text in ``Annotated`` is
-what all of these say of the field. ``NotRequired`` is what some answers, or older node managers,
-leave out.
+The node manager builds the documents, and mypy checks its builders against these types. Code that
+reads a document names its type under ``if TYPE_CHECKING`` and loads nothing for it. The OpenAPI
+document, the panel's types and the tables of docs/protocol.md are made from these declarations, and
+the text in ``Annotated`` describes the field in all of them. Some answers, or older node managers,
+leave a ``NotRequired`` field out.
 """
 
 from typing import Annotated, Any, Final, NotRequired, TypedDict

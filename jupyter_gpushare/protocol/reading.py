@@ -1,7 +1,7 @@
 """Readers of declared objects: JSON data in, a frozen value of the type out.
 
-What a field may be stands beside its type (:mod:`.shapes`). A reader is made once for a type; to
-read a call it looks at no type again.
+The bounds of a field stand beside its type (:mod:`.shapes`). A reader is made once for a type, and
+inspects no type again when it reads a call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Is(Enum):
 
 
 class _Field(NamedTuple):
-    """``left_out`` and ``null`` are what it is then, if that is not refused."""
+    """``left_out`` and ``null``: the value in these two cases, or that the case is refused."""
 
     name: str
     read: Callable[[Any], Any]

@@ -55,7 +55,7 @@ class GpuCount(NamedTuple):
 
 
 class NullIsLeftOut(NamedTuple):
-    """Null says the same as nothing."""
+    """Null means the same as leaving the parameter out."""
 
 
 class Inside(NamedTuple):
@@ -63,11 +63,11 @@ class Inside(NamedTuple):
 
 
 class Private(NamedTuple):
-    """``null`` for those whose it is not, and who are no administrators."""
+    """Only the owner and administrators get the value; others get ``null``."""
 
 
 class Shape(NamedTuple):
-    """A type without what is around it: whether it may be null, and what is said beside it."""
+    """A type taken out of its hint: the type, whether null is allowed, and the marks beside it."""
 
     kind: Any
     null: bool = False
