@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 from .errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError
 from .framing import decode
 from .messages import (
+    GIVES,
     IDENTIFIER,
     LINE_PATTERN,
     LONGEST_SINCE,
@@ -64,6 +65,7 @@ class Hello:
     protocol: Annotated[Whole, "1"]
     client: Client
     token: Annotated[str, Text(TOKEN), "says who calls if the OS user does not"] | None
+    recalls: Annotated[bool, "it understands `recall`; else it hears the older notices"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,15 @@ class LimitedParams:
     lease: Id
     limits: tuple[GpuLimit, ...]
     live: Annotated[bool, "false: none of them can change its limit while it runs"] = True
+
+
+@dataclass(frozen=True, slots=True)
+class GaveParams(ParkedParams):
+    """What a task gave of what it was asked for; the fields that belong to another are not read."""
+
+    give: Annotated[str, words(*GIVES)] = "tensors"
+    limits: tuple[GpuLimit, ...] = ()
+    live: Annotated[bool, "false: no limit of this task can change while it runs"] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +406,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.ATTACH: AttachParams,
     Method.HEARTBEAT: LeaseParams,
     Method.ACTIVITY: ActivityParams,
+    Method.GAVE: GaveParams,
     Method.PARKING: ParkingParams,
     Method.PARKED: ParkedParams,
     Method.RESTORED: RestoredParams,

@@ -9,7 +9,7 @@ leave a ``NotRequired`` field out.
 
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
-from .messages import RUNGS, Notice
+from .messages import GIVES, RUNGS, Notice
 from .shapes import Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
@@ -782,17 +782,28 @@ class Revoked(TypedDict):
     message: str
 
 
-class ParkGpu(TypedDict):
-    """What may stay on a GPU that is asked back."""
+class AskedGpu(TypedDict):
+    """What may stay on a GPU of which something is asked back."""
 
     uuid: str
-    may_stay: Annotated[Bytes, "bytes that nobody needs there now"]
+    may_stay: Annotated[Bytes, "bytes that the task may have there from then on"]
     used: Annotated[int | None, "bytes that were measured; null: unknown"]
 
 
 AskedWhy = Annotated[
-    str, words("contended", "idle", "budget_spent", "over_limit", "out_of_service")
+    str, words("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum")
 ]
+
+
+class Recall(TypedDict):
+    """A task shall give something."""
+
+    lease: str
+    give: Annotated[str, words(*GIVES)]
+    why: AskedWhy
+    gate: Annotated[bool, "at the end of its step, and the next one begins after `turn`"]
+    gpus: list[AskedGpu]
+    message: Annotated[str, "for its people; empty: nothing that they must know"]
 
 
 class Park(TypedDict):
@@ -801,7 +812,7 @@ class Park(TypedDict):
     lease: str
     reason: AskedWhy
     message: str
-    gpus: list[ParkGpu]
+    gpus: list[AskedGpu]
 
 
 class ParkWarning(TypedDict):
@@ -882,6 +893,7 @@ NOTICES: Final[dict[Notice, Any]] = {
     Notice.REVOKED: Revoked,
     Notice.CHANGED: Changed,
     Notice.BUDGET: BudgetNews,
+    Notice.RECALL: Recall,
     Notice.PARK: Park,
     Notice.PARK_WARNING: ParkWarning,
     Notice.TURN: Turn,

@@ -43,6 +43,7 @@ class Method(Enum):
     ATTACH = "attach"
     HEARTBEAT = "heartbeat"
     ACTIVITY = "activity"
+    GAVE = "gave"
     PARKING = "parking"
     PARKED = "parked"
     KEPT = "kept"
@@ -81,6 +82,7 @@ class Notice(Enum):
     REVOKED = "revoked"
     CHANGED = "changed"
     BUDGET = "budget"
+    RECALL = "recall"
     PARK = "park"
     PARK_WARNING = "park_warning"
     TURN = "turn"
@@ -99,6 +101,8 @@ FEATURES: Final = (
     PIPELINED,
 )
 
+#: What a task can be asked to give, the cheapest first; DESIGN's ladder of recalls.
+GIVES: Final = ("cache", "lift", "turn", "tensors", "process")
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
 RUNGS: Final = ("release", "trim", "storage", "driver", "none")
 #: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.

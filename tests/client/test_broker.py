@@ -26,7 +26,7 @@ from jupyter_gpushare.client.lease.holding import Standing
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.settings import Ask, Settings
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
-from jupyter_gpushare.protocol.messages import Method, Notice, Notification
+from jupyter_gpushare.protocol.messages import Method, Notice
 
 GIB = 2**30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -273,9 +273,9 @@ def test_the_end_of_the_process_gives_back(world: World, node: RunningNode) -> N
 
 def test_a_forked_child_does_not_wait_for_its_parents_turn(world: World, node: RunningNode) -> None:
     broker = world.broker()
-    grant = broker.request(Ask())
+    broker.request(Ask())
     broker.turns._unreachable = 0.5
-    broker.turns.noticed(Notification(Notice.YIELD, "yield", {"lease": grant.lease}))
+    broker.turns.recalled({})
     child = os.fork()
     if not child:
         said = 1

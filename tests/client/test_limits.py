@@ -16,9 +16,10 @@ from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 
 from jupyter_gpushare.client.memory.frameworks import Frameworks
-from jupyter_gpushare.client.memory.giveback import Recalls
-from jupyter_gpushare.client.memory.limits import Limits, read_limits, with_limits
+from jupyter_gpushare.client.memory.limits import Limits, with_limits
+from jupyter_gpushare.client.memory.worker import Worker
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.recalls import limits_of, read_needs
 from jupyter_gpushare.policy.recall.lifts import REST
 from jupyter_gpushare.protocol.messages import Method
 
@@ -95,7 +96,7 @@ def test_the_newest_limit_is_told_last() -> None:
     """An import tells what was granted, and a lift comes between its look and its word."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     frameworks, answered, told = Frameworks(print), threading.Event(), list[int]()
-    limits = Limits(Recalls(), frameworks.limit, lambda _lease, _limits, _live: answered.set())
+    limits = Limits(Worker(), frameworks.limit, lambda _lease, _limits, _live: answered.set())
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
     )
@@ -117,7 +118,7 @@ def test_a_framework_that_comes_after_the_lift_can_be_lifted_later() -> None:
     answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
     frameworks, told = Frameworks(print), list[int]()
     limits = Limits(
-        Recalls(), frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live))
+        Worker(), frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live))
     )
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
@@ -146,7 +147,7 @@ def test_a_framework_that_comes_during_the_lift_has_it() -> None:
         told.append(None if current is None else current.gpus[0].memory)
         return len(told) > 1
 
-    limits = Limits(Recalls(), carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
+    limits = Limits(Worker(), carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
     assert told == [20 * GIB, 8 * GIB, 20 * GIB]
@@ -165,7 +166,7 @@ def test_limits_of_another_grant_are_not_carried_out() -> None:
         asked.set()
         return True
 
-    limits = Limits(Recalls(), carry_out, lambda _lease, _limits, live: answers.append(live))
+    limits = Limits(Worker(), carry_out, lambda _lease, _limits, live: answers.append(live))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     until(asked.is_set, "it comes to it")
     until(lambda: "gpushare-recalls" not in {one.name for one in threading.enumerate()}, "it ends")
@@ -177,6 +178,6 @@ def test_limits_that_make_no_sense_change_nothing() -> None:
     gpu = GrantedGpu("GPU-1", 0, "Some GPU", 20 * GIB, 24 * GIB)
     grant = Grant("lease", (gpu,))
     for nonsense in (None, 3, [3], [{"uuid": 3}], [{"uuid": "GPU-1", "memory": -1}]):
-        assert read_limits({"gpus": nonsense}) == {}
+        assert limits_of(read_needs({"gpus": nonsense})) == {}
     assert with_limits(grant, {"GPU-2": 5}) == grant
     assert with_limits(grant, {"GPU-1": 90 * GIB}).gpus[0].memory == 24 * GIB

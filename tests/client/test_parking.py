@@ -202,7 +202,7 @@ class Said:
         """Neither."""
 
 
-PARK = {"lease": LEASE, "reason": "contended", "message": "Others wait."}
+RECALL = {"lease": LEASE, "give": "tensors", "why": "contended", "message": "Others wait."}
 
 
 def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
@@ -211,16 +211,16 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
     def script(visitor: Visitor) -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.notify(Notice.PARK, PARK)  # before anybody said whether a cell runs
+        visitor.notify(Notice.RECALL, RECALL)  # before anybody said whether a cell runs
         assert busy.wait(20)
-        visitor.notify(Notice.PARK, PARK)  # while one runs
+        visitor.notify(Notice.RECALL, RECALL)  # while one runs
         visitor.notify(Notice.BUDGET, {"level": "warned", "message": "Nearly spent."})
         visitor.expect(Method.ACTIVITY)  # idle: a lease begins busy
-        visitor.notify(Notice.PARK, {**PARK, "lease": "somebody else's"})
-        visitor.notify(Notice.PARK, PARK)
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "held"})  # it knows better
-        visitor.notify(Notice.PARK, PARK)
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.notify(Notice.RECALL, {**RECALL, "lease": "somebody else's"})
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "held"})  # it knows better
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
         visitor.grant(visitor.expect(Method.RESUME))
         visitor.live()
 
@@ -235,7 +235,7 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         until(lambda: said.lines == ["Nearly spent."], "the budget's warning, and nothing else")
         assert broker.standing is Standing.HELD
         broker.set_activity(False)
-        node.wait_for(Method.PARKED, 2)
+        node.wait_for(Method.GAVE, 2)
         assert len(node.calls(Method.KEPT)) == 0
         assert broker.standing is Standing.PARKED
         assert broker.lease == LEASE
@@ -250,13 +250,34 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         broker.close()
 
 
+def test_a_node_manager_of_0_1_0_asks_and_is_answered_in_its_words() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome(features=["parked", "notice:park", "pipelined"])
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.PARK, {"lease": LEASE, "reason": "contended", "message": "m"})
+        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        said = Said()
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker.request(Ask())
+        broker.set_activity(False)
+        node.wait_for(Method.PARKED, 1)
+        until(lambda: broker.standing is Standing.PARKED, "it has given its GPU back")
+        assert not node.calls(Method.GAVE)
+        broker.close()
+
+
 def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
     def script(visitor: Visitor) -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, PARK)
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNKNOWN_LEASE, "It has ended.")
         visitor.grant(visitor.expect(Method.REQUEST), "another")
         visitor.live()
@@ -278,8 +299,8 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, PARK)
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
         visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
@@ -327,11 +348,11 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, PARK)
+        visitor.notify(Notice.RECALL, RECALL)
         visitor.answer(visitor.expect(Method.KEPT), {"state": "held"})
         adapter.ago = 60.0
-        visitor.notify(Notice.PARK, PARK)
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
         visitor.live()
 
     adapter = Trains()
@@ -342,7 +363,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         broker._frameworks.add("torch", adapter, ModuleType("torch"))
         broker.request(Ask())
         broker.set_activity(False)
-        node.wait_for(Method.PARKED, 1)
+        node.wait_for(Method.GAVE, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "It trains in the background: a step ended 0 s ago" in kept.params.reason
         broker.close()
@@ -382,13 +403,13 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
     def none_left(_recalls: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.Recalls._start", none_left)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.worker.Worker._start", none_left)
 
     def script(visitor: Visitor) -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, PARK)
+        visitor.notify(Notice.RECALL, RECALL)
         visitor.live()
 
     with ScriptedNode(script) as node:
@@ -418,11 +439,11 @@ def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, PARK)
-        parked = visitor.expect(Method.PARKED)
+        visitor.notify(Notice.RECALL, RECALL)
+        parked = visitor.expect(Method.GAVE)
         assert parked.params.rung == "release"
         visitor.answer(parked, {"state": "parked"})
-        visitor.notify(Notice.PARK, {**PARK, "gpus": [measured]})
+        visitor.notify(Notice.RECALL, {**RECALL, "gpus": [measured]})
         visitor.answer(visitor.expect(Method.KEPT), {"state": "parked"})
         visitor.live()
 

@@ -1,18 +1,23 @@
-"""What is asked back is carried out one by one, the cheapest first, whatever fails."""
+"""What is asked back is read with care, and carried out one by one, the cheapest first."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jupyter_gpushare.client.memory.giveback import Give, Recalls
+from jupyter_gpushare.client.memory.worker import Worker
+from jupyter_gpushare.client.words.recalls import Give, Need, Recall, read_needs, read_recall
+from jupyter_gpushare.policy.words import recalls as policy
+from jupyter_gpushare.protocol.messages import GIVES, Notice, Notification
 
 WITHIN = 20.0
 
 
 def test_the_cheapest_is_first_and_the_newest_takes_the_place_of_one_that_has_not_begun() -> None:
-    recalls, begun, go_on, done = Recalls(), threading.Event(), threading.Event(), list[str]()
+    recalls, begun, go_on, done = Worker(), threading.Event(), threading.Event(), list[str]()
     ended = threading.Event()
 
     def slow() -> None:
@@ -37,7 +42,7 @@ def test_the_cheapest_is_first_and_the_newest_takes_the_place_of_one_that_has_no
 def test_what_fails_keeps_nothing_else_from_being_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recalls, begun, ended = Recalls(), threading.Event(), threading.Event()
+    recalls, begun, ended = Worker(), threading.Event(), threading.Event()
     failed = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _args: failed.set())
 
@@ -50,3 +55,61 @@ def test_what_fails_keeps_nothing_else_from_being_carried_out(
     begun.set()
     assert ended.wait(WITHIN)
     assert failed.wait(WITHIN), "and it is told as of any thread"
+
+
+def told(notice: Notice, **params: object) -> Recall | None:
+    return read_recall(Notification(notice, notice.value, {"lease": "L", **params}))
+
+
+def test_policy_wire_and_client_have_the_same_ladder() -> None:
+    assert [give.value for give in policy.Give] == list(GIVES) == [give.word for give in Give]
+    assert [give.name for give in policy.Give] == [give.name for give in Give]
+
+
+def test_a_recall_is_read_as_it_is_said_now_and_as_it_was() -> None:
+    asked = [{"uuid": "GPU-1", "may_stay": 5, "used": 7}]
+    now = told(Notice.RECALL, give="tensors", why="idle", gate=False, gpus=asked, message="m")
+    assert now == Recall("L", Give.TENSORS, False, (Need("GPU-1", 5, 7),), "m")
+    assert told(Notice.PARK, reason="idle", gpus=asked, message="m") == now
+    limits = [{"uuid": "GPU-1", "memory": 5}]
+    gate = told(Notice.YIELD, gpus=limits)
+    assert gate == Recall("L", Give.TURN, True, (Need("GPU-1", 5, None),), "")
+    assert gate.limits == {"GPU-1": 5}
+    lift = told(Notice.LIMIT, gpus=limits)
+    assert lift is not None
+    assert (lift.give, lift.gate) == (Give.LIFT, False)
+    cache = told(Notice.OVER_LIMIT, stage="trim")
+    assert cache == Recall("L", Give.CACHE, False, (), "")
+
+
+def test_what_asks_for_nothing_is_no_recall() -> None:
+    assert told(Notice.OVER_LIMIT, stage="warned") is None
+    assert told(Notice.TURN, gpus=[]) is None
+    assert told(Notice.RECALL, give="everything of a later release") is None
+    assert read_recall(Notification(None, "unknown", {})) is None
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(Notice),
+    st.dictionaries(
+        st.sampled_from(["lease", "give", "gate", "gpus", "stage", "message"]),
+        ANY | st.sampled_from(GIVES),
+    ),
+)
+def test_any_notice_is_safe(notice: Notice, params: dict[str, object]) -> None:
+    recall = read_recall(Notification(notice, notice.value, params))
+    if recall is not None:
+        assert all(isinstance(size, int) and size > 0 for size in recall.limits.values())
+
+
+def test_what_is_said_of_gpus_is_read_carefully() -> None:
+    said = {"gpus": [{"uuid": "GPU-1", "may_stay": 5, "used": None}, {"uuid": 7}, None, {}]}
+    assert read_needs(said) == (Need("GPU-1", 5, None),)
+    assert read_needs({}) == read_needs({"gpus": 3}) == ()

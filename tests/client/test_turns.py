@@ -44,9 +44,11 @@ class Scene:
     said: list[str]
     dropped: list[int]
 
-    def notice(self, notice: Notice, **params: Any) -> None:
-        told = {"lease": "L", "gpus": [], **params}
-        self.turns.noticed(Notification(notice, notice.value, told))
+    def recalled(self) -> None:
+        self.turns.recalled({})
+
+    def given(self, *, is_shared: bool = True, **limits: int) -> None:
+        self.turns.given(limits, is_shared=is_shared)
 
     def in_gate(self) -> threading.Thread:
         thread = threading.Thread(target=self.turns.gate, daemon=True)
@@ -104,7 +106,7 @@ def test_only_news_are_told_and_again_after_a_reconnect(
     clock.now += 0.25
     scene.turns.report(use(9, kept=GIB // 2 + GRAIN, step=GIB))
     assert scene.wire.count(Method.MEMORY) == 5, "its step needs more"
-    scene.notice(Notice.YIELD)
+    scene.recalled()
     scene.turns.report(use(10, kept=GIB // 2, step=GIB // 2))
     assert scene.wire.count(Method.MEMORY) == 6, "before it gives its turn back all is told"
 
@@ -115,35 +117,35 @@ def test_unknown_figures_are_not_told(scene: Scene) -> None:
 
 
 def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> None:
-    scene.notice(Notice.YIELD)
+    scene.recalled()
     assert scene.turns.is_gated
     waiting = scene.in_gate()
     assert scene.dropped == [1]
     assert waiting.is_alive()
     limits: list[Any] = []
     scene.turns.limited = limits.append
-    scene.notice(Notice.TURN, quantum=10.0, gpus=[{"uuid": "GPU-0", "memory": 5, "index": 0}])
+    scene.turns.given({"GPU-0": 5}, is_shared=True)
     waiting.join(10)
     assert not waiting.is_alive()
     assert limits == [{"GPU-0": 5}]
     scene.turns.gate()
     assert scene.dropped == [1], "in its turn it is not held up"
-    scene.notice(Notice.TURN, quantum=None)
+    scene.given(is_shared=False)
     assert not scene.turns.is_gated
 
 
 def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scene) -> None:
     trimmed: list[int] = []
     scene.turns.trim = lambda: trimmed.append(1)
-    scene.notice(Notice.YIELD)
+    scene.recalled()
     scene.turns.rest()
     assert (trimmed, scene.dropped) == ([1], []), "the cell ended before any step did"
     scene.turns.rest()
-    scene.notice(Notice.YIELD)
+    scene.recalled()
     scene.turns.rest()
     assert trimmed == [1]
-    scene.notice(Notice.TURN, quantum=None)
-    scene.notice(Notice.YIELD)
+    scene.given(is_shared=False)
+    scene.recalled()
     scene.turns.rest()
     assert trimmed == [1, 1]
 
@@ -152,7 +154,8 @@ def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     broker, done = Broker({}), threading.Event()
     broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
     broker.turns.trim = done.set
-    told = Notification(Notice.YIELD, "yield", {"lease": "L", "gpus": []})
+    asked = {"lease": "L", "give": "cache", "why": "contended", "gate": True, "gpus": []}
+    told = Notification(Notice.RECALL, "recall", asked)
     broker._noticed(told)
     assert not done.is_set(), "nobody said that no cell runs: it is for the end of a step"
     broker._giving.set_busy(False)
@@ -160,14 +163,19 @@ def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     assert done.wait(10)
 
 
-def test_others_turns_are_not_its_own(scene: Scene) -> None:
-    scene.notice(Notice.YIELD, lease="another")
-    scene.turns.gate()
-    assert not scene.dropped
+@pytest.mark.parametrize("notice", [Notice.RECALL, Notice.YIELD])
+def test_others_turns_are_not_its_own(notice: Notice) -> None:
+    broker = Broker({})
+    broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
+    asked = {"lease": "another", "give": "turn", "gate": True, "gpus": []}
+    broker._noticed(Notification(notice, notice.value, asked))
+    assert not broker.turns.is_gated
+    broker._noticed(Notification(notice, notice.value, {**asked, "lease": "L"}))
+    assert broker.turns.is_gated
 
 
 def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
-    scene.notice(Notice.YIELD)
+    scene.recalled()
     waiting = scene.in_gate()
     scene.wire.link = Link.DOWN
     waiting.join(10)
@@ -178,7 +186,7 @@ def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
 
 
 def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.notice(Notice.YIELD)
+    scene.recalled()
 
     def interrupted(_seconds: float) -> bool:
         raise KeyboardInterrupt
@@ -202,7 +210,7 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     scene.turns.watch_first_use = watch
     scene.turns.rest()
     assert not trimmed, "alone, it is left alone"
-    scene.notice(Notice.TURN, quantum=10.0)
+    scene.given()
     scene.turns.rest()
     assert trimmed == [1]
     scene.turns.before_cell()
@@ -212,7 +220,7 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     first_use.start()
     until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
     assert not watched
-    scene.notice(Notice.TURN, quantum=10.0)
+    scene.given()
     first_use.join(10)
     assert not first_use.is_alive()
 

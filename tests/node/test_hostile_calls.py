@@ -30,6 +30,7 @@ CALLS: dict[Method, dict[str, Any]] = {
     Method.ACTIVITY: {"state": "idle"},
     Method.PARKING: {"memory": GIB},
     Method.PARKED: {"rung": "driver", "memory": GIB, "movable": "same", "seconds": 0.5},
+    Method.GAVE: {"give": "process", "rung": "trim"},
     Method.RESTORED: {"seconds": 0.5},
     Method.PIN: {"seconds": 60},
     Method.ABILITY: {"rung": "driver", "why": "it can"},

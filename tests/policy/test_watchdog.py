@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.policy_moves import idle
-from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
+from support.policy_world import GIB, World, gpu, is_asked_back, plain_config, process
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.say.effects import Signal, TellOverLimit
+from jupyter_gpushare.policy.say.effects import Signal, TellOverLimit, TellRecall
 from jupyter_gpushare.policy.say.texts import over_limit_text
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
-from jupyter_gpushare.policy.words.model import Bytes, HolderAction, Quota, Request
-from jupyter_gpushare.policy.words.recalls import Why
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 
 ZERO = gpu(0).uuid
 
@@ -57,10 +66,34 @@ def test_the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
     world = over()
     assert watch(world, 200) == [(2, "warned"), (11, "trim"), (31, "park"), (121, "last")]
     told = effects(world, TellOverLimit)
-    assert [each.stage.value for each in told] == ["warned", "trim"]
-    assert (told[0].used, told[0].limit) == (12 * GIB, 8 * GIB)
+    assert [(each.used, each.limit) for each in told] == [(12 * GIB, 8 * GIB)]
+    assert [each.give for each in effects(world, TellRecall)] == [Give.CACHE]
     assert not parks(world), "it computes"
     assert not effects(world, Signal)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_the_trim_is_a_recall_that_ends_with_a_measurement(says: bool) -> None:
+    """A client of 0.1.0 gives no answer: its recall ends when it is within its limit."""
+    world = over()
+    watch(world, 12)
+    recall = world.state.recall(LeaseId("L1"), Give.CACHE)
+    assert recall is not None
+    assert (recall.phase, recall.why) == (RecallPhase.TOLD, Why.OVER_LIMIT)
+    if says:
+        who = LeaseId("L1"), EnvironmentName("alice"), process(1)
+        world.run(cmd.EmptyCache(world.at, *who))
+        recall = world.state.recall(LeaseId("L1"), Give.CACHE)
+        assert recall is not None
+        assert recall.phase is RecallPhase.ANSWERED
+    else:
+        watch(world, 3)
+        assert recall.is_out, "it is still over its limit"
+        world.memory[(1, ZERO)] = 8 * GIB
+    watch(world, 1)
+    recall = world.state.recall(LeaseId("L1"), Give.CACHE)
+    assert recall is not None
+    assert recall.phase is RecallPhase.MEASURED
 
 
 def test_an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:

@@ -20,6 +20,7 @@ from jupyter_gpushare.protocol.calls import (
     Client,
     DailyUsageParams,
     DrainParams,
+    GaveParams,
     GpuLimit,
     GpuMemory,
     GpuParams,
@@ -133,6 +134,10 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.PARKED: (
         {"lease": "l", "rung": "driver", "memory": 5, "movable": "same", "seconds": 1.5},
         ParkedParams("l", "driver", 5, "same", 1.5),
+    ),
+    Method.GAVE: (
+        {"lease": "l", "give": "lift", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
+        GaveParams("l", give="lift", limits=(GpuLimit("GPU-1", 5),), live=False),
     ),
     Method.RESTORED: ({"lease": "l", "seconds": 2.0}, RestoredParams("l", 2.0)),
     Method.PIN: ({"lease": "l", "seconds": 60}, PinParams("l", 60.0)),

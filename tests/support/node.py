@@ -204,9 +204,9 @@ class RunningNode:
             self.kill9()
         return self.start(**extra_environ)
 
-    def client(self, token: str | None = None) -> NodeClient:
+    def client(self, token: str | None = None, *, recalls: bool = False) -> NodeClient:
         """A connection of this very process that has said hello."""
-        return NodeClient(self.socket, token=token)
+        return NodeClient(self.socket, token=token, recalls=recalls)
 
     def status(self) -> dict[str, Any]:
         """One status document, as this process may see it."""
@@ -275,7 +275,7 @@ class NodeClient:
     """One blocking connection that has said hello.
 
     Its leases are this process's, or those of the process that connected
-    ``connected`` (see :class:`Puppet`).
+    ``connected`` (see :class:`Puppet`). Without ``recalls`` it is asked as a client of 0.1.0 is.
     """
 
     def __init__(
@@ -285,6 +285,7 @@ class NodeClient:
         *,
         connected: socket.socket | None = None,
         hello: bool = True,
+        recalls: bool = False,
     ) -> None:
         self.notices: list[Notification] = []
         self._answers: dict[CallId, Answer | ErrorAnswer] = {}
@@ -302,7 +303,11 @@ class NodeClient:
         try:
             if hello:
                 self.hello = self.call(
-                    Method.HELLO, protocol=1, client={"name": "test", "version": "0"}, token=token
+                    Method.HELLO,
+                    protocol=1,
+                    client={"name": "test", "version": "0"},
+                    token=token,
+                    recalls=recalls,
                 )
         except BaseException:
             self.socket.close()
@@ -452,9 +457,11 @@ class Puppet:
         (fd,) = array.array("i", data[:size])
         return socket.socket(fileno=fd)
 
-    def client(self, path: str | os.PathLike[str], token: str | None = None) -> NodeClient:
+    def client(
+        self, path: str | os.PathLike[str], token: str | None = None, *, recalls: bool = False
+    ) -> NodeClient:
         """A client whose process, as the kernel says, is this puppet; closed with it."""
-        client = NodeClient(token=token, connected=self.connect(path))
+        client = NodeClient(token=token, connected=self.connect(path), recalls=recalls)
         self._clients.append(client)
         return client
 

@@ -19,12 +19,14 @@ from ..lease.session import NobodyThere
 from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
-from ..memory.giveback import Give, GivingBack, Recalls
-from ..memory.limits import Limits, read_limits
-from ..memory.rungs import Given, read_needs
+from ..memory.giveback import GivingBack
+from ..memory.limits import Limits
+from ..memory.rungs import Given
 from ..memory.setaside import SetAside
+from ..memory.worker import Worker
 from ..words import display
 from ..words.grant import Grant
+from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_recall
 from ..words.settings import Acquire, Ask, Fallback, Settings
 from .again import AskingAgain
 from .blocks import Blocks
@@ -64,14 +66,14 @@ class Broker:
         )
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
-        self._recalls = Recalls()
-        self._limits = Limits(self._recalls, self._frameworks.limit, self._answer_limits)
+        self._worker = Worker()
+        self._limits = Limits(self._worker, self._frameworks.limit, self._answer_limits)
         self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(
             self._holding,
             self._frameworks,
             self._aside,
-            self._recalls,
+            self._worker,
             session=lambda: self._line.session,
             connect=self._line.connect,
             say=self._say.now,
@@ -390,7 +392,7 @@ class Broker:
     def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
         if self._line.session is not None:
             gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
-            self._line.session.tell_surely(Method.LIMITED, lease=lease, limits=gpus, live=live)
+            self._line.session.gave(Give.LIFT, lease, limits=gpus, live=live)
 
     def _lost(self, lease: str, message: str) -> None:
         """Called on the session's thread."""
@@ -419,29 +421,40 @@ class Broker:
 
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""
+        recall, params, grant = read_recall(message), message.params, self.grant
         if message.notice is Notice.BUDGET:
-            self._say(str(message.params.get("message", "Your GPU-hours are nearly spent.")))
-        elif message.notice in (Notice.TURN, Notice.YIELD):
-            self.turns.noticed(message)
-            ours = message.params.get("lease") == self.lease
-            if message.notice is Notice.YIELD and ours and self._giving.busy is False:
-                self._recalls.told(Give.TURN, self.turns.clear_idle)
-        elif message.notice is Notice.PARK:
-            said = str(message.params.get("message", "This kernel's GPU is taken back."))
-            self._giving.asked_back(
-                str(message.params.get("lease")), said, read_needs(message.params)
+            self._say(str(params.get("message", "Your GPU-hours are nearly spent.")))
+        elif recall is not None and recall.give in MEMORY:
+            self._giving.asked_back(recall)
+        elif params.get("lease") != self.lease:
+            return
+        elif recall is not None and grant is not None:
+            self._recalled(recall, grant)
+        elif message.notice is Notice.TURN and grant is not None:
+            shared = params.get("quantum") is not None
+            self.turns.given(limits_of(read_needs(params)), is_shared=shared)
+        elif message.notice is Notice.OVER_LIMIT:
+            self._say(str(params.get("message", "This task uses too much memory.")))
+        elif message.notice is Notice.PARK_WARNING:
+            self._say.now(str(params.get("message", "This kernel is idle.")))
+
+    def _recalled(self, recall: Recall, grant: Grant) -> None:
+        """Give what is cheaper than memory. Called on the session's thread."""
+        if recall.give is Give.LIFT:
+            self._limits.changed(grant, recall.limits)
+        elif recall.gate:
+            self.turns.recalled(recall.limits)
+            if self._giving.busy is False:  # it comes to no end of a step
+                self._worker.told(recall.give, partial(self._empty, recall, self.turns.clear_idle))
+        elif recall.give is Give.CACHE:
+            self._worker.told(
+                Give.CACHE, partial(self._empty, recall, self._frameworks.empty_caches)
             )
-        elif message.notice is Notice.LIMIT:
-            grant = self.grant
-            if grant is not None and message.params.get("lease") == grant.lease:
-                self._limits.changed(grant, read_limits(message.params))
-        elif message.notice is Notice.OVER_LIMIT and message.params.get("lease") == self.lease:
-            if message.params.get("stage") == "trim":
-                self._recalls.told(Give.CACHE, self._frameworks.empty_caches)
-            else:
-                self._say(str(message.params.get("message", "This task uses too much memory.")))
-        elif message.notice is Notice.PARK_WARNING and message.params.get("lease") == self.lease:
-            self._say.now(str(message.params.get("message", "This kernel is idle.")))
+
+    def _empty(self, recall: Recall, empty: Callable[[], object]) -> None:
+        empty()
+        if recall.give is Give.CACHE and self._line.session is not None:
+            self._line.session.gave(Give.CACHE, recall.lease)
 
     def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._line.is_promised:

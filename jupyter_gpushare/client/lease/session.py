@@ -35,6 +35,7 @@ from ...protocol.messages import (
     Notification,
 )
 from ..errors import GpuShareError, NodeUnavailable, error_for
+from ..words.recalls import OLDER_ANSWERS, Give
 from .interrupts import deaf_to_interrupts
 
 _log = logging.getLogger("jupyter_gpushare")
@@ -97,6 +98,7 @@ class Greeting:
                 protocol=PROTOCOL,
                 client={"name": "jupyter_gpushare", "version": __version__},
                 token=token,
+                recalls=True,
             )
             if first is not None:
                 self.first_id, more = self.protocol.call(first.method, **first.params)
@@ -302,6 +304,13 @@ class Session:
     def tell_surely(self, method: Method, **params: Any) -> None:
         """Call without waiting for an answer; sent again if the link breaks meanwhile."""
         self._send(method, True, params)
+
+    def gave(self, give: Give, lease: str, **what: Any) -> None:
+        """Tell, as surely, what was given of what the node manager can ask for."""
+        if Method.GAVE.value in self.hello.get("features", ()):
+            self.tell_surely(Method.GAVE, lease=lease, give=give.word, **what)
+        elif give in OLDER_ANSWERS:
+            self.tell_surely(OLDER_ANSWERS[give], lease=lease, **what)
 
     def request(
         self,

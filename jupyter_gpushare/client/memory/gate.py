@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from ...protocol.messages import Method, Notice, Notification
+from ...protocol.messages import Method
 from ...protocol.times import format_duration
 from ..lease.session import Link, Session
 from ..words import display
@@ -107,26 +107,28 @@ class Turns:
 
     # -- what the node manager says; on the session's thread ---------------------------
 
-    def noticed(self, message: Notification) -> None:
-        """Take in ``turn`` and ``yield``."""
-        grant = self._grant()
-        if grant is None or message.params.get("lease") != grant.lease:
+    def recalled(self, limits: Mapping[str, int]) -> None:
+        """This task must ask before its next step; ``limits`` in bytes by GPU."""
+        if self._grant() is None:
             return
-        if message.notice is Notice.YIELD:
-            if self._gate is Gate.OPEN:
-                self._cleared = False
-            self._opened.clear()
-            self._takes_turns, self._gate = True, Gate.CLOSED
-            self._has_limits(message)
-        elif message.notice is Notice.TURN:
-            self._takes_turns = message.params.get("quantum") is not None
-            self._gate = Gate.OPEN
-            self._opened.set()
-            self._has_limits(message)
+        if self._gate is Gate.OPEN:
+            self._cleared = False
+        self._opened.clear()
+        self._takes_turns, self._gate = True, Gate.CLOSED
+        self._has_limits(limits)
 
-    def _has_limits(self, message: Notification) -> None:
+    def given(self, limits: Mapping[str, int], *, is_shared: bool) -> None:
+        """This task may compute; ``is_shared``: until it is asked for its turn."""
+        if self._grant() is None:
+            return
+        self._takes_turns = is_shared
+        self._gate = Gate.OPEN
+        self._opened.set()
+        self._has_limits(limits)
+
+    def _has_limits(self, limits: Mapping[str, int]) -> None:
         if self.limited is not None:
-            self.limited(dict(_limits(message.params.get("gpus"))))
+            self.limited(limits)
 
     # -- at the end of each step; on the thread that computes --------------------------
 
@@ -356,11 +358,3 @@ def _is_growth(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> 
         for uuid, kept, step, _cache in new
         for before, now in zip(known.get(uuid, (0, 0)), (kept, kept + step), strict=True)
     )
-
-
-def _limits(gpus: object) -> Iterator[tuple[str, int]]:
-    for gpu in gpus if isinstance(gpus, list) else []:
-        if isinstance(gpu, dict):
-            uuid, size = gpu.get("uuid"), gpu.get("memory")
-            if isinstance(uuid, str) and isinstance(size, int) and not isinstance(size, bool):
-                yield uuid, size

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Final
 
 from ...protocol.messages import Method
@@ -18,9 +17,11 @@ from ..errors import GpuShareError, LeaseLost
 from ..lease.holding import Holding, Standing
 from ..lease.session import Session
 from ..lease.visible import cuda_started
+from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
-from .rungs import Given, Need, Rung
+from .rungs import Given, Rung
 from .setaside import LEAVE_SOMETHING, SetAside
+from .worker import Worker
 
 #: Bytes that may stay on a GPU when a person parks by hand, as no request says what it needs.
 _MAY_STAY: Final = 1024**3
@@ -29,59 +30,6 @@ _A_STEP_IS_WORK: Final = 10.0
 #: Seconds that a cell waits for a parking before the person is told, and between two looks.
 _QUICK: Final = 1.0
 _LOOK: Final = 0.02
-
-
-class Give(IntEnum):
-    """What the node manager can ask for, the cheapest first; the policy has the same list."""
-
-    CACHE = 0
-    LIFT = 1
-    TURN = 2
-    TENSORS = 3
-
-
-class Recalls:
-    """Carries out what this process was asked to give, one by one, the cheapest first.
-
-    It uses a thread of its own, which ends when no recall is left: emptying a cache can take as
-    long as a GPU kernel, and the session's thread must send the signs of life.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked: dict[Give, Callable[[], None]] = {}
-        self._runs = False
-        self._thread: threading.Thread | None = None
-
-    def told(self, give: Give, carry_out: Callable[[], None]) -> None:
-        """Take a recall in; it replaces one that has not begun. Never waits.
-
-        Raises :class:`RuntimeError` if no thread can be started; the recall stays for later.
-        """
-        with self._lock:
-            self._asked[give] = carry_out
-            # A forked child does not have its parent's threads.
-            if not self._runs or self._thread is None or not self._thread.is_alive():
-                self._start()
-                self._runs = True
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="gpushare-recalls", daemon=True)
-        thread.start()
-        self._thread = thread
-
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            self._runs = bool(self._asked)
-            return self._asked.pop(min(self._asked)) if self._asked else None
-
-    def _run(self) -> None:
-        while (carry_out := self._next()) is not None:
-            try:
-                carry_out()
-            except BaseException:
-                self._start()  # for what is left; this one ends as any thread does that fails
-                raise
 
 
 class GivingBack:
@@ -95,7 +43,7 @@ class GivingBack:
         holding: Holding,
         frameworks: Frameworks,
         aside: SetAside,
-        recalls: Recalls,
+        worker: Worker,
         *,
         session: Callable[[], Session | None],
         connect: Callable[[], Session],
@@ -104,7 +52,7 @@ class GivingBack:
         self._holding = holding
         self._frameworks = frameworks
         self._aside = aside
-        self._recalls = recalls
+        self._worker = worker
         self._session = session
         self._connect = connect
         self._say = say
@@ -218,8 +166,9 @@ class GivingBack:
 
     # -- the node manager's wish ----------------------------------------------------------
 
-    def asked_back(self, lease: str, message: str, needs: Sequence[Need]) -> None:
-        """The node manager wants the GPUs of an idle task; on the session's thread."""
+    def asked_back(self, recall: Recall) -> None:
+        """The node manager wants the memory of an idle task; on the session's thread."""
+        lease, needs = recall.lease, recall.needs
         holding, session = self._holding, self._session()
         # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
         if session is None or not holding.lock.acquire(blocking=False):
@@ -243,10 +192,7 @@ class GivingBack:
                         # It may take long, and this thread gives our signs of life.
                         before, holding.standing = holding.standing, Standing.PARKING
                         try:
-                            self._recalls.told(
-                                Give.TENSORS,
-                                lambda: self._climb(session, lease, message, needs),
-                            )
+                            self._worker.told(recall.give, lambda: self._climb(session, recall))
                         except RuntimeError as error:
                             holding.standing = before
                             why = f"The thread that parks could not be started ({error})."
@@ -258,7 +204,8 @@ class GivingBack:
         finally:
             holding.lock.release()
         if is_new:
-            self._say(f"{message} Your variables are kept; the next cell asks for a GPU again.")
+            said = recall.message
+            self._say(f"{said} Your variables are kept; the next cell asks for a GPU again.")
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
         # Without a report that no cell runs we assume that one does: the next one might not be
@@ -271,15 +218,15 @@ class GivingBack:
         ours = holding.grant is not None and holding.grant.lease == lease
         return ours and holding.standing is Standing.HELD
 
-    def _climb(self, session: Session, lease: str, message: str, needs: Sequence[Need]) -> None:
+    def _climb(self, session: Session, recall: Recall) -> None:
         """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
-        holding = self._holding
+        holding, lease = self._holding, recall.lease
         with holding.lock:
             if holding.standing is not Standing.PARKING:
                 return  # it was lost meanwhile
             before = Standing.PARKED if holding.parked == lease else Standing.HELD
             try:
-                self._give(session, lease, needs)
+                self._give(session, lease, recall.needs)
             except GpuShareError as error:
                 if holding.standing is Standing.PARKING:
                     holding.standing = before
@@ -292,7 +239,8 @@ class GivingBack:
                 raise
         memory = self._aside.given.memory
         where = f"; {format_size(memory)} are in host memory" if memory else ""
-        self._say(f"{message} Your variables are kept{where}; the next cell asks for a GPU again.")
+        said = recall.message
+        self._say(f"{said} Your variables are kept{where}; the next cell asks for a GPU again.")
 
     def until_parked(self) -> bool:
         """Wait for a parking that is under way, which is no moment to stop; was it interrupted?
@@ -355,9 +303,9 @@ class GivingBack:
 
     def _tell_parked(self, session: Session, lease: str) -> None:
         given = self._aside.given
-        session.tell_surely(
-            Method.PARKED,
-            lease=lease,
+        session.gave(
+            Give.TENSORS,
+            lease,
             rung=given.rung.value,
             memory=given.memory,
             movable=given.movable.value,

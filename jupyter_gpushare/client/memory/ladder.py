@@ -23,9 +23,10 @@ from ...protocol.hostmemory import Room
 from ...protocol.sizes import format_size
 from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
 from ..errors import GpuShareError
+from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
-from .rungs import CannotGive, Given, Movable, Need, NotBroughtBack, ProcessLost, Rung
+from .rungs import CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
 
 #: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
 CONTEXT: Final = 1024**3

@@ -6,22 +6,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ..words.grant import Grant
-from .giveback import Give, Recalls
-
-
-def read_limits(params: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes by GPU in a `limit` notification; what makes no sense is left out."""
-    found = {}
-    gpus = params.get("gpus")
-    for gpu in gpus if isinstance(gpus, list) else ():
-        if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
-            size = gpu.get("memory")
-            if isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**63:
-                found[gpu["uuid"]] = size
-    return found
+from ..words.recalls import Give
+from .worker import Worker
 
 
 def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
@@ -34,7 +22,7 @@ def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
 
 
 class Limits:
-    """The newest limits of this process's grant; ``recalls`` carries them out.
+    """The newest limits of this process's grant; ``worker`` carries them out.
 
     ``carry_out(now)`` sets the limits of ``now()`` and says whether any framework could. It calls
     ``now`` only when it sets them, because other threads tell frameworks their limits, too.
@@ -43,11 +31,11 @@ class Limits:
 
     def __init__(
         self,
-        recalls: Recalls,
+        worker: Worker,
         carry_out: Callable[[Callable[[], Grant | None]], bool],
         answer: Callable[[str, Mapping[str, int], bool], None],
     ) -> None:
-        self._recalls = recalls
+        self._worker = worker
         self._carry_out = carry_out
         self._answer = answer
         self._lock = threading.Lock()
@@ -70,7 +58,7 @@ class Limits:
                 self._grant, self._limits, self._news, self._refused = grant, {}, {}, False
             self._limits.update(limits)
             self._news.update(limits)
-        self._recalls.told(Give.LIFT, self._run)
+        self._worker.told(Give.LIFT, self._run)
 
     def forget(self) -> None:
         """A lease begins, or begins anew, with what it was granted."""

@@ -5,9 +5,8 @@ Small, because every process under a lease loads it; `ladder` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import GpuShareError
 
@@ -30,14 +29,6 @@ class Movable(Enum):
     SAME = "same"
 
 
-class Need(NamedTuple):
-    """A GPU that is asked back: ``may_stay`` bytes may stay, ``used`` were measured."""
-
-    gpu: str
-    may_stay: int
-    used: int | None
-
-
 class Given(NamedTuple):
     """The result of giving: ``memory`` bytes are in host memory now, after ``seconds``."""
 
@@ -57,19 +48,3 @@ class NotBroughtBack(GpuShareError):
 
 class ProcessLost(GpuShareError):
     """The CUDA driver has given this process up; its variables on the GPU are lost."""
-
-
-def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
-    """Read what the node manager says of the GPUs that it asks back; nonsense counts as unknown."""
-    found = []
-    for gpu in params.get("gpus") or ():
-        if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str):
-            stay, used = gpu.get("may_stay"), gpu.get("used")
-            found.append(
-                Need(
-                    gpu["uuid"],
-                    stay if isinstance(stay, int) else 0,
-                    used if isinstance(used, int) else None,
-                )
-            )
-    return tuple(found)

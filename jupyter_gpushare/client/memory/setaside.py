@@ -16,8 +16,9 @@ from ..lease.holding import Holding
 from ..lease.interrupts import deaf_to_interrupts
 from ..lease.session import Session
 from ..words.grant import Grant
+from ..words.recalls import Need
 from .frameworks import Frameworks
-from .rungs import Given, Need, NotBroughtBack, Rung
+from .rungs import Given, NotBroughtBack, Rung
 
 if TYPE_CHECKING:
     from ...protocol.checkpoint import SeenGpu

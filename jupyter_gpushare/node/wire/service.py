@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ from ...policy.words.model import (
     LeaseId,
     LeasePhase,
 )
-from ...policy.words.recalls import MEMORY, RecallPhase
+from ...policy.words.recalls import MEMORY, Give, RecallPhase
 from ...protocol import documents as doc
 from ...protocol.calls import (
     Call,
@@ -69,7 +69,7 @@ from ..views.status import (
     quota_document,
 )
 from ..views.waits import Waits
-from . import translate, vouchers
+from . import recalls, translate, vouchers
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
 from .quotacalls import QuotaCalls
@@ -77,7 +77,7 @@ from .statuses import Statuses
 from .translate import Caller
 
 #: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
-_CHANGES_VOUCHER = (Method.PARKED, Method.RESTORED, Method.MEMORY)
+_CHANGES_VOUCHER = (Method.GAVE, Method.PARKED, Method.RESTORED, Method.MEMORY)
 
 #: Events that change the places of requests, or the reasons why they wait, without an effect.
 _MOVES_QUEUE = (
@@ -212,7 +212,7 @@ class Service:
             principal.all_servers,
         )
         looks = call.params.client.name == PAGES
-        self._guests[conn.id] = Guest(conn, who, only_looks=looks)
+        self._guests[conn.id] = Guest(conn, who, only_looks=looks, recalls=call.params.recalls)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
@@ -388,10 +388,7 @@ class Service:
             guest.conn.reply(call.id, result)
             self._tell_turn(name, self._manager.state)  # a client that came back has missed it
             if call.method is Method.ATTACH:
-                self._tell_limits_again(guest, lease, self._manager.state)
-                recall = self._manager.state.memory_recall(name)
-                if recall and recall.is_asked and guest.who.process == lease.task.process:
-                    self._tell_recall(name, self._manager.state)  # it may have missed that, too
+                self._tell_again(guest, lease, self._manager.state)
             return
         attached = call.method is Method.ATTACH
         if attached:
@@ -429,12 +426,13 @@ class Service:
         elif isinstance(effect, TellBudget):
             self._budget(effect)
         elif isinstance(effect, TellRecall):
-            self._tell_recall(effect.lease, state)
+            guests = self._own(effect.lease, state)
+            self._tell_recall(guests, effect.lease, effect.give, state)
         elif isinstance(effect, TellLimit):
-            self._tell_task(effect.lease, state, Notice.LIMIT, translate.limit_notice(effect))
+            self._tell_limit(self._own(effect.lease, state), effect, state)
         elif isinstance(effect, TellOverLimit):
-            notice = translate.over_limit_notice(effect, state, self._manager.config)
-            self._tell_task(effect.lease, state, Notice.OVER_LIMIT, notice)
+            notice = recalls.over_limit_notice(effect, state, self._manager.config)
+            self._tell_task(self._own(effect.lease, state), Notice.OVER_LIMIT, notice)
         elif isinstance(effect, WarnOfRecall):
             self._warn(effect, state)
         elif isinstance(effect, TellTurn):
@@ -484,27 +482,59 @@ class Service:
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
 
-    def _tell_recall(self, name: LeaseId, state: State) -> None:
-        """Only the task itself can hide its GPUs; a child of it, or a page, cannot."""
-        lease, recall = state.leases.get(name), state.memory_recall(name)
-        if lease is None or recall is None:
-            return
-        measured = measured_by_lease(state, self._manager.readings.by_gpu)
-        notice = translate.park_notice(recall, state, lease, measured)
-        self._tell_task(name, state, Notice.PARK, notice)
-
-    def _tell_task(
-        self, name: LeaseId, state: State, kind: Notice, notice: Mapping[str, object]
+    def _tell_recall(
+        self, guests: Sequence[Guest], name: LeaseId, give: Give, state: State
     ) -> None:
-        """Tell the task's own process; not a child that shares the lease, nor a page."""
-        lease = state.leases.get(name)
-        for conn_id in self._holders.get(name, ()) if lease is not None else ():
-            guest = self._guests.get(conn_id)
-            if lease and guest is not None and guest.who.process == lease.task.process:
+        """Ask for its own memory, or, where it has no gate, for what only its cache keeps."""
+        lease, recall = state.leases.get(name), state.recall(name, give)
+        if lease is not None and recall is not None:
+            measured = measured_by_lease(state, self._manager.readings.by_gpu)
+            asked = recalls.recall_notice(give, recall, state, lease, measured)
+            self._ask_task(guests, asked, state)
+
+    def _tell_limit(self, guests: Sequence[Guest], effect: TellLimit, state: State) -> None:
+        """A limit to come back to is a recall; a higher one is not."""
+        lower, higher = list[Allocation](), list[Allocation]()
+        for part in effect.gpus:
+            recall = state.recall(effect.lease, Give.LIFT, part.gpu)
+            (lower if recall is not None and recall.is_asked else higher).append(part)
+        if lower:
+            self._ask_task(guests, recalls.lower_notice(effect.lease, lower), state)
+        if higher:
+            notice = recalls.limit_notice(effect.lease, higher)
+            self._tell_task(guests, Notice.LIMIT, notice)
+
+    def _ask_task(self, guests: Sequence[Guest], told: doc.Recall, state: State) -> None:
+        """Ask a task to give something; one of 0.1.0 by the notice that it knows for it."""
+        for guest in guests:
+            if guest.recalls:
+                guest.conn.notify(Notice.RECALL.value, told)
+            else:
+                kind, notice = recalls.older_notice(told, state)
                 guest.conn.notify(kind.value, notice)
 
-    def _tell_limits_again(self, guest: Guest, lease: Lease, state: State) -> None:
-        """A task that was away may have missed what it may use now."""
+    def _tell_task(
+        self, guests: Sequence[Guest], kind: Notice, notice: Mapping[str, object]
+    ) -> None:
+        for guest in guests:
+            guest.conn.notify(kind.value, notice)
+
+    def _own(self, name: LeaseId, state: State) -> list[Guest]:
+        """The task's own process; not a child that shares the lease, nor a page.
+
+        Only the task itself can hide its GPUs, and computes between two gates.
+        """
+        lease = state.leases.get(name)
+        known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
+        return [
+            guest
+            for guest in known
+            if guest is not None and lease is not None and guest.who.process == lease.task.process
+        ]
+
+    def _tell_again(self, guest: Guest, lease: Lease, state: State) -> None:
+        """A task that was away may have missed what it may use now, and what it was asked."""
+        guests = [own for own in self._own(lease.id, state) if own is guest]
         lifted = tuple(
             Allocation(gpu, lift.memory)
             for (name, gpu), lift in state.lifts.items()
@@ -513,29 +543,34 @@ class Service:
         again = state.rebuild is not None and lease.id in state.rebuild.done
         if again and lease.id not in state.takers and lease.phase is LeasePhase.HELD:
             lifted = lifted or lease.allocations  # it may have been lifted before
-        if lifted and guest.who.process == lease.task.process:
-            notice = translate.limit_notice(TellLimit(lease.id, lifted))
-            guest.conn.notify(Notice.LIMIT.value, notice)
+        if lifted:
+            self._tell_limit(guests, TellLimit(lease.id, lifted), state)
+        for key, recall in state.recalls.items():
+            gated = key.give is Give.CACHE and lease.id in state.takers
+            if key.lease == lease.id and recall.is_asked and key.gpu is None and not gated:
+                self._tell_recall(guests, lease.id, key.give, state)
 
     def _warn(self, effect: WarnOfRecall, state: State) -> None:
         """The task says it on its terminal; watching panels show a countdown."""
         lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
         if lease is None or recall is None:
             return
-        notice = translate.park_warning(effect, recall, state, lease)
+        notice = recalls.park_warning(effect, recall, state, lease)
         for guest in tuple(self._guests.values()):
             concerned = effect.lease in guest.leases or guest.watching
             if concerned and guest.who.viewer.is_mine(lease.environment):
                 guest.conn.notify(Notice.PARK_WARNING.value, notice)
 
     def _tell_turn(self, name: LeaseId, state: State) -> None:
-        """Only the task itself computes between two gates; its children are not gated."""
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
             return
-        notice = translate.turn_notice(state, lease, self._manager.config)
-        if notice is not None:
-            self._tell_task(name, state, *notice)
+        has = recalls.has_turn(state, name)
+        if has:
+            notice = recalls.turn_notice(state, lease, self._manager.config)
+            self._tell_task(self._own(name, state), Notice.TURN, notice)
+        elif has is not None:
+            self._ask_task(self._own(name, state), recalls.gate_notice(state, lease), state)
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):

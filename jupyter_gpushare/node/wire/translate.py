@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ...policy import core
-from ...policy.books import shares
 from ...policy.books.state import Lease, State
-from ...policy.decide import out_of_service
 from ...policy.decide.rebuild import voucher_of
 from ...policy.recall.outlook import Outlook
-from ...policy.say.effects import TellBudget, TellLimit, TellOverLimit, WarnOfRecall
-from ...policy.say.texts import (
-    ask_back_text,
-    budget_notice_text,
-    over_limit_text,
-    park_warning_text,
-)
+from ...policy.say.effects import TellBudget
+from ...policy.say.texts import budget_notice_text
 from ...policy.words import commands as cmd
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
@@ -41,8 +34,8 @@ from ...policy.words.model import (
     Task,
     TaskKind,
 )
-from ...policy.words.recalls import Give, Recall, RecallPhase, Why
-from ...policy.words.turns import Figures, TurnPhase
+from ...policy.words.recalls import Give
+from ...policy.words.turns import Figures
 from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
@@ -145,6 +138,21 @@ def _figures(part: calls.GpuMemory) -> Figures:
     return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
 
 
+def _gave(at: float, who: Caller, params: calls.GaveParams, fresh: LeaseId) -> cmd.Command:
+    answer = _ANSWERS.get(Give(params.give))
+    if answer is None:
+        return cmd.EmptyCache(at, LeaseId(params.lease), who.environment, who.process)
+    return COMMANDS[answer](at, who, params, fresh)
+
+
+#: The calls by which a client of 0.1.0 answers; ``gave`` says the same with the same fields.
+_ANSWERS: Final = {
+    Give.LIFT: msg.Method.LIMITED,
+    Give.TURN: msg.Method.TURN_DONE,
+    Give.TENSORS: msg.Method.PARKED,
+    Give.PROCESS: msg.Method.PARKED,
+}
+
 _Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
 
 COMMANDS: Final[dict[msg.Method, _Maker]] = {
@@ -183,6 +191,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         Rung(p.rung),
         _within(p.why, _LONGEST_PATH),
     ),
+    msg.Method.GAVE: _gave,
     msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(
         at,
         LeaseId(p.lease),
@@ -294,104 +303,6 @@ def queued_notice(
         "budget": budget_of(state, lease, config),
         "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
     }
-
-
-def park_notice(
-    recall: Recall,
-    state: State,
-    lease: Lease,
-    measured: Mapping[tuple[LeaseId, GpuUuid], int | None],
-) -> doc.Park:
-    """The notice that asks an idle task to give its GPUs back.
-
-    It may leave ``may_stay`` bytes on each GPU, which no request needs now. ``used`` is its
-    ``measured`` memory there; ``None`` where that is unknown, as on a simulated GPU.
-    """
-    stay = {part.gpu: part.memory for part in recall.keep}
-    return {
-        "lease": lease.id,
-        "reason": recall.why.value,
-        "message": ask_back_text(recall.why, _why_out(state, lease, recall.why)),
-        "gpus": [
-            {
-                "uuid": part.gpu,
-                "may_stay": stay.get(part.gpu, 0),
-                "used": None
-                if state.gpus[part.gpu].gpu.simulated
-                else measured.get((lease.id, part.gpu), 0),
-            }
-            for part in lease.allocations
-        ],
-    }
-
-
-def _why_out(state: State, lease: Lease, why: Why) -> str:
-    """The words of the admin who took a GPU of this lease out of service."""
-    if why is not Why.OUT_OF_SERVICE:
-        return ""
-    return out_of_service.text(state, lease)
-
-
-def limit_notice(effect: TellLimit) -> doc.Limit:
-    """The notice of how much a task may use on these GPUs from now on."""
-    return {
-        "lease": effect.lease,
-        "gpus": [{"uuid": part.gpu, "memory": part.memory} for part in effect.gpus],
-    }
-
-
-def over_limit_notice(effect: TellOverLimit, state: State, config: PolicyConfig) -> doc.UsesTooMuch:
-    """The notice to a task that uses more of a GPU than it may."""
-    index = state.gpus[effect.gpu].gpu.index
-    return {
-        "lease": effect.lease,
-        "stage": effect.stage.value,
-        "gpu": effect.gpu,
-        "used": effect.used,
-        "limit": effect.limit,
-        "message": over_limit_text(index, effect.used, effect.limit, config),
-    }
-
-
-def park_warning(
-    effect: WarnOfRecall, recall: Recall, state: State, lease: Lease
-) -> doc.ParkWarning:
-    """The notice to an idle task's people, ``seconds`` before it is asked."""
-    return {
-        "lease": effect.lease,
-        "reason": recall.why.value,
-        "seconds": effect.seconds,
-        "message": park_warning_text(
-            recall.why, effect.seconds, _why_out(state, lease, recall.why)
-        ),
-    }
-
-
-def turn_notice(
-    state: State, lease: Lease, config: PolicyConfig
-) -> tuple[msg.Notice, doc.Turn | doc.Yield] | None:
-    """The notice about a task's turn: it may compute, or must ask. ``None``: it has already asked.
-
-    ``memory`` is the memory that it may use on each GPU during its turn. Without a ``quantum``
-    (seconds) it is alone and need not ask. A task that is to empty its cache must ask, too.
-    """
-    turn, cache = state.turns.get(lease.id), state.recall(lease.id, Give.CACHE)
-    if turn is not None and turn.phase is TurnPhase.WAITS:
-        return None
-    if cache is not None and cache.phase is RecallPhase.ANSWERED:
-        return None  # its next step begins when this was measured
-    limits = shares.limits(state, lease.id)
-    gpus: list[doc.TurnGpu] = [
-        {"uuid": gpu, "index": state.gpus[gpu].gpu.index, "memory": size}
-        for gpu, size in limits
-        if gpu in state.gpus
-    ]
-    shall_trim = cache is not None and cache.is_out
-    is_asked = state.recall(lease.id, Give.TURN) is not None
-    if not shall_trim and not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS):
-        quantum = None if turn is None else config.quantum
-        return msg.Notice.TURN, {"lease": lease.id, "gpus": gpus, "quantum": quantum}
-    return msg.Notice.YIELD, {"lease": lease.id, "gpus": gpus}
 
 
 def budget_notice(effect: TellBudget, config: PolicyConfig) -> doc.BudgetNews:

@@ -62,6 +62,12 @@ def _has_cleared(draft: Draft, name: LeaseId) -> None:
         draft.emit(ev.RecallMoved(draft.at, name, Give.CACHE, answered, recall.why))
 
 
+@of_task(cmd.EmptyCache)
+def _empty_cache(draft: Draft, command: cmd.EmptyCache, lease: Lease) -> Decision:
+    _has_cleared(draft, lease.id)
+    return Done(lease.id)
+
+
 @of_task(cmd.EndTurn)
 def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
     _has_cleared(draft, lease.id)

@@ -53,7 +53,8 @@ def step(
     state: State, over: Mapping[FlagKey, Over], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """The steps due at ``at`` for flagged processes that are still ``over`` their limits."""
-    asked: set[LeaseId] = set()  # once, also where it is over its limit on several GPUs
+    # Once, also where it is over its limit on several GPUs.
+    trimmed, asked = set[LeaseId](), set[LeaseId]()
     for key, now in sorted(over.items(), key=lambda entry: repr(entry[0])):
         gpu, process, _kind = key
         flag, lease = state.flags.get(key), state.leases[now.lease]
@@ -65,6 +66,9 @@ def step(
             yield ev.OverLimitStaged(
                 at, lease.id, lease.environment, gpu, process, stage, now.used, held
             )
+            if stage is OverLimitStage.TRIM and lease.id not in trimmed:
+                trimmed.add(lease.id)
+                yield from plan.for_cache(state, lease, at)
         parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
         if parks and not now.works and lease.id not in asked:
             asked.add(lease.id)

@@ -22,7 +22,7 @@ from ..books.state import ClaimKey, Lease, State
 from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
+from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import MEMORY, Give, RecallPhase, Why
 from . import offers, patience
 from .offers import Offer
@@ -225,6 +225,13 @@ def over_limit(
         yield first_step(state, config, at, offer, _residue(state, lease, config))
 
 
+def for_cache(state: State, lease: Lease, at: float) -> Iterator[ev.RecallMoved]:
+    """Ask a task that is over its limit for what only its cache keeps."""
+    if lease.phase is LeasePhase.HELD:
+        told = RecallPhase.TOLD
+        yield ev.RecallMoved(at, lease.id, Give.CACHE, told, Why.OVER_LIMIT)
+
+
 # -- when it is looked at, and what a measurement ends -------------------------------------
 
 
@@ -251,11 +258,15 @@ def gave(
             continue
         lease = state.leases[key.lease]
         seen = recall.since < at and {part.gpu for part in lease.allocations} <= gpus
+        within = recall.why is Why.OVER_LIMIT and not any(
+            flag.lease == lease.id for flag in state.flags.values()
+        )
         late = at >= recall.since + patience.HELD_FOR
         # An idle one comes to no end of a step: it empties its cache at once.
         idle = recall.phase is RecallPhase.TOLD and lease.activity is Activity.IDLE
+        cached = lease.id not in state.takers or any(offers.cached_on(state, config, lease.id))
         if (recall.phase is RecallPhase.ANSWERED and (seen or late)) or (
-            seen and idle and not any(offers.cached_on(state, config, key.lease))
+            seen and recall.is_out and (within or (idle and not cached))
         ):
             yield ev.RecallMoved(at, key.lease, Give.CACHE, RecallPhase.MEASURED, recall.why)
 

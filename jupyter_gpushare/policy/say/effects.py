@@ -82,9 +82,13 @@ class TellBudget:
 
 @dataclass(frozen=True, slots=True)
 class TellRecall:
-    """Ask the task of this lease for its memory, as the state says."""
+    """Ask the task of this lease for its memory or its cache, as the state says.
+
+    A task that takes turns is asked for its cache, as for its turn, by `TellTurn`.
+    """
 
     lease: LeaseId
+    give: Give
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,10 @@ class TellLimit:
 
 @dataclass(frozen=True, slots=True)
 class TellOverLimit:
-    """Tell a task that it uses more of a GPU than it may, or to empty its caches."""
+    """Tell a task that it uses more of a GPU than it may."""
 
     lease: LeaseId
     gpu: GpuUuid
-    stage: OverLimitStage
     used: int
     limit: int
 
@@ -166,12 +169,15 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
             yield Measure()
         case ev.RecallMoved():
-            yield (TellRecall if event.give in MEMORY else TellTurn)(event.lease)
+            if event.give not in MEMORY and event.lease in state.takers:
+                yield TellTurn(event.lease)
+            elif event.phase is RecallPhase.TOLD:
+                yield TellRecall(event.lease, event.give)
         case ev.LimitTold():
             yield TellLimit(event.lease, event.gpus)
         case ev.OverLimitStaged():
-            if event.stage in (OverLimitStage.WARNED, OverLimitStage.TRIM):
-                yield TellOverLimit(event.lease, event.gpu, event.stage, event.used, event.limit)
+            if event.stage is OverLimitStage.WARNED:
+                yield TellOverLimit(event.lease, event.gpu, event.used, event.limit)
         case ev.LeaseKept():
             lease = state.leases.get(event.lease)
             if lease is not None and config.unparkable_action is not HolderAction.WAIT:

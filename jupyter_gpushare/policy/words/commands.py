@@ -249,6 +249,15 @@ class EndTurn(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class EmptyCache(Command):
+    """A task gave back what only its cache kept."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
 class Release(Command):
     """The environment gives a lease back, or leaves the queue. ``admin``: may act for any.
 
@@ -411,6 +420,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         ReportMemory,
         AskTurn,
         EndTurn,
+        EmptyCache,
         Release,
         Revoke,
         TakeGpuOut,

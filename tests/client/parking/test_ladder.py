@@ -25,12 +25,11 @@ from jupyter_gpushare.client.memory.oneatatime import one_at_a_time
 from jupyter_gpushare.client.memory.rungs import (
     CannotGive,
     Movable,
-    Need,
     NotBroughtBack,
     ProcessLost,
     Rung,
-    read_needs,
 )
+from jupyter_gpushare.client.words.recalls import Need
 from jupyter_gpushare.protocol.checkpoint import Ability, Cause, Outcome, Result
 from jupyter_gpushare.protocol.hostmemory import Room
 
@@ -385,12 +384,6 @@ def test_it_takes_the_lowest_rung_that_frees_enough(
         assert rung is Rung.STORAGE
     else:
         assert rung is (Rung.DRIVER if usable else Rung.NONE)
-
-
-def test_what_the_node_manager_says_is_read_carefully() -> None:
-    said = {"gpus": [{"uuid": "GPU-1", "may_stay": 5, "used": None}, {"uuid": 7}, None, {}]}
-    assert read_needs(said) == (Need("GPU-1", 5, None),)
-    assert read_needs({}) == ()
 
 
 def test_a_thread_of_the_users_leaves_only_the_driver() -> None:

@@ -19,6 +19,13 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavail
 from jupyter_gpushare.client.lease.session import Link, Session
 from jupyter_gpushare.client.memory.gate import Gate, Turns
 from jupyter_gpushare.client.words.grant import Grant, read_grant
+from jupyter_gpushare.client.words.recalls import (
+    MEMORY,
+    Give,
+    limits_of,
+    read_needs,
+    read_recall,
+)
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 from . import hostile, tenant
@@ -68,14 +75,20 @@ class Actor:
     def _noticed(self, notice: Notification) -> None:
         if notice.params.get("lease") != self.lease or self.lease is None:
             return
-        self.turns.noticed(notice)
-        if notice.notice is Notice.PARK:
+        recall = read_recall(notice)
+        if notice.notice is Notice.TURN:
+            shared = notice.params.get("quantum") is not None
+            self.turns.given(limits_of(read_needs(notice.params)), is_shared=shared)
+        elif recall is None:
+            return
+        elif recall.gate:
+            self.turns.recalled(recall.limits)
+        elif recall.give in MEMORY:
             self.asked_back = True
-        elif notice.notice is Notice.LIMIT:
-            gpus = gpus_of(dict(notice.params))
-            self.log.note(Saw.LIMITED, lease=self.lease, gpus=gpus)
-            limits = [{"uuid": gpu, "memory": memory} for gpu, memory in gpus]
-            self.session.tell_surely(Method.LIMITED, lease=self.lease, limits=limits, live=True)
+        elif recall.give is Give.LIFT:
+            self.log.note(Saw.LIMITED, lease=self.lease, gpus=list(recall.limits.items()))
+            limits = [{"uuid": gpu, "memory": memory} for gpu, memory in recall.limits.items()]
+            self.session.gave(Give.LIFT, self.lease, limits=limits, live=True)
 
     # On the main thread.
 

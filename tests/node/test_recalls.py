@@ -1,0 +1,149 @@
+"""A task is asked for all that it can give by one notice; one of 0.1.0 by those that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+from support.nvml import NvmlWorld
+
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
+    'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
+)
+IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
+LIFTED = "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = 0.1\n"
+OVER = "c.Policy.over_limit_trim = 0.3\nc.Policy.over_limit_park = 1000.0\n"
+BY_TURNS = (
+    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 20.0\n"
+    "c.Policy.turn_context = 0\n"
+)
+
+
+@contextmanager
+def node(world: NvmlWorld, directory: Path, more: str) -> Iterator[RunningNode]:
+    with RunningNode(
+        directory,
+        simulate="",
+        config=CONFIG + more,
+        environ=world.environ(),
+        arguments=[token_file(directory, "alice", "bob")],
+    ) as running:
+        yield running
+
+
+def recall(client: NodeClient) -> dict[str, Any]:
+    asked = client.wait_notice(Notice.RECALL)
+    older = (Notice.PARK, Notice.YIELD, Notice.OVER_LIMIT)
+    assert not [n for n in client.notices if n.notice in older and "trim" in n.params.values()]
+    assert not [n for n in client.notices if n.notice in older[:2]], "nothing is asked twice"
+    return asked
+
+
+def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
+    with node(nvml_world, tmp_path, IDLE) as running, Puppet() as a, Puppet() as b:
+        alice = a.client(running.socket, "alice", recalls=True)
+        bob = b.client(running.socket, "bob")
+        granted = alice.request(kernel_id="k")
+        lease = granted["lease"]
+        nvml_world.add_process(gpu, a.pid, GIB)
+        alice.call(Method.ACTIVITY, lease=lease, state="idle")
+        waiting = bob.ask()
+        asked = recall(alice)
+        assert (asked["lease"], asked["give"], asked["why"]) == (lease, "tensors", "contended")
+        assert (asked["gate"], [one["uuid"] for one in asked["gpus"]]) == (False, [gpu])
+        assert "others wait" in asked["message"]
+        back = a.client(running.socket, "alice", recalls=True)
+        back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
+        assert recall(back)["give"] == "tensors"
+        nvml_world.set_memory(gpu, a.pid, 0)
+        told = back.call(Method.GAVE, lease=lease, give="tensors", rung="driver", memory=GIB)
+        assert told["state"] == "parked"
+        assert "voucher" in told, "it says that the lease is parked"
+        bob.wait(waiting)
+
+
+def test_a_lifted_limit_is_told_and_asked_back(nvml_world: NvmlWorld, tmp_path: Path) -> None:
+    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    with node(nvml_world, tmp_path, LIFTED) as running, Puppet() as a, Puppet() as b:
+        alice = a.client(running.socket, "alice", recalls=True)
+        bob = b.client(running.socket, "bob")
+        granted = alice.request()
+        lease = granted["lease"]
+        (more,) = alice.wait_notice(Notice.LIMIT)["gpus"]
+        assert more == {"uuid": gpu, "memory": 90 * GIB}
+        alice.call(Method.GAVE, lease=lease, give="lift", limits=[more])
+        nvml_world.add_process(gpu, a.pid, 80 * GIB)
+        waiting = bob.ask()
+        asked = recall(alice)
+        assert (asked["give"], asked["gate"]) == ("lift", False)
+        assert asked["gpus"] == [{"uuid": gpu, "may_stay": 70 * GIB, "used": None}]
+        back = a.client(running.socket, "alice", recalls=True)
+        back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
+        assert recall(back)["gpus"] == asked["gpus"], "it may have missed it"
+        less = [{"uuid": gpu, "memory": 70 * GIB}]
+        back.call(Method.GAVE, lease=lease, give="lift", limits=less)
+        nvml_world.set_memory(gpu, a.pid, 65 * GIB)
+        assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
+
+
+def test_a_task_over_its_limit_empties_its_cache(nvml_world: NvmlWorld, tmp_path: Path) -> None:
+    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
+    with node(nvml_world, tmp_path, OVER) as running, Puppet() as a:
+        alice = a.client(running.socket, "alice", recalls=True)
+        lease = alice.request()["lease"]
+        nvml_world.add_process(gpu, a.pid, 22 * GIB)
+        assert alice.wait_notice(Notice.OVER_LIMIT)["stage"] == "warned"
+        asked = recall(alice)
+        assert (asked["give"], asked["why"], asked["gate"]) == ("cache", "over_limit", False)
+        nvml_world.set_memory(gpu, a.pid, 20 * GIB)
+        assert alice.call(Method.GAVE, lease=lease, give="cache")["state"] == "held"
+        shown = lambda: alice.call(Method.STATUS)["leases"][0]["over_limit"]  # noqa: E731
+        until(lambda: shown() is None, "it is within its limit")
+
+
+@pytest.mark.parametrize("recalls", [True, False])
+def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path, recalls: bool) -> None:
+    def joins(client: NodeClient) -> str:
+        lease = str(client.request(memory=16 * GIB)["lease"])
+        (gpu,) = client.call(Method.STATUS)["gpus"]
+        figures = [{"uuid": gpu["uuid"], "persistent": GIB, "temporary": GIB}]
+        client.call(Method.MEMORY, lease=lease, figures=figures, steps=3, can_take_turns=True)
+        return lease
+
+    def gate(client: NodeClient) -> dict[str, Any]:
+        if not recalls:
+            return client.wait_notice(Notice.YIELD)
+        asked = recall(client)
+        assert (asked["give"], asked["why"], asked["gate"]) == ("turn", "quantum", True)
+        return asked
+
+    arguments = [token_file(tmp_path, "alice", "bob")]
+    with (
+        RunningNode(
+            tmp_path, simulate="1x24GiB", config=CONFIG + BY_TURNS, arguments=arguments
+        ) as running,
+        Puppet() as a,
+        Puppet() as b,
+    ):
+        alice = a.client(running.socket, "alice", recalls=recalls)
+        bob = b.client(running.socket, "bob", recalls=recalls)
+        hers, his = joins(alice), joins(bob)
+        assert gate(bob)["lease"] == his, "he is new here, and asks before he computes"
+        bob.send(Method.TURN_ASK, lease=his)
+        (part,) = gate(alice)["gpus"]
+        assert 0 < part["may_stay" if recalls else "memory"] < 24 * GIB
+        if recalls:
+            alice.call(Method.GAVE, lease=hers, give="turn")
+        else:
+            alice.call(Method.TURN_DONE, lease=hers)
+        assert bob.wait_notice(Notice.TURN)["lease"] == his
