@@ -126,26 +126,23 @@ class ReleaseParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivityParams:
+class ActivityParams(LeaseParams):
     """Whether the task computes."""
 
-    lease: Id
     state: Annotated[str, words("busy", "idle")]
 
 
 @dataclass(frozen=True, slots=True)
-class ParkingParams:
+class ParkingParams(LeaseParams):
     """A task is about to move ``memory`` bytes of GPU memory to the host's."""
 
-    lease: Id
     memory: Annotated[Whole, "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedParams:
+class ParkedParams(LeaseParams):
     """How a task gave its GPUs back."""
 
-    lease: Id
     rung: Annotated[str, words(*RUNGS)] = "release"
     memory: Annotated[Whole, NullIsLeftOut(), "bytes in host memory now"] = 0
     movable: Annotated[str, words(*MOVABLE), "the GPUs on which it can go on"] = "any"
@@ -153,26 +150,23 @@ class ParkedParams:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredParams:
+class RestoredParams(LeaseParams):
     """A resumed task has all its memory again."""
 
-    lease: Id
     seconds: Took = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class PinParams:
+class PinParams(LeaseParams):
     """Keep an idle lease's GPUs for a while."""
 
-    lease: Id
     seconds: Annotated[float | None, Range(0.0, 1e9), "null, or left out: keep_for; 0: no more"]
 
 
 @dataclass(frozen=True, slots=True)
-class AbilityParams:
+class AbilityParams(LeaseParams):
     """The highest rung a task could take, and why no higher one, for people."""
 
-    lease: Id
     rung: Annotated[str, words(*RUNGS)]
     why: Annotated[str, Text(TEXT), NullIsLeftOut(), "why no higher one, for people"] = ""
 
@@ -186,10 +180,9 @@ class GpuLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedParams:
+class LimitedParams(LeaseParams):
     """The limits (bytes by GPU) that a task's frameworks have now; not ``live``: for good."""
 
-    lease: Id
     limits: tuple[GpuLimit, ...]
     live: Annotated[bool, "false: none of them can change its limit while it runs"] = True
 
@@ -204,18 +197,16 @@ class GaveParams(ParkedParams):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptParams:
+class KeptParams(LeaseParams):
     """Why a task that was asked for its GPUs keeps them, for people."""
 
-    lease: Id
     reason: Annotated[str, Text(TEXT), "for people"]
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeParams:
+class ResumeParams(LeaseParams):
     """A parked lease."""
 
-    lease: Id
     wait: Annotated[bool, "false: now or never"] = True
 
 
@@ -230,10 +221,9 @@ class GpuMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryParams:
+class MemoryParams(LeaseParams):
     """A task's memory after ``steps`` optimizer steps; ``can_take_turns``: a gate is in place."""
 
-    lease: Id
     figures: Annotated[tuple[GpuMemory, ...], "bytes"]
     steps: Whole
     can_take_turns: Annotated[bool, "it stops between two steps when it is told"] = False
@@ -370,10 +360,9 @@ class QuotaParams:
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeParams:
+class RevokeParams(LeaseParams):
     """The lease to revoke, and the reason for its user."""
 
-    lease: Id
     reason: Annotated[str, Text(TEXT), "the lease's owner reads it"]
 
 

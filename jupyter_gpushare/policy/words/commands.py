@@ -36,6 +36,15 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class OfTask(Command):
+    """Base of what a process says of the lease that it has, or is to join."""
+
+    lease: LeaseId
+    environment: EnvironmentName
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
 class Start(Command):
     """The node manager starts, or starts again, with this inventory."""
 
@@ -87,12 +96,8 @@ class RequestLease(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Attach(Command):
+class Attach(OfTask):
     """A process that showed the lease's secret: after a reconnect, or to join its parent's."""
-
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,44 +114,31 @@ class Present(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Command):
+class Heartbeat(OfTask):
     """A process of the lease lives."""
-
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class SetActivity(Command):
+class SetActivity(OfTask):
     """The task is busy or idle; also a sign of life."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     activity: Activity
 
 
 @dataclass(frozen=True, slots=True)
-class PlanParking(Command):
+class PlanParking(OfTask):
     """An idle task is about to move ``memory`` bytes of its GPUs' memory to the host's."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     memory: int
 
 
 @dataclass(frozen=True, slots=True)
-class Park(Command):
+class Park(OfTask):
     """The task has given the lease's GPUs back, by ``rung``; or it waits no more for its resume.
 
     ``memory`` bytes are in host memory now, which took it ``seconds``.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     rung: Rung = Rung.RELEASE
     memory: int = 0
     movable: Movable = Movable.ANY
@@ -154,12 +146,9 @@ class Park(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Command):
+class Restored(OfTask):
     """A resumed task has all its memory on its GPUs again, after ``seconds``."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     seconds: float = 0.0
 
 
@@ -177,84 +166,57 @@ class Pin(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportAbility(Command):
+class ReportAbility(OfTask):
     """The highest rung that the task could take, and why no higher one, for people."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     rung: Rung
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmLimit(Command):
+class ConfirmLimit(OfTask):
     """The task says which limits its frameworks have now; not ``live``: they cannot change."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     gpus: tuple[Allocation, ...]
     live: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Command):
+class Keep(OfTask):
     """The task was asked for its GPUs and cannot give them back: ``why``, for people."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Resume(Command):
+class Resume(OfTask):
     """A parked task asks for GPUs again, what it asked before; ``wait`` false: now or never."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     wait: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class ReportMemory(Command):
+class ReportMemory(OfTask):
     """A task reports its memory after ``steps`` steps. ``can_take_turns``: it stops at a gate."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
     figures: tuple[Figures, ...]
     steps: int
     can_take_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AskTurn(Command):
+class AskTurn(OfTask):
     """At the end of a step, its temporary memory dropped, a task waits for its next turn."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
-
 
 @dataclass(frozen=True, slots=True)
-class EndTurn(Command):
+class EndTurn(OfTask):
     """A task computes no more for now: its temporary memory is dropped and it asks for no turn."""
 
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
-
 
 @dataclass(frozen=True, slots=True)
-class EmptyCache(Command):
+class EmptyCache(OfTask):
     """A task gave back what only its cache kept."""
-
-    lease: LeaseId
-    environment: EnvironmentName
-    process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,24 @@ class Event:
     at: float
 
     def __init_subclass__(cls) -> None:
+        for base in cls.__bases__:  # what has subclasses is no event of its own
+            EVENTS.pop(base.__name__, None)
         # With slots a dataclass is made twice: the second one counts.
         EVENTS[cls.__name__] = cls
+
+
+@dataclass(frozen=True, slots=True)
+class AboutLease(Event):
+    """Base of the events about one lease."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class OfLease(AboutLease):
+    """Base of those that the ledger finds by the lease's environment as well."""
+
+    environment: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +199,9 @@ class RequestRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseQueued(Event):
+class LeaseQueued(OfLease):
     """A request entered the queue: ``order`` counts arrivals, ``urgent_at`` grants."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     task: Task
     request: Request
     order: int
@@ -195,14 +209,12 @@ class LeaseQueued(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseGranted(Event):
+class LeaseGranted(OfLease):
     """A task is entitled to these GPUs, with the bytes that it may use on each.
 
     ``reserved`` is what its environment's reservations come to, where that is more.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     gpus: tuple[Allocation, ...]
     activity: Activity
     parked: Parked | None = None
@@ -210,18 +222,16 @@ class LeaseGranted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberJoined(Event):
+class MemberJoined(AboutLease):
     """A process joined a lease: a child of the task, or the task's own new process."""
 
-    lease: LeaseId
     process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class MemberLeft(Event):
+class MemberLeft(AboutLease):
     """A process of a lease is gone."""
 
-    lease: LeaseId
     process: ProcessId
 
 
@@ -237,24 +247,20 @@ class RebuildBegun(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRebuilt(Event):
+class LeaseRebuilt(OfLease):
     """A process presented a lease that the ledger did not know; the lease's history begins anew."""
 
     SINCE: ClassVar[int] = 2
-    lease: LeaseId
-    environment: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildRefused(Event):
+class RebuildRefused(OfLease):
     """A lease that was really its presenter's cannot be had back; it is told ``why``.
 
     The audit never acts against these processes.
     """
 
     SINCE: ClassVar[int] = 2
-    lease: LeaseId
-    environment: EnvironmentName
     processes: tuple[ProcessId, ...]
     why: str
 
@@ -268,41 +274,36 @@ class RebuildEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatSeen(Event):
+class HeartbeatSeen(AboutLease):
     """A sign of life."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatLost(Event):
+class HeartbeatLost(AboutLease):
     """No sign of life for the time-out: the lease is stalled."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class StallLooked(Event):
+class StallLooked(AboutLease):
     """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
 
     ``since`` is ``None`` where it is unknown, and where no request waits for the task's memory.
     """
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     since: float | None
     cpu: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class StallActed(Event):
+class StallActed(OfLease):
     """A stalled task that did not move, and whose memory others wait for, got a signal."""
 
     SINCE: ClassVar[int] = 2
-    lease: LeaseId
-    environment: EnvironmentName
     action: HolderAction
 
 
@@ -322,23 +323,20 @@ class UsageSettled(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ActivityChanged(Event):
+class ActivityChanged(OfLease):
     """The task turned busy or idle."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     activity: Activity
 
 
 @dataclass(frozen=True, slots=True)
-class RecallMoved(Event):
+class RecallMoved(AboutLease):
     """It went on with what a task shall give: its people were warned, it was told, it answered ...
 
     ``keep`` are the bytes that may stay on each GPU; 0 where a GPU is not named.
     """
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     give: Give
     phase: RecallPhase
     why: Why
@@ -346,37 +344,32 @@ class RecallMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ParkingPlanned(Event):
+class ParkingPlanned(AboutLease):
     """Host memory is set aside for what a task is about to move there."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     memory: int
 
 
 @dataclass(frozen=True, slots=True)
-class LeasePinned(Event):
+class LeasePinned(OfLease):
     """Its people keep an idle lease's GPUs until boot time ``until``."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     until: float
 
 
 @dataclass(frozen=True, slots=True)
-class WorkSeen(Event):
+class WorkSeen(AboutLease):
     """The GPUs were at work for a task, whether or not a cell runs."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class AbilityReported(Event):
+class AbilityReported(AboutLease):
     """The highest rung that a task says it could take."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     rung: Rung
     why: str
 
@@ -389,23 +382,19 @@ class LineLooked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseKept(Event):
+class LeaseKept(OfLease):
     """An idle task keeps its GPUs though it was asked for them; ``why``, for people."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseParked(Event):
+class LeaseParked(OfLease):
     """A task gave its GPUs back and lives on; its claims drain, or shrink to what it left there.
 
     ``memory`` bytes are in host memory now, which took ``seconds``.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     rung: Rung = Rung.RELEASE
     memory: int = 0
     movable: Movable = Movable.ANY
@@ -414,20 +403,16 @@ class LeaseParked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ResidueFound(Event):
+class ResidueFound(OfLease):
     """A parked task said that it left nothing on its GPUs, and measurements show that it did."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRestored(Event):
+class LeaseRestored(OfLease):
     """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     memory: int
     seconds: float
 
@@ -445,81 +430,67 @@ class ReservationResized(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitTold(Event):
+class LimitTold(OfLease):
     """A task may use so much on these GPUs from now on; the others stay as they are."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     gpus: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LimitConfirmed(Event):
+class LimitConfirmed(OfLease):
     """A task's frameworks have these limits; not ``live``: theirs cannot change."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     gpus: tuple[Allocation, ...]
     live: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeQueued(Event):
+class ResumeQueued(OfLease):
     """A parked task waits for GPUs again; ``order`` and ``urgent_at`` as of a new request."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     order: int
     urgent_at: int
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeCancelled(Event):
+class ResumeCancelled(OfLease):
     """A parked task waits no more and stays parked."""
-
-    lease: LeaseId
-    environment: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnded(Event):
+class LeaseEnded(OfLease):
     """A task has lost its entitlement; its claims drain.
 
     ``by`` names the person who ended it, unless its own environment did.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     reason: EndReason
     detail: str
     by: EnvironmentName | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimMoved(Event):
+class ClaimMoved(AboutLease):
     """The physical fact about a lease on one GPU changed."""
 
-    lease: LeaseId
     gpu: GpuUuid
     phase: ClaimPhase
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryReported(Event):
+class MemoryReported(AboutLease):
     """A task said what it keeps across its steps and what a step needs, on each of its GPUs."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     figures: tuple[Figures, ...]
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimMeasured(Event):
+class ClaimMeasured(AboutLease):
     """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     gpu: GpuUuid
     memory: Bytes | None
 
@@ -537,44 +508,36 @@ class GpuShared(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnsJoined(Event):
+class TurnsJoined(AboutLease):
     """A task on a GPU that is used by turns can be gated between two steps."""
-
-    lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class TurnGiven(Event):
+class TurnGiven(AboutLease):
     """A task may compute on its GPUs that are shared by turns, and nobody else there."""
 
-    lease: LeaseId
     gpus: tuple[GpuUuid, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TurnMoved(Event):
+class TurnMoved(AboutLease):
     """A task's turn is asked for, asked back or over; ``phase`` ``None``: it needs none."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     phase: TurnPhase | None
     reason: TurnEnd | None
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOverran(Event):
+class TurnOverran(OfLease):
     """A task was asked for its turn and went on for too long: it lost the turn."""
-
-    lease: LeaseId
-    environment: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True)
-class LeftGone(Event):
+class LeftGone(AboutLease):
     """A measurement shows that memory which a task had not cleared after its turn is gone."""
 
     DURABLE: ClassVar[bool] = False
-    lease: LeaseId
     gpu: GpuUuid
 
 
@@ -589,11 +552,9 @@ class ProcessFlagged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class OverLimitStaged(Event):
+class OverLimitStaged(OfLease):
     """A process went on using more than its ``limit``: the next stage. Sizes in bytes."""
 
-    lease: LeaseId
-    environment: EnvironmentName
     gpu: GpuUuid
     process: ProcessId
     stage: OverLimitStage
