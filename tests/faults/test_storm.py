@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.faults.observed import Saw
 from support.faults.stage import can_steal
 from support.faults.storm import Plan, Report, Storm
 
@@ -36,7 +37,7 @@ def test_nothing_is_lost_in_a_storm(tmp_path: Path, cuda_stubs: Path, faults_shi
         rate=6.0,
         clients=8,
         kernels=1,
-        enough=lambda faults, leases: faults.total() > 20 and leases > 3,
+        enough=lambda faults, saw: faults.total() > 20 and saw[Saw.GRANTED] > 3,
     )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults.total() > 20
@@ -47,10 +48,20 @@ def test_nothing_is_lost_in_a_storm(tmp_path: Path, cuda_stubs: Path, faults_shi
 def test_nothing_is_lost_of_what_is_parked(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
-    plan = Plan(SEED + 2, seconds=8.0, rate=4.0, clients=1, tenants=6)
+    plan = Plan(
+        SEED + 2,
+        seconds=8.0,
+        rate=4.0,
+        clients=1,
+        tenants=6,
+        enough=lambda faults, saw: (
+            saw[Saw.WHOLE] > 3 and saw[Saw.RESIDENT] > 3 and saw[Saw.PARKED] > 0
+        ),
+    )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.verdict.looked_at["memories whole"] > 3
     assert report.verdict.looked_at["looks at memory"] > 3
+    assert report.verdict.looked_at["parks"] > 0
 
 
 def test_nothing_is_lost_when_servers_race_to_host(
@@ -62,10 +73,11 @@ def test_nothing_is_lost_when_servers_race_to_host(
         rate=4.0,
         clients=6,
         hosts=3,
-        enough=lambda faults, leases: faults["server killed"] > 0,
+        enough=lambda faults, saw: faults["server killed"] > 0 and saw[Saw.GRANTED] > 3,
     )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["server killed"] > 0
+    assert report.verdict.looked_at["grants"] > 3
     assert report.verdict.looked_at["probes"] == 1
 
 
@@ -79,9 +91,12 @@ def test_a_gpu_out_of_service_is_granted_to_nobody(
         rate=4.0,
         clients=8,
         only=only,
-        enough=lambda faults, leases: all(faults[name] > 0 for name in only[:2]),
+        enough=lambda faults, saw: (
+            all(faults[name] > 0 for name in only[:2]) and saw[Saw.GRANTED] > 3
+        ),
     )
     report = storm(tmp_path, plan, cuda_stubs, faults_shim)
     assert report.faults["GPU out of service"] > 0
     assert report.faults["node manager killed"] > 0
+    assert report.verdict.looked_at["grants"] > 3
     assert report.verdict.looked_at["probes"] == 1

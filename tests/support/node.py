@@ -204,9 +204,11 @@ class RunningNode:
             self.kill9()
         return self.start(**extra_environ)
 
-    def client(self, token: str | None = None, *, recalls: bool = False) -> NodeClient:
-        """A connection of this very process that has said hello."""
-        return NodeClient(self.socket, token=token, recalls=recalls)
+    def client(
+        self, token: str | None = None, *, recalls: bool = False, within: float = WITHIN
+    ) -> NodeClient:
+        """A connection of this very process that has said hello, ``within`` seconds."""
+        return NodeClient(self.socket, token=token, recalls=recalls, within=within)
 
     def status(self) -> dict[str, Any]:
         """One status document, as this process may see it."""
@@ -286,6 +288,7 @@ class NodeClient:
         connected: socket.socket | None = None,
         hello: bool = True,
         recalls: bool = False,
+        within: float = WITHIN,
     ) -> None:
         self.notices: list[Notification] = []
         self._answers: dict[CallId, Answer | ErrorAnswer] = {}
@@ -302,13 +305,9 @@ class NodeClient:
         self.hello: dict[str, Any] = {}
         try:
             if hello:
-                self.hello = self.call(
-                    Method.HELLO,
-                    protocol=1,
-                    client={"name": "test", "version": "0"},
-                    token=token,
-                    recalls=recalls,
-                )
+                greeting = {"protocol": 1, "client": {"name": "test", "version": "0"}}
+                said = self.send(Method.HELLO, **greeting, token=token, recalls=recalls)
+                self.hello = self.wait(said, within)
         except BaseException:
             self.socket.close()
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,6 +85,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.noted: Counter[Saw] = Counter()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def note(self, saw: Saw, t0: float | None = None, **data: Any) -> float:
@@ -91,6 +93,7 @@ class Log:
         now = boot()
         line = {"saw": saw.value, "t0": now if t0 is None else t0, "t1": now, **data}
         os.write(self._fd, (json.dumps(line) + "\n").encode())
+        self.noted[saw] += 1
         return now
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 
 from jupyter_gpushare.protocol.messages import Method
-from support.node import NodeClient, RunningNode, until
+from support.node import WITHIN, NodeClient, RunningNode, until
 
 from .observed import SETTLED, Log, Saw, boot
 
@@ -110,8 +111,9 @@ class Nodes:
             gpu["health"] == "ok" for gpu in status["gpus"]
         )
 
-    def client(self, token: str) -> NodeClient:
-        return self.node.client(token)
+    def client(self, token: str, within: float = WITHIN) -> NodeClient:
+        """A connection, made ``within`` seconds."""
+        return self.node.client(token, within=within)
 
     def close(self) -> None:
         """End everything, the servers first, so that none takes over."""
@@ -134,6 +136,7 @@ class Player:
     spec: dict[str, Any]
     log: Path
     pidfd: int
+    saw: Counter[Saw] = field(default_factory=Counter)  # by this client, or by a whole cast
     offset: int = 0
     leases: dict[str, list[list[Any]]] = field(default_factory=dict)
     stopped: bool = False
@@ -154,17 +157,14 @@ class Player:
         self.offset += len(whole)
         for line in whole.splitlines():
             seen = json.loads(line)
-            if seen["saw"] == Saw.GRANTED.value:
+            saw = Saw(seen["saw"])
+            self.saw[saw] += 1
+            if saw is Saw.GRANTED:
                 self.leases[seen["lease"]] = seen["gpus"]
-            elif seen["saw"] in (
-                Saw.RELEASING.value,
-                Saw.LOST.value,
-                Saw.PARKING.value,
-                Saw.LET_GO.value,
-            ):
+            elif saw in (Saw.RELEASING, Saw.LOST, Saw.PARKING, Saw.LET_GO):
                 self.leases.pop(seen.get("lease"), None)
-            self.has_memory |= seen["saw"] == Saw.FILLED.value
-            if Saw(seen["saw"]) in SETTLED:
+            self.has_memory |= saw is Saw.FILLED
+            if saw in SETTLED:
                 self.settled = seen["t1"]
 
 
@@ -176,6 +176,7 @@ class Cast:
         self.directory = directory
         self.harness = harness
         self.players: dict[int, Player] = {}
+        self.saw: Counter[Saw] = Counter()
         self.logs: list[Path] = []
         self._born = 0
         with (directory / "clients.err").open("ab") as errors:
@@ -208,12 +209,13 @@ class Cast:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
-        player = self.players[pid] = Player(name, pid, spec, log, pidfd)
+        player = self.players[pid] = Player(name, pid, spec, log, pidfd, self.saw)
         return player
 
     def bury(self) -> None:
         """Forget those who have ended."""
         for player in [p for p in self.players.values() if not p.alive]:
+            player.read_on()
             self.harness.note(Saw.DIED, client=player.name)
             os.close(player.pidfd)
             del self.players[player.pid]

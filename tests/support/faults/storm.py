@@ -75,6 +75,7 @@ HANG = 1.5  # seconds for which the driver hangs at most
 SILENCE = 10.0  # seconds without an answer that nothing explains
 MONTH = 30 * 86400.0
 AT_MOST = 60.0  # seconds for which it goes on until enough has happened
+BEHIND = 1.0  # seconds' worth of faults that are done one straight after the other
 COME_BACK = 60.0  # seconds in which everybody who was parked has its memory again
 WITH_MAPS, WITHOUT_MAPS = 13000, 12090  # drivers that can restore on another GPU, or not
 
@@ -83,7 +84,8 @@ WITH_MAPS, WITHOUT_MAPS = 13000, 12090  # drivers that can restore on another GP
 class Plan:
     """How hard it storms. ``seconds`` of faults, ``rate`` faults a second, so many clients.
 
-    On a slow machine it goes on until ``enough`` has happened: it gets the faults and the leases.
+    On a slow machine it goes on until ``enough`` has happened: it gets how often each fault was
+    done, and how often each thing was seen.
     """
 
     seed: int
@@ -100,7 +102,7 @@ class Plan:
     ill_call: Call | None = None
     only: Sequence[str] = ()
     roles: Sequence[str] = ()
-    enough: Callable[[Counter[str], int], bool] = lambda faults, leases: True
+    enough: Callable[[Counter[str], Counter[Saw]], bool] = lambda faults, saw: True
 
 
 @dataclass(slots=True)
@@ -257,9 +259,11 @@ class Storm:
         end = boot() + self.plan.seconds
         next_fault = boot()
         while (now := boot()) < end or (
-            now < end + AT_MOST and not self.plan.enough(self.faults, len(self._granted))
+            now < end + AT_MOST
+            and not self.plan.enough(self.faults, self.harness.noted + self.cast.saw)
         ):
             self._keep_going()
+            pause = 0.02
             if now >= next_fault:
                 names = list(self._menu)
                 weights = [self._menu[name][0] for name in names]
@@ -268,9 +272,11 @@ class Storm:
                 if self._menu[name][1]():
                     self._count(name)
                     next_fault += self.rng.expovariate(self.plan.rate)
-                else:  # there is nobody to whom it could happen: another one, soon
-                    next_fault = max(next_fault, boot() + 0.02)
-            time.sleep(max(0.0, min(0.02, next_fault - boot())))
+                    # What a slow machine is behind comes later, but not all at once.
+                    next_fault = max(next_fault, now - BEHIND)
+                    pause = max(0.0, min(pause, next_fault - boot()))
+                # Else there is nobody to whom it could happen: another one takes its place, soon.
+            time.sleep(pause)
 
     def _keep_going(self) -> None:
         """What must happen meanwhile: ends of faults, new clients for old, a node manager."""
@@ -645,7 +651,8 @@ class Storm:
 
     def _admin(self, method: Method, **params: str) -> bool:
         try:
-            with self.nodes.client("root") as admin:
+            # Soon: a node manager that is stopped goes on only when this returns.
+            with self.nodes.client("root", within=1.0) as admin:
                 admin.wait(admin.send(method, **params), within=1.0)
         except (OSError, AssertionError, RemoteError):
             return False
@@ -684,7 +691,7 @@ class Storm:
             return False
         lease = self.rng.choice(list(player.leases))
         try:
-            with self.nodes.client("root") as admin:
+            with self.nodes.client("root", within=1.0) as admin:
                 # First: its client may hear of it before the call is back.
                 self.harness.note(Saw.REVOKED, lease=lease)
                 call = admin.send(Method.LEASE_REVOKE, lease=lease, reason="the storm")

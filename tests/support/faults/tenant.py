@@ -12,12 +12,13 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.asking import broker
+from jupyter_gpushare.client.asking import getting
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.lease.holding import Standing
@@ -33,6 +34,12 @@ GIB = 2**30
 BEAT = 0.15  # seconds between two looks at the lease
 #: Bytes of the lease that the blocks leave for the context, and for rounding.
 SPARE = GIB
+
+
+def _stands_for(module: ModuleType, name: str, ours: Callable[..., object]) -> None:
+    """Put ``ours`` in the place of a function, which must be there: one that moved is missed."""
+    getattr(module, name)
+    setattr(module, name, ours)
 
 
 class _Watched:
@@ -63,18 +70,15 @@ class Tenant:
         self.log = Log(Path(spec["log"]))
         os.environ.update(spec["environ"])
         # A checkpoint here takes milliseconds; who waits half a minute sees no deadline pass.
-        ladder.park_deadline = ladder.resume_deadline = lambda memory: spec["deadline"]
+        for name in ("park_deadline", "resume_deadline"):
+            _stands_for(ladder, name, lambda memory: spec["deadline"])
         if spec["plant"] is not None:
             IN_CLIENTS[spec["plant"]]()
         # Between two cells nothing of a person's runs; our own loop is no such thing.
-        ladder.threads_object = lambda found: None
+        _stands_for(ladder, "threads_object", lambda found: None)
         # Only kernels are asked to park.
-        broker.describe_task = lambda environ: {
-            "name": "tenant",
-            "kind": "kernel",
-            "kernel_id": None,
-            "path": None,
-        }
+        kernel = {"name": "tenant", "kind": "kernel", "kernel_id": None, "path": None}
+        _stands_for(getting, "describe_task", lambda environ: kernel)
         self.framework = Pretend(spec["movable"])
         sys.modules[NAME] = self.framework
         registry.BUILT_IN[NAME] = "support.faults.pretend"
