@@ -209,6 +209,35 @@ def test_a_lifted_limit_counts_from_when_it_is_told_until_the_client_obeys(
     assert history.broken() == expected | (set() if is_told_first else {Property.LEDGER})
 
 
+@pytest.mark.parametrize("why", [None, "uses more", "two use more", "another person"])
+def test_it_finds_who_is_asked_for_a_cache_without_cause(why: str | None) -> None:
+    history = History(random.Random(1))
+    environments = {"alice": "a", "bob": "b" if why == "another person" else "a"}
+    for who, environment in environments.items():
+        history.see(who, Saw.BORN, environment=environment, pid=0)
+        wish = {"request": "r", "gpus": 1, "memory": 4, "class": "interactive"}
+        since = history.see(who, Saw.ASKED, **wish)
+        history.record("LeaseGranted", environment, who, gpus=[{"gpu": "GPU-0", "memory": 4}])
+        history.see(who, Saw.GRANTED, since, request="r", lease=who, gpus=[["GPU-0", 4]])
+    used = {
+        None: {"alice": 4},
+        "uses more": {"alice": 5},
+        "two use more": {"alice": 3, "bob": 2},
+        "another person": {"alice": 3, "bob": 5},
+    }[why]
+    for who, memory in used.items():
+        history.see("harness", Saw.MEMORY, client=who, gpu="GPU-0", memory=memory)
+    history.see("alice", Saw.EMPTIED, lease="alice")
+    for who in used:
+        history.see("harness", Saw.MEMORY_GONE, client=who, gpu="GPU-0")
+    for who, environment in environments.items():
+        since = history.see(who, Saw.RELEASING, lease=who)
+        history.record("LeaseEnded", environment, who, reason="released")
+        history.see(who, Saw.RELEASED, since, lease=who, state="ended")
+    is_excused = why in ("uses more", "two use more")
+    assert history.broken() == (set() if is_excused else {Property.CACHE})
+
+
 @pytest.mark.parametrize("why", [None, "one after the other", "stopped", "revoked"])
 def test_it_finds_two_that_compute_at_once(why: str | None) -> None:
     history = History(random.Random(1))

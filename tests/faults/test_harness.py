@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 from collections.abc import Iterator
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 from support.faults.devices import Devices, _Look
 from support.faults.observed import Log, Saw, Seen, boot, read_log
+from support.faults.pretend import PretendParker
 from support.faults.shim import Disk
 from support.faults.stage import Player
 from support.faults.storm import Storm
+
+from jupyter_gpushare.client.adapters.parkers.base import Parker
 
 
 class Bare(Storm):
@@ -142,3 +146,9 @@ def test_an_order_that_had_no_answer_is_written_down_as_not_certain(storm: Bare)
     storm._drain()
     (drained,) = storm.noted
     assert (drained.saw, drained.data["sure"]) == (Saw.DRAINED, False)
+
+
+@pytest.mark.parametrize("name", ["trim", "drop_temporary", "bytes_to_park", "park", "resume"])
+def test_the_pretend_framework_is_called_as_a_real_one_is(name: str) -> None:
+    wanted, ours = (inspect.signature(getattr(one, name)) for one in (Parker, PretendParker))
+    assert list(ours.parameters) == list(wanted.parameters)

@@ -47,6 +47,7 @@ CASES: dict[str, Case] = {
     "give_two_the_turn": Case(
         Property.TURN, ("client killed",), ("stepper",), 0.3, 6, seconds=15.0, by_turns=True
     ),
+    "ask_everybody_for_caches": Case(Property.CACHE, ("client killed",), STAYERS),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
     "believe_who_releases": Case(
         Property.DOUBLE, ("memory kept after the lease",), ("short", "wide")

@@ -85,6 +85,9 @@ class Actor:
             self.turns.recalled(recall.limits)
         elif recall.give in MEMORY:
             self.asked_back = True
+        elif recall.give is Give.CACHE:
+            self.log.note(Saw.EMPTIED, lease=self.lease)
+            self.session.gave(Give.CACHE, self.lease)
         elif recall.give is Give.LIFT:
             self.log.note(Saw.LIMITED, lease=self.lease, gpus=list(recall.limits.items()))
             limits = [{"uuid": gpu, "memory": memory} for gpu, memory in recall.limits.items()]

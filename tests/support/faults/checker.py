@@ -33,6 +33,7 @@ class Property(Enum):
     AGAIN = "one request is served by two leases"
     DRAINED = "a GPU that is out of service is granted"
     TURN = "two tasks compute at once on a GPU that they use by turns"
+    CACHE = "a task within its limit is asked for its cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ def check(
     findings += _order(wishes, harness, rules, len(clients))
     findings += _drained(clients.values(), harness)
     findings += _turns(clients.values(), harness, rules)
+    findings += _caches(clients, harness)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules)
     findings += _silent(clients.values(), harness, rules)
@@ -200,6 +202,7 @@ def check(
                 for rung in ("storage", "driver")
             },
             "limits told": count["limited"],
+            "caches emptied": count["emptied"],
             "steps by turns": count["step"],
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
@@ -223,7 +226,8 @@ def _clients(seen: Iterable[Seen]) -> dict[str, _Client]:
 
 #: Names of faults that are no reason for the node manager not to answer.
 _LEAVE_THE_NODE_ALONE = (
-    *("hostile", "client", "lease revoked", "memory kept", "helper", "clock"),
+    *("hostile", "client", "lease revoked", "memory kept", "more memory", "helper"),
+    "clock",
     "GPU out of service",
 )
 
@@ -542,6 +546,38 @@ def _turns(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[
         for gpu, here in sorted(steps.items())
         for (begin, end, one), (since, until, other) in pairwise(sorted(here))
         if since < end and one != other
+    ]
+
+
+def _caches(clients: Mapping[str, _Client], harness: _Harness) -> list[Finding]:
+    """Only who used more than it may is asked: by one process, or by several of one person.
+
+    The largest process of a person is asked, which may be another one.
+    """
+    may: dict[tuple[str, str], int] = {}  # the smallest lease of a client on a GPU
+    for who, client in clients.items():
+        for line in client.lines:
+            for gpu, memory in line.data["gpus"] if line.saw is Saw.GRANTED else ():
+                may[who, gpu] = min(memory, may.get((who, gpu), memory))
+    over: dict[str, float] = {}  # by person: since when it was perhaps over its limit
+    by_person: dict[tuple[str, str], list[tuple[float, float, int, int]]] = defaultdict(list)
+    for gpu, who, size, since, until in harness.memory:
+        if who in clients:
+            of = clients[who].environment
+            by_person[of, gpu].append((since, until, size, may.get((who, gpu), 0)))
+    for (person, _gpu), uses in by_person.items():
+        for since, until, _size, least in uses:
+            beside = [use for use in uses if use[0] <= until and use[1] >= since]
+            if sum(use[2] for use in beside) > least:
+                over[person] = min(since, over.get(person, since))
+    return [
+        Finding(
+            Property.CACHE,
+            f"{client.who} was asked at {line.t1:.3f}, and used no more than it may before",
+        )
+        for client in clients.values()
+        for line in client.lines
+        if line.saw is Saw.EMPTIED and over.get(client.environment, math.inf) > line.t1
     ]
 
 

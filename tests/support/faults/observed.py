@@ -28,6 +28,7 @@ class Saw(Enum):
     REFUSED = "refused"
     GAVE_UP = "gave_up"  # waits no more, or knows no answer
     LIMITED = "limited"  # was told what it may use on these GPUs; t0: before it obeys
+    EMPTIED = "emptied"  # was asked for its cache, and emptied it
     STEP = "step"  # computed from t0 to t1, with the turn on these GPUs, connected at both ends
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send

@@ -24,12 +24,13 @@ from jupyter_gpushare.policy.books.queue import Queue
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
-from jupyter_gpushare.policy.measure import observe
-from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.measure import observe, watchdog
+from jupyter_gpushare.policy.recall import lifts, plan
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
+from jupyter_gpushare.policy.words.recalls import Give
 
 from . import host
 from .planted_clients import IN_CLIENTS
@@ -59,6 +60,17 @@ def give_two_the_turn() -> None:
         return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
 
     order._give = give
+
+
+def ask_everybody_for_caches() -> None:
+    """Whether a task is over its limit is not looked at before it is asked for its cache."""
+
+    def step(state, over, at, config):
+        for lease in state.leases.values():
+            if state.recall(lease.id, Give.CACHE) is None:
+                yield from plan.for_cache(state, lease, at)
+
+    watchdog.step = step
 
 
 def place_out_of_service() -> None:
@@ -321,6 +333,7 @@ PLANTED: dict[str, Callable[[], None]] = {
         promise_what_is_taken,
         lift_what_is_not_reserved,
         give_two_the_turn,
+        ask_everybody_for_caches,
         place_out_of_service,
         believe_who_releases,
         start_afresh,

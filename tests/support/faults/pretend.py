@@ -145,7 +145,7 @@ class PretendParker:
     def bytes_to_park(self) -> int:
         return sum(block.size for block in self._framework.blocks)
 
-    def park(self, budget_bytes: int | None) -> ParkedBytes:
+    def park(self) -> ParkedBytes:
         moved = 0
         try:
             for block in self._framework.blocks:

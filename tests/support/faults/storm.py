@@ -52,6 +52,7 @@ c.Policy.restart_grace = {TIMEOUT}
 c.Policy.overtake_interactive = {OVERTAKES["interactive"]}
 c.Policy.overtake_batch = {OVERTAKES["batch"]}
 c.Policy.idle_timeout = 0.3
+c.Policy.over_limit_trim = 0.3
 c.Policy.notify_before = 0.0
 c.Policy.parked_memory = {40 * GIB}
 c.Quotas.default = {{"gpus": 2, "memory": "10GiB"}}
@@ -172,7 +173,8 @@ class Storm:
             "clock jump": (2.0, self._jump),
             "GPU lost": (0.4, self._lose_gpu),
             "driver hangs": (0.2, self._hang_driver),
-            "memory kept after the lease": (2.0, self._use_memory),
+            "memory kept after the lease": (2.0, lambda: self._use_memory(0.3, 1.0)),
+            "more memory than the lease": (1.0, lambda: self._use_memory(1.3, 2.0)),
             "lease revoked": (0.5, self._revoke),
             "GPU out of service": (1.0, self._drain),
             "pid used again": (0.2, self._reuse_pid),
@@ -663,8 +665,11 @@ class Storm:
         self._after(self.rng.uniform(0.2, HANG), lambda: self.world.set_slow(0))
         return True
 
-    def _use_memory(self) -> bool:
-        """A task has memory on its GPU for some time, whatever becomes of its lease meanwhile."""
+    def _use_memory(self, least: float, most: float) -> bool:
+        """A task has memory on its GPU for some time, whatever becomes of its lease meanwhile.
+
+        ``least`` and ``most`` are parts of what it may use.
+        """
         player = self._some(holds=True)
         if player is None or player.spec["role"] in ("notebook", "tenant"):
             return False
@@ -672,7 +677,7 @@ class Storm:
         gpu, memory = self.rng.choice(player.leases[lease])
         if (gpu, player.name) in self._memory or gpu in self._lost_gpus:
             return False
-        size = int(memory * self.rng.uniform(0.3, 1.0))
+        size = int(memory * self.rng.uniform(least, most))
         self._memory.add((gpu, player.name))
         self.world.add_process(gpu, player.pid, size)
         self.harness.note(Saw.MEMORY, gpu=gpu, client=player.name, memory=size)
