@@ -1,4 +1,5 @@
 /** The administrator's view, and the input of its forms. Pure. */
+import schemas from '../api/schemas.json';
 import type {
   EnvironmentQuota,
   HistoryEvent,
@@ -99,10 +100,12 @@ export enum Mistake {
 }
 
 /** The bounds that the server's OpenAPI document states. */
-const MOST_GPUS = 4096;
-const LEAST_WEIGHT = 1e-6;
-const MOST_WEIGHT = 1e6;
-const MOST_HOURS = 1e9;
+const {
+  gpus: GPUS,
+  weight: WEIGHT,
+  gpu_hours: HOURS
+} = schemas.components.schemas.QuotaWish.properties;
+export const MOST_GPUS = GPUS.maximum;
 const LONGEST_NAME = 256;
 
 export function draftOf(row: {
@@ -158,7 +161,7 @@ export function readDraft(
     mistakes.memory = Mistake.NoSize;
   }
   const weight = draft.weight.trim() ? Number(draft.weight) : NaN;
-  if (!(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
+  if (!(weight >= WEIGHT.minimum && weight <= WEIGHT.maximum)) {
     mistakes.weight = Mistake.NotPositive;
   }
   const hours = readHours(draft.hours);
@@ -180,7 +183,7 @@ function readHours(text: string): number | null {
   }
   const plain = /^\s*\d+(?:[.,]\d+)?(?:e[+-]?\d+)?\s*$/i.test(text);
   const hours = plain ? Number(text.replace(',', '.')) : NaN;
-  return hours <= MOST_HOURS ? hours : NaN;
+  return hours <= HOURS.maximum ? hours : NaN;
 }
 
 /** The way back to the quota before a change: another wish, or no override at all. */

@@ -18,6 +18,7 @@ import {
   type IEnvironmentRow,
   type IQuotaDraft,
   Mistake,
+  MOST_GPUS,
   readDraft,
   undoOf
 } from '../model/admin';
@@ -438,7 +439,7 @@ function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
         'At most 256 characters, no space around them, no control characters.'
       );
     case Mistake.NotWhole:
-      return trans.__('A whole number from 0 to 4096.');
+      return trans.__('A whole number from 0 to %1.', MOST_GPUS);
     case Mistake.NoSize:
       return trans.__(
         'A size with its unit, such as 8GiB or 16 GB; empty is the whole GPU.'
