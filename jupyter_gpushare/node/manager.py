@@ -676,5 +676,9 @@ _NEEDS_DISK = (
     cmd.Resume,
     cmd.SetQuota,
     cmd.UnsetQuota,
+    cmd.SetGroupQuota,
+    cmd.UnsetGroupQuota,
+    cmd.TakeGpuOut,
+    cmd.PutGpuBack,
     cmd.SetGranting,
 )

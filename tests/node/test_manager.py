@@ -229,6 +229,40 @@ def command(manager: Manager, number: int, what: str, which: int) -> cmd.Command
     return cmd.Tick(at, at)
 
 
+def orders(manager: Manager) -> list[cmd.Command]:
+    """What an administrator can order so that it holds until it is ordered otherwise."""
+    at, root = CLOCK.boot(), EnvironmentName("root")
+    (gpu, *_others), quota = sorted(manager.state.gpus), Quota(1)
+    return [
+        cmd.SetQuota(at, EnvironmentName("alice"), quota, root),
+        cmd.UnsetQuota(at, EnvironmentName("alice"), root),
+        cmd.SetGroupQuota(at, "students", quota, root),
+        cmd.UnsetGroupQuota(at, "students", root),
+        cmd.TakeGpuOut(at, gpu, "It is hot.", root),
+        cmd.PutGpuBack(at, gpu, root),
+    ]
+
+
+def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite", check=True) as manager:
+            for order in orders(manager):
+                before = manager.state.quotas, manager.state.out
+                disk(manager).full.append(True)
+                decision = await manager.submit(order)
+                assert isinstance(decision, core.Refuse)
+                assert "The disk is full." in decision.message
+                assert (manager.state.quotas, manager.state.out) == before
+                assert isinstance(await manager.submit(order), core.Done), "the disk is well"
+                while manager.state.problem is not None:
+                    await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
+            kept, _ = await manager.in_ledger(lambda: durable(manager))
+            assert kept.quotas.overrides == manager.state.quotas.overrides
+            assert kept.out == manager.state.out
+
+    asyncio.run(story())
+
+
 def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
