@@ -16,7 +16,8 @@ from support.policy_world import World, gpu, plain_config, task
 from jupyter_gpushare.cli.node import whole_status
 from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.node.views import board, status
-from jupyter_gpushare.node.views.status import NodeFacts, Sheet, Viewer, status_document
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
+from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode

@@ -16,7 +16,8 @@ from typing import Final
 
 from ...policy.books.state import Lease
 from ...protocol.framing import Encoded, encoded
-from .status import Sheet, View, Viewer
+from .status import Sheet
+from .viewer import View, Viewer
 
 #: Seconds of work at once, and how many times as long the loop is left alone then.
 SLICE: Final = 0.001

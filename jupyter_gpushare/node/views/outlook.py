@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...policy.books import placement
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
 from ...protocol import documents as doc
-
-if TYPE_CHECKING:
-    from .status import Viewer
+from .viewer import Viewer
 
 
 def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> doc.Outlook:

@@ -34,13 +34,13 @@ from ...policy.words.model import (
     LeasePhase,
     PriorityClass,
     Quota,
-    is_own,
 )
 from ...policy.words.recalls import Recall, Why
 from ...protocol import documents as doc
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
+from .viewer import View, Viewer
 
 #: Gives the outlooks of all waiting requests.
 Outlooks = Callable[[], Mapping[LeaseId, Outlook]]
@@ -59,29 +59,6 @@ class DisplayState(Enum):
     RESUMING = "resuming"
     OVER_LIMIT = "over_limit"
     ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """The person who looks. An admin sees everybody's names; others see what they own."""
-
-    environment: EnvironmentName
-    admin: bool = False
-    all_servers: bool = False
-
-    def is_mine(self, environment: str) -> bool:
-        """Whether the environment is the viewer's own, or one of the viewer's named servers."""
-        return is_own(environment, self.environment, servers=self.all_servers)
-
-    def own(self, environments: Iterable[EnvironmentName]) -> set[EnvironmentName]:
-        """Those that are the viewer's."""
-        return {name for name in environments if self.is_mine(name)}
-
-    def view(self, lease: Lease) -> View:
-        """The view that this viewer has of a lease."""
-        if self.is_mine(lease.environment):
-            return View.OWN
-        return View.ADMIN if self.admin else View.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +130,6 @@ def display_state(state: State, lease: Lease) -> DisplayState:
 
 def _rebuilding(state: State) -> str | None:
     return None if state.rebuild is None else rebuilding_text()
-
-
-class View(Enum):
-    """How much a viewer may know of a lease: all of their own, all as administrator, or less."""
-
-    OWN = "own"
-    ADMIN = "admin"
-    OTHER = "other"
 
 
 #: Rows of one list in one status: an administrator's, and anybody else's beside their own.

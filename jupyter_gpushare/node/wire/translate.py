@@ -41,7 +41,8 @@ from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
 from ..views.outlook import outlook_document
-from ..views.status import Place, Viewer, budget_of, granted_gpus
+from ..views.status import Place, budget_of, granted_gpus
+from ..views.viewer import Viewer
 from . import vouchers
 
 T = TypeVar("T")
