@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import time
@@ -111,6 +112,37 @@ def test_connecting_is_bounded(kind: str, recorder: Recorder) -> None:
         assert time.monotonic() - begun < BOUND + SLACK
         assert "token is not known" in str(caught.value) or "doctor" in str(caught.value)
     assert threading.active_count() == before
+
+
+def test_an_interrupt_while_the_thread_starts_leaves_it_what_it_uses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_run, ended = threading.Event(), threading.Event()
+
+    class Late(Session):
+        """Its thread begins when the interrupt was dealt with."""
+
+        def _run(self) -> None:
+            assert may_run.wait(20.0)
+            super()._run()
+            ended.set()
+
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "gpushare-session":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with ScriptedNode(lambda visitor: (visitor.welcome(), visitor.live())[0] and None) as node:
+        session = Late(os.fspath(node.socket), lambda: None, 20.0)
+        with pytest.raises(KeyboardInterrupt):
+            session.open()
+        may_run.set()
+        assert ended.wait(20.0)
+    assert session.link is Link.CLOSED
+    assert not caplog.records, "no traceback for the person"
 
 
 def test_nobody_there(tmp_path: Any) -> None:

@@ -236,7 +236,10 @@ class Session:
             try:
                 self._connect(patience, first)
             except BaseException:
-                self._hang_up()
+                if self._thread is None:
+                    self._hang_up()
+                else:  # what the thread uses is the thread's to close
+                    self.close()
                 raise
             return True
 
@@ -251,15 +254,16 @@ class Session:
                 self._calls[greeting.first_id] = first
         thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
         try:
-            self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            thread.start()
+            with deaf_to_interrupts():
+                self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                thread.start()
+                self._thread = thread
         except (OSError, RuntimeError) as error:  # no descriptors, no threads, or at its end
             raise NodeUnavailable(
                 f"The thread that keeps a GPU lease alive cannot be started ({error}). "
                 "Close what else runs in this process, or raise its limits (`ulimit`).",
                 Reason.UNAVAILABLE,
             ) from error
-        self._thread = thread
 
     def _greet(self, until: float, first: _Waiting | None) -> Greeting:
         pause, left = _FIRST_PAUSE, self._timeout
