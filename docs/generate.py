@@ -210,7 +210,7 @@ def protocol() -> str:
     """The page about the protocol, with what its calls may say, and the status document."""
     from jupyter_gpushare.node.wire.translate import ADMIN_ONLY
     from jupyter_gpushare.protocol.calls import PARAMS
-    from jupyter_gpushare.protocol.documents import NOTICES
+    from jupyter_gpushare.protocol.documents import NOTICES, RESULTS
 
     begin, end = "<!-- made: the status document -->\n", "<!-- end -->"
     text, _, rest = (HERE / "protocol.md").read_text("utf-8").partition(begin)
@@ -221,6 +221,12 @@ def protocol() -> str:
         text, found = row.subn(lambda _, m=method, s=said: f"| `{m.value}` | {s} |", text)
         if found != 1:
             raise SystemExit(f"docs/protocol.md has {found} rows for `{method.value}`")
+    for method, kind in RESULTS.items():
+        row = re.compile(rf"^(\| `{re.escape(method.value)}` \|[^|]*\| )`[^`]*`", re.MULTILINE)
+        said = _names(kind)
+        text, found = row.subn(lambda m, s=said: f"{m[1]}`{s}`", text)
+        if found != 1:
+            raise SystemExit(f"docs/protocol.md does not say what `{method.value}` answers")
     for notice, kind in NOTICES.items():
         # In a span of code, which may be on two lines.
         span = re.compile(rf"`{notice.value} \{{[^`]*\}}`")
@@ -230,14 +236,20 @@ def protocol() -> str:
     return f"{text}{begin}{status()}{end}{rest.partition(end)[2]}"
 
 
+#: Parts with more fields than this are named only.
+_SMALL = 4
+
+
 def _names(kind: Any) -> str:
-    """The names of an object's fields, with those of the rows of its lists; ``?``: not always."""
+    """The names of an object's fields, with those of list rows and small parts; ``?``: perhaps."""
     from jupyter_gpushare.protocol.shapes import shapes
 
     parts = []
     for name, shape in shapes(kind).items():
         row = _part(shape) if get_origin(shape.kind) is list else None
         inner = f": [{{{_names(row)}}}]" if is_typeddict(row) else ""
+        if is_typeddict(shape.kind) and len(shape.kind.__annotations__) <= _SMALL:
+            inner = f": {{{_names(shape.kind)}}}"
         parts.append(f"{name}{'' if name in kind.__required_keys__ else '?'}{inner}")
     return ", ".join(parts)
 

@@ -9,7 +9,7 @@ leave a ``NotRequired`` field out.
 
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
-from .messages import GIVES, RUNGS, Notice
+from .messages import GIVES, RUNGS, Method, Notice
 from .shapes import Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
@@ -884,6 +884,21 @@ class BudgetNews(TypedDict):
     spent: float
     window: Seconds
     message: str
+
+
+#: What the answer to a call says; other calls are answered with a lease's state, or in words of
+#: their own that docs/protocol.md has.
+RESULTS: Final[dict[Method, Any]] = {
+    Method.HELLO: Welcome,
+    Method.REQUEST: Granted,
+    Method.USAGE: Usage,
+    Method.USAGE_DAILY: DailyUsage,
+    Method.READINGS: Readings,
+    Method.HISTORY: History,
+    Method.TASK_ENDED: Ended,
+    Method.QUOTA_LIST: Quotas,
+    Method.GPU_DRAIN: GpuService,
+}
 
 
 #: What each notice says.
