@@ -159,16 +159,17 @@ def park_warning(
     }
 
 
-def has_turn(state: State, lease: LeaseId) -> bool | None:
-    """Whether a task may compute now, else it must ask; ``None``: it has already asked.
-
-    A task that is to empty its cache must ask, too.
-    """
+def has_asked(state: State, lease: LeaseId) -> bool:
+    """Whether a task waits: for its turn, or for the measurement of what its cache gave."""
     turn, cache = state.turns.get(lease), state.recall(lease, Give.CACHE)
-    if turn is not None and turn.phase is TurnPhase.WAITS:
-        return None
-    if cache is not None and cache.phase is RecallPhase.ANSWERED:
-        return None  # its next step begins when this was measured
+    return (turn is not None and turn.phase is TurnPhase.WAITS) or (
+        cache is not None and cache.phase is RecallPhase.ANSWERED
+    )
+
+
+def has_turn(state: State, lease: LeaseId) -> bool:
+    """Whether a task that has not asked may compute. One that is to empty its cache must ask."""
+    turn, cache = state.turns.get(lease), state.recall(lease, Give.CACHE)
     is_asked = (cache is not None and cache.is_out) or state.recall(lease, Give.TURN) is not None
     return not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS)
 

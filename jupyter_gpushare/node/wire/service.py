@@ -565,11 +565,12 @@ class Service:
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
             return
-        has = recalls.has_turn(state, name)
-        if has:
+        if recalls.has_asked(state, name):
+            return
+        if recalls.has_turn(state, name):
             notice = recalls.turn_notice(state, lease, self._manager.config)
             self._tell_task(self._own(name, state), Notice.TURN, notice)
-        elif has is not None:
+        else:
             self._ask_task(self._own(name, state), recalls.gate_notice(state, lease), state)
 
     def _stopped(self, name: LeaseId) -> None:

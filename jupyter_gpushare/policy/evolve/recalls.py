@@ -51,10 +51,7 @@ def recall_moved(state: State, event: ev.RecallMoved) -> State:
 @evolves(ev.ParkingPlanned)
 def parking_planned(state: State, event: ev.ParkingPlanned) -> State:
     key = state.memory_key(event.lease)
-    recall = state.recalls.get(key)
-    if recall is None:  # nobody asked: its own person parks it
-        told = moved(None, key, RecallPhase.TOLD, event.at, Why.WISHED)
-        recall = replace(told, asked_at=None, tries=0)
+    recall = state.recalls.get(key) or Recall(RecallPhase.TOLD, Why.WISHED, event.at, event.at)
     return put(state, key, replace(recall, moving=event.memory))
 
 
@@ -67,9 +64,8 @@ def lease_kept(state: State, event: ev.LeaseKept) -> State:
 
 def residue_found(state: State, event: ev.ResidueFound) -> State:
     """It says that it gave everything: it may be asked again at once."""
-    key = RecallKey(event.lease, Give.PROCESS)
-    recall = moved(None, key, RecallPhase.KEPT, event.at)
-    return put(state, key, replace(recall, asked_at=None, said=event.why))
+    recall = Recall(RecallPhase.KEPT, Why.CONTENDED, event.at, event.at, said=event.why)
+    return put(state, RecallKey(event.lease, Give.PROCESS), recall)
 
 
 def not_warned(state: State, lease: LeaseId, *, keeps: bool = False) -> State:

@@ -16,6 +16,7 @@ from ..recall import plan
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, FlagKind, LeaseId, LeasePhase, OverLimitStage
+from ..words.recalls import Give, RecallPhase, Why
 
 #: The stages in order; each comes after all before it.
 ORDER: Final = tuple(OverLimitStage)
@@ -66,9 +67,11 @@ def step(
             yield ev.OverLimitStaged(
                 at, lease.id, lease.environment, gpu, process, stage, now.used, held
             )
-            if stage is OverLimitStage.TRIM and lease.id not in trimmed:
+            trims = stage is OverLimitStage.TRIM and lease.phase is LeasePhase.HELD
+            if trims and lease.id not in trimmed:
                 trimmed.add(lease.id)
-                yield from plan.for_cache(state, lease, at)
+                told = RecallPhase.TOLD
+                yield ev.RecallMoved(at, lease.id, Give.CACHE, told, Why.OVER_LIMIT)
         parks = flag.stage in (OverLimitStage.PARK, OverLimitStage.LAST)
         if parks and not now.works and lease.id not in asked:
             asked.add(lease.id)

@@ -22,7 +22,7 @@ from ..books.state import ClaimKey, Lease, State
 from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
+from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import MEMORY, Give, RecallPhase, Why
 from . import offers, patience
 from .offers import Offer
@@ -223,13 +223,6 @@ def over_limit(
     offer = offers.over_limit(state, state.leases[lease], config)
     if offer is not None and offer.due <= at:
         yield first_step(state, config, at, offer, _residue(state, lease, config))
-
-
-def for_cache(state: State, lease: Lease, at: float) -> Iterator[ev.RecallMoved]:
-    """Ask a task that is over its limit for what only its cache keeps."""
-    if lease.phase is LeasePhase.HELD:
-        told = RecallPhase.TOLD
-        yield ev.RecallMoved(at, lease.id, Give.CACHE, told, Why.OVER_LIMIT)
 
 
 # -- when it is looked at, and what a measurement ends -------------------------------------

@@ -25,12 +25,12 @@ from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.measure import observe, watchdog
-from jupyter_gpushare.policy.recall import lifts, plan
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason, LeasePhase
-from jupyter_gpushare.policy.words.recalls import Give
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 
 from . import host
 from .planted_clients import IN_CLIENTS
@@ -67,8 +67,10 @@ def ask_everybody_for_caches() -> None:
 
     def step(state, over, at, config):
         for lease in state.leases.values():
-            if state.recall(lease.id, Give.CACHE) is None:
-                yield from plan.for_cache(state, lease, at)
+            held = lease.phase is LeasePhase.HELD
+            if held and state.recall(lease.id, Give.CACHE) is None:
+                told = RecallPhase.TOLD
+                yield ev.RecallMoved(at, lease.id, Give.CACHE, told, Why.OVER_LIMIT)
 
     watchdog.step = step
 

@@ -278,7 +278,7 @@ class Storm:
                     next_fault = max(next_fault, now - BEHIND)
                     pause = max(0.0, min(pause, next_fault - boot()))
                 # Else there is nobody to whom it could happen: another one takes its place, soon.
-            time.sleep(pause)
+            time.sleep(pause)  # the storm's own pace, and no wait for anything
 
     def _keep_going(self) -> None:
         """What must happen meanwhile: ends of faults, new clients for old, a node manager."""
