@@ -7,16 +7,15 @@ token, and the node manager decides what the caller may do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tornado import web
 
-from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link import openapi, rest
 from jupyter_gpushare.link.errors import NodeProblem
-from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.quota import QUOTA
 
 from .handlers import JsonHandler, Refusal
 
@@ -30,21 +29,7 @@ def refusals() -> Iterator[None]:
         raise Refusal(problem) from problem
 
 
-class ApiHandler(JsonHandler):
-    """One resource of one node."""
-
-    async def ask_node(self, method: Method, **params: Any) -> dict[str, Any]:
-        """Ask the node of the query, or the only one."""
-        with refusals():
-            return await self.ask(self.node_named(self.query("node")), method, **params)
-
-    def params(self, method: Method) -> dict[str, Any]:
-        """The parameters of a call as the query says them."""
-        with refusals():
-            return wishes.query(method, self.query)
-
-
-class NodesHandler(ApiHandler):
+class NodesHandler(JsonHandler):
     """The node managers, and whether they answer this viewer."""
 
     async def get(self) -> None:
@@ -58,115 +43,19 @@ class NodesHandler(ApiHandler):
                 return {"name": name, "connected": state.connected, "message": state.message}
 
 
-def asking(method: Method) -> type[ApiHandler]:
-    """A handler that asks by the query, and answers what the node manager answers."""
-
-    class AskingHandler(ApiHandler):
-        async def get(self) -> None:
-            self.answer(await self.ask_node(method, **self.params(method)))
-
-    return AskingHandler
-
-
-class LeasesHandler(ApiHandler):
-    """Leases and queue alone."""
-
-    async def get(self) -> None:
-        status = await self.ask_node(Method.STATUS, **self.params(Method.STATUS))
-        self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
-
-
-class LeaseHandler(ApiHandler):
-    """One lease: DELETE releases it."""
-
-    async def delete(self, lease: str) -> None:
+def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
+    async def method(self: JsonHandler, *path: str) -> None:
+        came = rest.Request(path, self.request.query_arguments, self.request.body)
         with refusals():
-            lease = wishes.checked_lease(lease)
-        answer = await self.ask_node(Method.RELEASE, lease=lease)
-        self.answer({"lease": lease, "state": answer["state"]})
+            ask = functools.partial(self.ask, self.node_named(self.query("node")))
+            self.answer(await rest.answer(operation, ask, came))
+
+    return method
 
 
-class PinHandler(ApiHandler):
-    """Keep an idle lease's GPUs for a while."""
-
-    async def post(self, lease: str) -> None:
-        with refusals():
-            lease = wishes.checked_lease(lease)
-            seconds = wishes.checked_pin(wishes.json_object(self.request.body, "seconds"))
-        answer = await self.ask_node(Method.PIN, lease=lease, seconds=seconds)
-        self.answer({"lease": lease, "state": answer["state"]})
-
-
-class RevokeHandler(ApiHandler):
-    """Take anybody's lease away."""
-
-    async def post(self, lease: str) -> None:
-        with refusals():
-            lease = wishes.checked_lease(lease)
-            reason = wishes.json_object(self.request.body, "reason").get("reason")
-            reason = wishes.checked_reason(reason)
-        answer = await self.ask_node(Method.LEASE_REVOKE, lease=lease, reason=reason)
-        self.answer({"lease": lease, "state": answer["state"]})
-
-
-class DrainHandler(ApiHandler):
-    """Take a GPU out of service."""
-
-    async def post(self, gpu: str) -> None:
-        with refusals():
-            gpu = wishes.checked_gpu(gpu)
-            reason = wishes.json_object(self.request.body, "reason").get("reason")
-            reason = wishes.checked_drain_reason(reason)
-        self.answer(await self.ask_node(Method.GPU_DRAIN, gpu=gpu, reason=reason))
-
-
-class ResumeGpuHandler(ApiHandler):
-    """Put a GPU back into service."""
-
-    async def post(self, gpu: str) -> None:
-        with refusals():
-            gpu = wishes.checked_gpu(gpu)
-        self.answer(await self.ask_node(Method.GPU_RESUME, gpu=gpu))
-
-
-class QuotaHandler(ApiHandler):
-    """The viewer's own quota."""
-
-    async def get(self) -> None:
-        status = await self.ask_node(Method.STATUS)
-        self.answer({name: status[name] for name in ("environment", "admin", "quota")})
-
-
-class QuotasHandler(ApiHandler):
-    """The quotas of every environment that the node manager knows."""
-
-    async def get(self) -> None:
-        self.answer(await self.ask_node(Method.QUOTA_LIST))
-
-
-class EnvironmentQuotaHandler(ApiHandler):
-    """One environment's quota."""
-
-    async def get(self, environment: str) -> None:
-        with refusals():
-            environment = wishes.checked_name(environment)
-        for quota in (await self.ask_node(Method.QUOTA_LIST))["quotas"]:
-            if quota["environment"] == environment:
-                self.answer(quota)
-                return
-        message = f"No quota is set for {environment!r}: it has the default quota."
-        raise Refusal(NodeProblem("not_found", message))
-
-    async def put(self, environment: str) -> None:
-        with refusals():
-            wish = wishes.quota_wish(wishes.json_object(self.request.body, *QUOTA))
-            environment = wishes.checked_name(environment)
-        self.answer(await self.ask_node(Method.QUOTA_SET, environment=environment, **wish))
-
-    async def delete(self, environment: str) -> None:
-        with refusals():
-            environment = wishes.checked_name(environment)
-        self.answer(await self.ask_node(Method.QUOTA_UNSET, environment=environment))
+def handler(operations: Sequence[rest.Operation]) -> type[JsonHandler]:
+    """The handler of a resource of one node: the query's, or the only one."""
+    return type("ResourceHandler", (JsonHandler,), {one.verb: _method(one) for one in operations})
 
 
 class OpenApiHandler(JsonHandler):
@@ -187,20 +76,7 @@ class NothingHandler(JsonHandler):
 
 ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/nodes", NodesHandler),
-    (r"api/status", asking(Method.STATUS)),
-    (r"api/leases", LeasesHandler),
-    (r"api/leases/([^/]+)", LeaseHandler),
-    (r"api/leases/([^/]+)/pin", PinHandler),
-    (r"api/leases/([^/]+)/revoke", RevokeHandler),
-    (r"api/gpus/([^/]+)/drain", DrainHandler),
-    (r"api/gpus/([^/]+)/resume", ResumeGpuHandler),
-    (r"api/quota", QuotaHandler),
-    (r"api/usage", asking(Method.USAGE)),
-    (r"api/usage/daily", asking(Method.USAGE_DAILY)),
-    (r"api/readings", asking(Method.READINGS)),
-    (r"api/history", asking(Method.HISTORY)),
-    (r"api/quotas", QuotasHandler),
-    (r"api/quotas/(.+)", EnvironmentQuotaHandler),
+    *((f"api/{pattern}", handler(operations)) for pattern, operations in rest.resources()),
     (r"api/openapi\.json", OpenApiHandler),
     (r"api/.*", NothingHandler),
 )

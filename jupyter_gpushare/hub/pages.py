@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from tornado import web
 
-from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
 from jupyter_gpushare.protocol.messages import Method
@@ -723,7 +723,7 @@ class RevokeFormHandler(AdminPage):
             reason = wishes.checked_reason(typed)
         except NodeProblem:
             self.set_status(400)
-            mistake = f"1 to {openapi.LONGEST_REASON} characters: the owner of the lease reads it."
+            mistake = f"1 to {wishes.LONGEST_REASON} characters: the owner of the lease reads it."
             await self._form(node, lease, typed, mistake)
             return
         try:
@@ -765,7 +765,7 @@ class DrainFormHandler(AdminPage):
                 wish["reason"] = wishes.checked_drain_reason(typed)
             except NodeProblem:
                 self.set_status(400)
-                most = openapi.LONGEST_DRAIN_REASON
+                most = wishes.LONGEST_DRAIN_REASON
                 mistake = f"1 to {most} characters: everybody who waits reads it."
                 await self._form(node, gpu, typed, mistake)
                 return

@@ -15,18 +15,10 @@ from typing import Any, Final
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol import calls
 from jupyter_gpushare.protocol import documents as doc
-from jupyter_gpushare.protocol.messages import MOST_MEMORY, NAME, TEXT, Method
+from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
 
+from . import rest, wishes
 from .schema import Json, components, fields, reference
-
-LONGEST_NAME, LONGEST_REASON, LONGEST_DRAIN_REASON = NAME, TEXT, NAME
-TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
-# No control characters, and no white space at either end.
-NAME_PATTERN = (
-    r"^[^\s\x00-\x1f\x7f-\x9f]"
-    r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
-)
-ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,7 @@ def _bodies() -> Json:
     about = {name: wish[name]["description"] for name in ("memory", "burst_memory")}
     return {
         "Pin": _closed(_without(calls.PinParams, "lease"), ()),
-        "Revoke": _closed(_without(calls.RevokeParams, "lease"), ("reason",), TEXT_PATTERN),
+        "Revoke": _closed(_without(calls.RevokeParams, "lease"), ("reason",), wishes.TEXT_PATTERN),
         "Drain": _closed(_without(calls.DrainParams, "gpu"), ("reason",)),
         "QuotaWish": _closed(
             {
@@ -148,26 +140,21 @@ def _answers(schema: str, forbidden: str, *extra: int) -> Json:
     return answers
 
 
-def _path_parameter(name: str, schema: Json) -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": schema}
-
-
 def _query(name: str, schema: Json, description: str) -> Json:
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
-_LEASE_ID = _path_parameter("lease", {"type": "string", "pattern": ID_PATTERN})
-_GPU = _path_parameter("gpu", {"type": "string", "pattern": ID_PATTERN})
 _NAME: Json = {
     "type": "string",
     "minLength": 1,
-    "maxLength": LONGEST_NAME,
-    "pattern": NAME_PATTERN,
+    "maxLength": wishes.LONGEST_NAME,
+    "pattern": wishes.NAME_PATTERN,
 }
-_ENVIRONMENT = _path_parameter("environment", _NAME)
+_ID: Json = {"type": "string", "pattern": wishes.ID_PATTERN}
+_PATH_SCHEMAS: Final[Mapping[str, Json]] = {"lease": _ID, "gpu": _ID, "environment": _NAME}
 
 
-def _queries(method: Method) -> Json:
+def _queries(method: Method) -> list[Json]:
     """The parameters of a call as those of a query."""
     kind = calls.PARAMS[method]
     defaults = {one.name: one.default for one in dataclasses.fields(kind)}
@@ -177,136 +164,38 @@ def _queries(method: Method) -> Json:
         if defaults[name] is not None:
             schema["default"] = defaults[name]
         queries.append(_query(name, _NAME if name == "environment" else schema, about))
-    return {"parameters": queries}
+    return queries
 
 
 def _body(schema: str) -> Json:
     return {"required": True, "content": {"application/json": {"schema": reference(schema)}}}
 
 
-def _paths(host: Host) -> Json:
-    one_node = _query("node", _NAME, "Of this node; may be left out where there is one.")
-    which = [one_node] if host.many_nodes else []
-
-    def operation(name: str, summary: str, schema: str, *extra: int, **more: Any) -> Json:
-        if which:
-            more["parameters"] = [*more.get("parameters", []), *which]
-            extra = (*extra, 404)  # no such node
-        return {
-            "operationId": name,
-            "summary": summary,
-            "responses": _answers(schema, host.forbidden, *extra),
-            **more,
-        }
-
-    paths = {
-        "/status": {
-            "get": operation(
-                "getStatus",
-                "GPUs, leases and queue of the node.",
-                "Status",
-                **_queries(Method.STATUS),
-            )
-        },
-        "/leases": {
-            "get": operation(
-                "getLeases", "Leases and waiting requests.", "Leases", **_queries(Method.STATUS)
-            )
-        },
-        "/leases/{lease}": {
-            "parameters": [_LEASE_ID],
-            "delete": operation("releaseLease", "Release a lease of yours.", "LeaseState", 404),
-        },
-        "/leases/{lease}/revoke": {
-            "parameters": [_LEASE_ID],
-            "post": operation(
-                "revokeLease",
-                "Take anyone's lease away (admin).",
-                "LeaseState",
-                404,
-                requestBody=_body("Revoke"),
-            ),
-        },
-        "/leases/{lease}/pin": {
-            "parameters": [_LEASE_ID],
-            "post": operation(
-                "pinLease",
-                "Keep an idle lease's GPUs for a while, within the administrator's limit.",
-                "LeaseState",
-                404,
-                requestBody=_body("Pin"),
-            ),
-        },
-        "/gpus/{gpu}/drain": {
-            "parameters": [_GPU],
-            "post": operation(
-                "drainGpu",
-                "Take a GPU out of service: nothing new is placed on it (admin).",
-                "GpuService",
-                404,
-                requestBody=_body("Drain"),
-            ),
-        },
-        "/gpus/{gpu}/resume": {
-            "parameters": [_GPU],
-            "post": operation(
-                "resumeGpu", "Put a GPU back into service (admin).", "GpuService", 404
-            ),
-        },
-        "/quota": {"get": operation("getQuota", "Your own quota.", "OwnQuota")},
-        "/usage": {
-            "get": operation(
-                "getUsage",
-                "GPU-seconds held and busy by environment.",
-                "Usage",
-                **_queries(Method.USAGE),
-            )
-        },
-        "/usage/daily": {
-            "get": operation(
-                "getDailyUsage",
-                "GPU-seconds by local day, oldest first; today ends now.",
-                "DailyUsage",
-                **_queries(Method.USAGE_DAILY),
-            )
-        },
-        "/readings": {
-            "get": operation(
-                "getReadings",
-                "The GPUs' utilisation and memory used over the last quarter of an hour.",
-                "Readings",
-                **_queries(Method.READINGS),
-            )
-        },
-        "/history": {
-            "get": operation(
-                "getHistory",
-                "The ledger's latest events, newest first.",
-                "History",
-                **_queries(Method.HISTORY),
-            )
-        },
-        "/quotas": {
-            "get": operation(
-                "listQuotas",
-                "The quotas of every environment that the node manager knows (admin).",
-                "Quotas",
-            )
-        },
-        "/quotas/{environment}": {
-            "parameters": [_ENVIRONMENT],
-            "get": operation("getQuotaOf", "One environment's quota (admin).", "Quota", 404),
-            "put": operation(
-                "setQuota",
-                "Set an environment's quota (admin).",
-                "Quota",
-                requestBody=_body("QuotaWish"),
-            ),
-            "delete": operation(
-                "unsetQuota", "Go back to the default quota (admin).", "Quota", 404
-            ),
-        },
+def _operation(one: rest.Operation, host: Host) -> Json:
+    queries = _queries(one.query) if one.query else []
+    if host.many_nodes:
+        about = "Of this node; may be left out where there is one."
+        queries.append(_query("node", _NAME, about))
+    missing = one.missing or host.many_nodes  # no such node
+    return {
+        "operationId": one.name,
+        "summary": one.summary,
+        "responses": _answers(one.answer, host.forbidden, *([404] if missing else [])),
+        **({"parameters": queries} if queries else {}),
+        **({"requestBody": _body(one.body)} if one.body else {}),
     }
+
+
+def _paths(host: Host) -> Json:
+    paths: Json = {}
+    for one in rest.OPERATIONS:
+        path = paths.setdefault(one.path, {})
+        if one.parts:
+            path["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+                for name in one.parts
+            ]
+        path[one.verb] = _operation(one, host)
     if host.many_nodes:
         paths["/nodes"] = {
             "get": {

@@ -12,12 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_gpushare.protocol.calls import PARAMS, PinParams
-from jupyter_gpushare.protocol.messages import LINE_PATTERN, Method
+from jupyter_gpushare.protocol.messages import LINE_PATTERN, NAME, TEXT, Method
 from jupyter_gpushare.protocol.quota import QUOTA, read_field
 from jupyter_gpushare.protocol.shapes import Range, shapes
 
-from . import openapi
 from .errors import NodeProblem
+
+LONGEST_NAME, LONGEST_REASON, LONGEST_DRAIN_REASON = NAME, TEXT, NAME
+TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+# No control characters, and no white space at either end.
+NAME_PATTERN: Final = (
+    r"^[^\s\x00-\x1f\x7f-\x9f]"
+    r"([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
+)
+ID_PATTERN: Final = r"^[A-Za-z0-9._~-]{1,128}$"
 
 #: The HTTP status of a reason; any other reason is the node manager's fault (502).
 HTTP_STATUS: Final[Mapping[str, int]] = {
@@ -104,17 +112,17 @@ def typed(kind: type, name: str, text: str | None) -> float | str | None:
     return number(name, text, *bounds)
 
 
-def query(method: Method, given: Callable[[str], str | None]) -> dict[str, float | str | None]:
-    """Return the parameters of a call as a query says them."""
+def query(method: Method, given: Mapping[str, Sequence[bytes]]) -> dict[str, float | str | None]:
+    """Return the parameters of a call as a query's arguments say them."""
     kind = PARAMS[method]
-    return {name: typed(kind, name, given(name)) for name in shapes(kind)}
+    return {name: typed(kind, name, one_value(given, name)) for name in shapes(kind)}
 
 
 def checked_name(text: str) -> str:
     """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
-    if len(text) > openapi.LONGEST_NAME or not re.fullmatch(openapi.NAME_PATTERN, text):
+    if len(text) > LONGEST_NAME or not re.fullmatch(NAME_PATTERN, text):
         raise bad_request(
-            f"An environment's name has 1 to {openapi.LONGEST_NAME} characters, no control "
+            f"An environment's name has 1 to {LONGEST_NAME} characters, no control "
             "characters and no space around it."
         )
     return text
@@ -122,20 +130,20 @@ def checked_name(text: str) -> str:
 
 def checked_lease(text: str) -> str:
     """Return a lease's id, or say that there is no such lease."""
-    if not re.fullmatch(openapi.ID_PATTERN, text):
+    if not re.fullmatch(ID_PATTERN, text):
         raise NodeProblem("unknown_lease", "There is no such lease.")
     return text
 
 
 def checked_reason(reason: object) -> str:
     """Return the words for the owner of a lease that is taken away."""
-    most = openapi.LONGEST_REASON
-    return _checked_text(reason, most, openapi.TEXT_PATTERN, "the lease's owner reads it")
+    most = LONGEST_REASON
+    return _checked_text(reason, most, TEXT_PATTERN, "the lease's owner reads it")
 
 
 def checked_drain_reason(reason: object) -> str:
     """Return the reason that waiting people read while a GPU is out of service."""
-    most = openapi.LONGEST_DRAIN_REASON
+    most = LONGEST_DRAIN_REASON
     return _checked_text(reason, most, LINE_PATTERN, "everybody who waits reads it")
 
 
@@ -151,7 +159,7 @@ def _checked_text(reason: object, most: int, pattern: str, who: str) -> str:
 
 def checked_gpu(text: str) -> str:
     """Return a GPU's UUID, or say that there is no such GPU."""
-    if not re.fullmatch(openapi.ID_PATTERN, text):
+    if not re.fullmatch(ID_PATTERN, text):
         raise NodeProblem("unknown_gpu", "There is no such GPU: name it by its UUID.")
     return text
 
@@ -182,6 +190,31 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError as error:
             raise bad_request(f"'{name}': {error}") from error
     return named
+
+
+def _pin(body: bytes) -> dict[str, Any]:
+    return {"seconds": checked_pin(json_object(body, "seconds"))}
+
+
+def _revoke(body: bytes) -> dict[str, Any]:
+    return {"reason": checked_reason(json_object(body, "reason").get("reason"))}
+
+
+def _drain(body: bytes) -> dict[str, Any]:
+    return {"reason": checked_drain_reason(json_object(body, "reason").get("reason"))}
+
+
+def _quota(body: bytes) -> dict[str, Any]:
+    return quota_wish(json_object(body, *QUOTA))
+
+
+#: The readers of the bodies, by OpenAPI's names; each returns a call's parameters.
+BODIES: Final[Mapping[str, Callable[[bytes], dict[str, Any]]]] = {
+    "Pin": _pin,
+    "Revoke": _revoke,
+    "Drain": _drain,
+    "QuotaWish": _quota,
+}
 
 
 def _no_constant(text: str) -> None:

@@ -10,23 +10,18 @@ server.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
-from jupyter_gpushare.link import openapi, wishes
+from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.quota import QUOTA
 
 AUTH_RESOURCE = "gpushare"
-
-Handle = TypeVar("Handle", bound=Callable[..., Awaitable[None]])
 
 _REASON_OF = {
     400: "bad_request",
@@ -37,28 +32,12 @@ _REASON_OF = {
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
-def admin_only(method: Handle) -> Handle:
-    """Let only those through whom the server's Authorizer allows ``admin`` on gpushare."""
-    return cast(Handle, authorized(action="admin", resource=AUTH_RESOURCE)(method))
-
-
 class ApiError(web.HTTPError):
     """An error that says its reason and message in the JSON body."""
 
-    def __init__(self, code: str, message: str, numbers: dict[str, Any] | None = None) -> None:
-        super().__init__(wishes.HTTP_STATUS.get(code, 502))
-        self.code = code
-        self.message = message
-        self.numbers = numbers or {}
-
-
-@contextmanager
-def node_problems() -> Iterator[None]:
-    """Map refusals, the node manager's and our own, to HTTP errors: the one place for it."""
-    try:
-        yield
-    except NodeProblem as problem:
-        raise ApiError(problem.reason, problem.message, problem.numbers) from problem
+    def __init__(self, problem: NodeProblem) -> None:
+        super().__init__(wishes.HTTP_STATUS.get(problem.reason, 502))
+        self.problem = problem
 
 
 class GpuShareHandler(APIHandler):
@@ -71,11 +50,6 @@ class GpuShareHandler(APIHandler):
     def initialize(self, link: NodeLink) -> None:
         self.link = link
 
-    async def ask(self, method: Method, **params: Any) -> dict[str, Any]:
-        """Ask the node manager; ``None`` parameters are left out."""
-        with node_problems():
-            return await self.link.call(method, **params)
-
     def answer(self, document: object) -> None:
         """Finish with ``document`` as JSON that must not be cached."""
         self.set_header("Cache-Control", "no-store")
@@ -86,9 +60,9 @@ class GpuShareHandler(APIHandler):
         error = kwargs.get("exc_info", (None, None, None))[1]
         if isinstance(error, ApiError):
             body: dict[str, Any] = {
-                **error.numbers,
-                "reason": error.code,
-                "message": error.message,
+                **error.problem.numbers,
+                "reason": error.problem.reason,
+                "message": error.problem.message,
             }
         else:
             body = {
@@ -117,180 +91,26 @@ class GpuShareHandler(APIHandler):
             if getattr(type(self), name.lower()) is not getattr(web.RequestHandler, name.lower())
         ]
 
-    # -- strict input -------------------------------------------------------------------------
 
-    def body_object(self, *known: str) -> dict[str, Any]:
-        """Return the JSON object of the body, refusing anything but ``known`` keys."""
-        with node_problems():
-            return wishes.json_object(self.request.body, *known)
-
-    def query(self, method: Method) -> dict[str, Any]:
-        """Return the parameters of a call as the query says them, ``None`` where it does not."""
-        with node_problems():
-            return wishes.query(method, self._query)
-
-    def _query(self, name: str) -> str | None:
+def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
+    async def method(self: GpuShareHandler, *path: str) -> None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
-        return wishes.one_value(self.request.query_arguments, name)
+        came = rest.Request(path, self.request.query_arguments, self.request.body)
+        try:
+            self.answer(await rest.answer(operation, self.link.call, came))
+        except NodeProblem as problem:
+            raise ApiError(problem) from problem
+
+    may = authorized(action="admin", resource=AUTH_RESOURCE) if operation.admin else authorized
+    return cast(Callable[..., Awaitable[None]], web.authenticated(may(method)))
 
 
-def checked_name(text: str) -> str:
-    """Return an environment's name of the path."""
-    with node_problems():
-        return wishes.checked_name(text)
-
-
-def checked_lease(text: str) -> str:
-    """Return a lease's id of the path."""
-    with node_problems():
-        return wishes.checked_lease(text)
-
-
-def asking(method: Method) -> type[GpuShareHandler]:
-    """Return a handler that asks by the query, and answers what the node manager answers."""
-
-    class AskingHandler(GpuShareHandler):
-        @web.authenticated
-        @authorized
-        async def get(self) -> None:
-            self.answer(await self.ask(method, **self.query(method)))
-
-    return AskingHandler
-
-
-class LeasesHandler(GpuShareHandler):
-    """Leases and queue alone."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        status = await self.ask(Method.STATUS, **self.query(Method.STATUS))
-        self.answer({name: status[name] for name in ("leases", "queue", "more") if name in status})
-
-
-class LeaseHandler(GpuShareHandler):
-    """One lease: DELETE releases it."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @authorized
-    async def delete(self, lease: str) -> None:
-        lease = checked_lease(lease)
-        answer = await self.ask(Method.RELEASE, lease=lease)
-        self.answer({"lease": lease, "state": answer["state"]})
-
-
-class PinHandler(GpuShareHandler):
-    """Keep an idle lease's GPUs for a while."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @authorized
-    async def post(self, lease: str) -> None:
-        lease = checked_lease(lease)
-        body = self.body_object("seconds")
-        with node_problems():
-            seconds = wishes.checked_pin(body)
-        answer = await self.ask(Method.PIN, lease=lease, seconds=seconds)
-        self.answer({"lease": lease, "state": answer["state"]})
-
-
-class RevokeHandler(GpuShareHandler):
-    """Take anybody's lease away."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @admin_only
-    async def post(self, lease: str) -> None:
-        lease = checked_lease(lease)
-        body = self.body_object("reason")
-        with node_problems():
-            reason = wishes.checked_reason(body.get("reason"))
-        answer = await self.ask(Method.LEASE_REVOKE, lease=lease, reason=reason)
-        self.answer({"lease": lease, "state": answer["state"]})
-
-
-class DrainHandler(GpuShareHandler):
-    """Take a GPU out of service."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @admin_only
-    async def post(self, gpu: str) -> None:
-        body = self.body_object("reason")
-        with node_problems():
-            gpu = wishes.checked_gpu(gpu)
-            reason = wishes.checked_drain_reason(body.get("reason"))
-        self.answer(await self.ask(Method.GPU_DRAIN, gpu=gpu, reason=reason))
-
-
-class ResumeGpuHandler(GpuShareHandler):
-    """Put a GPU back into service."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @admin_only
-    async def post(self, gpu: str) -> None:
-        with node_problems():
-            gpu = wishes.checked_gpu(gpu)
-        self.answer(await self.ask(Method.GPU_RESUME, gpu=gpu))
-
-
-class QuotaHandler(GpuShareHandler):
-    """The user's own quota."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        status = await self.ask(Method.STATUS)
-        self.answer({name: status[name] for name in ("environment", "admin", "quota")})
-
-
-class QuotasHandler(GpuShareHandler):
-    """The quotas of every environment that the node manager knows."""
-
-    @web.authenticated
-    @admin_only
-    async def get(self) -> None:
-        self.answer(await self.ask(Method.QUOTA_LIST))
-
-
-class EnvironmentQuotaHandler(GpuShareHandler):
-    """One environment's quota."""
-
-    _track_activity = True
-
-    @web.authenticated
-    @admin_only
-    async def get(self, environment: str) -> None:
-        environment = checked_name(environment)
-        for quota in (await self.ask(Method.QUOTA_LIST))["quotas"]:
-            if quota["environment"] == environment:
-                self.answer(quota)
-                return
-        raise ApiError(
-            "not_found", f"No quota is set for {environment!r}: it has the default quota."
-        )
-
-    @web.authenticated
-    @admin_only
-    async def put(self, environment: str) -> None:
-        body = self.body_object(*QUOTA)
-        with node_problems():
-            wish = wishes.quota_wish(body)
-        environment = checked_name(environment)
-        self.answer(await self.ask(Method.QUOTA_SET, environment=environment, **wish))
-
-    @web.authenticated
-    @admin_only
-    async def delete(self, environment: str) -> None:
-        environment = checked_name(environment)
-        self.answer(await self.ask(Method.QUOTA_UNSET, environment=environment))
+def handler(operations: Sequence[rest.Operation]) -> type[GpuShareHandler]:
+    """Return the handler of a resource."""
+    methods: dict[str, Any] = {one.verb: _method(one) for one in operations}
+    # A panel polls; that must not keep an idle server from being culled.
+    changes = any(one.verb != "get" for one in operations)
+    return type("ResourceHandler", (GpuShareHandler,), {**methods, "_track_activity": changes})
 
 
 class OpenApiHandler(GpuShareHandler):
@@ -307,21 +127,8 @@ Route = tuple[str, Callable[..., Any], dict[str, Any]]
 
 def rest_routes(link: NodeLink) -> list[Route]:
     """Return the REST routes, without the base URL."""
-    given = {"link": link}
-    return [
-        (r"gpushare/api/status", asking(Method.STATUS), given),
-        (r"gpushare/api/leases", LeasesHandler, given),
-        (r"gpushare/api/leases/([^/]+)", LeaseHandler, given),
-        (r"gpushare/api/leases/([^/]+)/pin", PinHandler, given),
-        (r"gpushare/api/leases/([^/]+)/revoke", RevokeHandler, given),
-        (r"gpushare/api/gpus/([^/]+)/drain", DrainHandler, given),
-        (r"gpushare/api/gpus/([^/]+)/resume", ResumeGpuHandler, given),
-        (r"gpushare/api/quota", QuotaHandler, given),
-        (r"gpushare/api/usage", asking(Method.USAGE), given),
-        (r"gpushare/api/usage/daily", asking(Method.USAGE_DAILY), given),
-        (r"gpushare/api/readings", asking(Method.READINGS), given),
-        (r"gpushare/api/history", asking(Method.HISTORY), given),
-        (r"gpushare/api/quotas", QuotasHandler, given),
-        (r"gpushare/api/quotas/(.+)", EnvironmentQuotaHandler, given),
-        (r"gpushare/api/openapi\.json", OpenApiHandler, given),
+    routes: list[tuple[str, type[GpuShareHandler]]] = [
+        (pattern, handler(operations)) for pattern, operations in rest.resources()
     ]
+    routes.append((r"openapi\.json", OpenApiHandler))
+    return [(f"gpushare/api/{pattern}", served, {"link": link}) for pattern, served in routes]
