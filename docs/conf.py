@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT))  # autodoc reads this tree, whatever is installed
 
 project = "jupyter_gpushare"
 author = "the jupyter_gpushare developers"
-release = version = re.findall(r'"(.+)"', (ROOT / "jupyter_gpushare/_version.py").read_text())[0]
+release = version = runpy.run_path(str(ROOT / "jupyter_gpushare/_version.py"))["__version__"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinxcontrib.mermaid"]
 exclude_patterns = ["generate.py"]
@@ -36,9 +37,6 @@ html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_show_copyright = html_copy_source = False
 mermaid_fullscreen = False
-# A browser that cannot reach the usual place of mermaid.js may be given another one.
-if local := os.environ.get("DOCS_MERMAID"):
-    mermaid_use_local = local
 
 #: Where the sources are, if the builder says so (Read the Docs does).
 REPOSITORY = os.environ.get("READTHEDOCS_GIT_CLONE_URL", "").removesuffix(".git")

@@ -47,6 +47,22 @@ def test_every_verb_in_the_docs_exists():
             assert verb in GpuShareApp.subcommands, f"{page.name}: jupyter gpushare {verb}"
 
 
+def test_every_option_and_magic_in_the_docs_exists():
+    """On lines that begin with the command; ``--Class.trait`` is any application's."""
+    from jupyter_gpushare.client.cell.magics import VERB_OPTIONS
+
+    known = set(re.findall(r"`(--?[\w-]+)", (ROOT / "docs/generated/cli.md").read_text("utf-8")))
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for line in re.findall(r"^ *(?:\S*/)?jupyter gpushare (.*)$", text, re.MULTILINE):
+            for option in re.findall(
+                r"(?<!\S)(--[a-z][\w-]*)(?=\s|=|$)", line.partition(" -- ")[0]
+            ):
+                assert option in known, f"{page.name}: {line}"
+        for verb in re.findall(r"(?<!%)%gpushare ([a-z]+)", text):
+            assert verb in VERB_OPTIONS, f"{page.name}: %gpushare {verb}"
+
+
 def test_the_protocols_page_names_every_method_and_notification():
     from jupyter_gpushare.protocol.messages import Method, Notice
 
