@@ -37,6 +37,7 @@ html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_show_copyright = html_copy_source = False
 mermaid_fullscreen = False
+mermaid_height = "auto"
 
 #: Where the sources are, if the builder says so (Read the Docs does).
 REPOSITORY = os.environ.get("READTHEDOCS_GIT_CLONE_URL", "").removesuffix(".git")
@@ -57,6 +58,16 @@ def links_to_sources(_app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)\s#]+)\)", there, source[0])
 
 
+def pictures_open(
+    _app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: Any
+) -> None:
+    """A click on a picture shows it in its own size; those in tables are small."""
+    if "body" in context:
+        img = r'(<img [^>]*src="([^"]+)"[^>]*>)'
+        context["body"] = re.sub(img, r'<a href="\2">\1</a>', context["body"])
+
+
 def setup(app: Any) -> None:
+    app.connect("html-page-context", pictures_open)
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", links_to_sources)

@@ -435,6 +435,7 @@ def rest() -> str:
 
     whole = document()
     shapes = whole["components"]["schemas"]
+    below = "/gpushare/api/"
     calls, trouble = [], {}
     for path, item in sorted(whole["paths"].items()):
         for method in ("get", "put", "post", "delete"):
@@ -445,10 +446,10 @@ def rest() -> str:
                 if code >= "400":
                     trouble[code] = answer["description"]
             given = [*item.get("parameters", ()), *call.get("parameters", ())]
-            calls.append((f"{method.upper()} {path}", call, given))
+            calls.append((f"{method.upper()} {path.removeprefix(below)}", call, given))
     text = (
         f"# REST\n\n{whole['info']['description']}\n\n"
-        "The paths are below the Jupyter server's base URL. A program shows the server's token in "
+        f"The paths are below `{below}` of a Jupyter server's base URL. A program shows the server's token in "
         "the header `Authorization: token …`. Sizes are bytes, times are seconds. "
         "[The document itself](openapi.json) is OpenAPI.\n\n## Calls\n\n"
     )

@@ -99,6 +99,12 @@ def test_the_search_finds(site, word, page):
     assert page in [index["docnames"][number] for number in numbers]
 
 
+def test_a_click_opens_a_picture(site):
+    links = Reader(site / "panel.html").links
+    assert "_images/panel-waiting.png" in links
+    assert [link for link in links if link.endswith(".png") and not (site / link).exists()] == []
+
+
 def test_links_to_sources_lead_to_the_repository(site):
     links = Reader(site / "comparison.html").links
     assert f"{SOURCES}/blob/HEAD/jupyter_gpushare/node/inventory/nvml.py" in links
