@@ -449,8 +449,8 @@ def rest() -> str:
             calls.append((f"{method.upper()} {path.removeprefix(below)}", call, given))
     text = (
         f"# REST\n\n{whole['info']['description']}\n\n"
-        f"The paths are below `{below}` of a Jupyter server's base URL. A program shows the server's "
-        "token in the header `Authorization: token …`. Sizes are bytes, times are seconds. "
+        f"The paths are below `{below}` of a Jupyter server's base URL. A program shows the "
+        "server's token in the header `Authorization: token …`. Sizes are bytes, times are seconds. "
         "[The document itself](openapi.json) is OpenAPI.\n\n## Calls\n\n"
     )
     text += table(("call", "what it does"), ((f"`{n}`", c["summary"]) for n, c, _ in calls))
