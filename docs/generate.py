@@ -450,7 +450,7 @@ def rest() -> str:
     text = (
         f"# REST\n\n{whole['info']['description']}\n\n"
         f"The paths are below `{below}` of a Jupyter server's base URL. A program shows the "
-        "server's token in the header `Authorization: token …`. Sizes are bytes, times are seconds. "
+        "server's token in the header `Authorization: token …`. Sizes are bytes, times seconds. "
         "[The document itself](openapi.json) is OpenAPI.\n\n## Calls\n\n"
     )
     text += table(("call", "what it does"), ((f"`{n}`", c["summary"]) for n, c, _ in calls))
