@@ -365,7 +365,7 @@ def command_line() -> str:
         "# Command line\n\n`jupyter gpushare VERB --help` says the same as this page. "
         f"{EXIT_CODES.strip()} `run` ends with its command's exit code.\n\n"
         f"{table(('verb', 'what it does'), rows)}\n## Options of every verb\n\n"
-        f"{table(_OPTION, _options(root[0]))}"
+        f"{table(_OPTION, [*_OF_ALL, *_options(root[0])])}"
     )
     for app, words, _ in rest:
         usage = f"{words} [options] {getattr(app, 'arguments', '')}".rstrip()
@@ -379,6 +379,11 @@ def command_line() -> str:
 
 
 _OPTION = ("option", "default", "meaning")
+#: What traitlets adds by itself.
+_OF_ALL = [
+    ("`--help`", "", "Say what the verb does."),
+    ("`--version`", "", "Say which release this is."),
+]
 
 
 def _options(app: Any, known: Iterable[str] = ()) -> Iterable[tuple[str, str, str]]:
