@@ -19,6 +19,7 @@
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
+#   make docs        the site of docs/, in build/docs; warnings are errors
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
 #   make ui          build the JupyterLab side (the others do so when its sources changed)
@@ -57,7 +58,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui replay pictures lint lint-python lint-ui ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui replay docs pictures lint lint-python lint-ui ui dist chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -203,6 +204,11 @@ clean:
 	rm -rf jupyter_gpushare/labextension labextension/{lib,tsconfig.tsbuildinfo,coverage,node_modules,.yarn}
 	rm -rf labextension/ui-tests/{node_modules,.yarn,test-results,playwright-report,screenshots}
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs build/docs
+	@echo "Open build/docs/index.html"
 
 # Into docs/images: the tests' own pictures of the main states, and the tour of `make lab`.
 pictures: test-ui

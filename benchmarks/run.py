@@ -158,7 +158,7 @@ def measure_latency(figures: list[Figure], quick: bool) -> None:
 _LEASES = """
 import sys, time
 from jupyter_gpushare.client import lease, status
-for name in ("asking.broker", "lease.session", "adapters.parkers.base"):
+for name in ("asking.broker", "session.session", "adapters.parkers.base"):
     __import__(f"jupyter_gpushare.client.{name}")
 for _ in range(int(sys.argv[1])):
     began = time.perf_counter()
@@ -377,7 +377,7 @@ def measure_watchers(figures: list[Figure], quick: bool) -> None:
 
 _HOLDER = """
 import sys, time
-from jupyter_gpushare.client.lease.session import Session
+from jupyter_gpushare.client.session.session import Session
 session = Session(sys.argv[1], lambda: sys.argv[2], 10)
 session.open()
 task = {"name": "holder", "kind": "process"}

@@ -52,7 +52,12 @@ def states() -> str:
         "recall": RECALL_MOVES,
         "turn": TURN_MOVES,
     }
-    return intro + "```mermaid\n" + mermaid(tables) + "```\n"
+    head, _, moves = mermaid(tables).partition("\n")
+    alt = (
+        "    accTitle: The states of leases, claims, recalls and turns\n"
+        "    accDescr: One diagram for each; an arrow is an allowed move\n"
+    )
+    return f"{intro}```mermaid\n{head}\n{alt}{moves}```\n"
 
 
 def errors() -> str:
@@ -337,6 +342,202 @@ def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[t
             yield from _rows(part, f"{prefix}{name}.", f"{path}.{name}", told)
 
 
+# -- the command line, the magics and REST ---------------------------------------------------------
+
+
+def command_line() -> str:
+    """Every verb, as the command line itself reads it."""
+    from traitlets.utils.importstring import import_item
+
+    from jupyter_gpushare.cli.app import GpuShareApp
+    from jupyter_gpushare.cli.verb import EXIT_CODES, Verb
+
+    def verbs(kind: Any, words: str, about: str = "") -> Iterable[tuple[Any, str, str]]:
+        app = kind()
+        yield app, words, about
+        for word, (place, said) in app.subcommands.items():
+            inner = import_item(place) if isinstance(place, str) else place
+            yield from verbs(inner, f"{words} {word}", said)
+
+    root, *rest = verbs(GpuShareApp, "jupyter gpushare")
+    rows = [(f"[`{words}`](#{words.replace(' ', '-')})", about) for _, words, about in rest]
+    text = (
+        "# Command line\n\n`jupyter gpushare VERB --help` says the same as this page. "
+        f"{EXIT_CODES.strip()} `run` ends with its command's exit code.\n\n"
+        f"{table(('verb', 'what it does'), rows)}\n## Options of every verb\n\n"
+        f"{table(_OPTION, [*_OF_ALL, *_options(root[0])])}"
+    )
+    for app, words, _ in rest:
+        usage = f"{words} [options] {getattr(app, 'arguments', '')}".rstrip()
+        text += f"\n## {words}\n\n{first_sentence(app.description)}\n\n```\n{usage}\n```\n"
+        known = set(Verb.aliases) | set(Verb.flags) if isinstance(app, Verb) else set()
+        if own := list(_options(app, known)):
+            text += f"\n{table(_OPTION, own)}"
+        if app.examples:
+            text += f"\n```text\n{textwrap.dedent(app.examples).strip()}\n```\n"
+    return text
+
+
+_OPTION = ("option", "default", "meaning")
+#: What traitlets adds by itself.
+_OF_ALL = [
+    ("`--help`", "", "Say what the verb does."),
+    ("`--version`", "", "Say which release this is."),
+]
+
+
+def _options(app: Any, known: Iterable[str] = ()) -> Iterable[tuple[str, str, str]]:
+    """A row a flag, and one an option with a value; those that are ``known`` are left out."""
+    for name, (_traits_set, about) in app.flags.items():
+        if name not in known:
+            dashes = "-" if len(name) == 1 else "--"
+            yield f"`{dashes}{name}`", "", first_sentence(about)
+    for name, target in app.aliases.items():
+        if name in known:
+            continue
+        of, _, trait_name = target.partition(".")
+        homes = {kind.__name__: kind for kind in (*app.classes, *type(app).__mro__)}
+        trait = homes[of].class_traits()[trait_name]
+        default = trait.default_value_repr()
+        nothing = default in ("None", "''", "[]") or "/" in default
+        shown = "" if nothing else f"`{default}`"
+        words = getattr(trait, "values", None)
+        either = f" One of {', '.join(f'`{one}`' for one in words)}." if words else ""
+        about = first_sentence(textwrap.dedent(trait.help)) + either
+        yield f"`--{name}=…`", shown, about
+
+
+def magics() -> str:
+    """The magics, with the words of ``%gpushare help``."""
+    from jupyter_gpushare.client.cell.magics import VERB_OPTIONS
+    from jupyter_gpushare.client.words.render import _HELP_NOTES, HELP
+
+    told = {words.split()[1] for words, _ in HELP if words.startswith("%gpushare ")}
+    if missing := set(VERB_OPTIONS) - told:
+        raise SystemExit(f"%gpushare help says nothing about {', '.join(sorted(missing))}")
+    rows = [(f"`{words}`", f"{about[0].upper()}{about[1:]}.") for words, about in HELP]
+    options = [
+        (f"`%gpushare {verb}`", ", ".join(f"`{option}`" for option in takes))
+        for verb, takes in VERB_OPTIONS.items()
+        if takes
+    ]
+    return (
+        "# Magics\n\nThe package's IPython extension brings them to every kernel. `%gpushare help` "
+        "shows this table in a notebook; Tab completes verbs and options.\n\n"
+        + table(("magic", "what it does"), rows)
+        + "\nWhat each one takes:\n\n"
+        + table(("magic", "takes"), options)
+        + "\n"
+        + "\n\n".join(_HELP_NOTES)
+        + "\n\nWhat they do in detail is on [the page for users](../user.md); the settings of a "
+        "kernel are [`c.GpuShare`](configuration.md#cgpushare).\n"
+    )
+
+
+def rest() -> str:
+    """The OpenAPI document, for people."""
+    from jupyter_gpushare.link.openapi import document
+
+    whole = document()
+    shapes = whole["components"]["schemas"]
+    below = "/gpushare/api/"
+    calls, trouble = [], {}
+    for path, item in sorted(whole["paths"].items()):
+        for method in ("get", "put", "post", "delete"):
+            if method not in item:
+                continue
+            call = item[method]
+            for code, answer in call["responses"].items():
+                if code >= "400":
+                    trouble[code] = answer["description"]
+            given = [*item.get("parameters", ()), *call.get("parameters", ())]
+            calls.append((f"{method.upper()} {path.removeprefix(below)}", call, given))
+    text = (
+        f"# REST\n\n{whole['info']['description']}\n\n"
+        f"The paths are below `{below}` of a Jupyter server's base URL. A program shows the "
+        "server's token in the header `Authorization: token …`. Sizes are bytes, times seconds. "
+        "[The document itself](openapi.json) is OpenAPI.\n\n## Calls\n\n"
+    )
+    text += table(("call", "what it does"), ((f"`{n}`", c["summary"]) for n, c, _ in calls))
+    text += "\n"
+    for name, call, given in calls:
+        text += f"### `{name}`\n\n{call['summary']}\n\n"
+        if given:
+            rows = ((f"`{p['name']}`", p["in"], *_value(p["schema"], p)) for p in given)
+            text += table(("parameter", "in", "is", "meaning"), rows) + "\n"
+        if body := call.get("requestBody"):
+            text += f"Body: {_of_content(body)}. "
+        answers = [
+            f"{code} with {_of_content(answer)}" if answer.get("content") else str(code)
+            for code, answer in call["responses"].items()
+            if code < "400"
+        ]
+        errors = ", ".join(code for code in sorted(call["responses"]) if code >= "400")
+        text += f"Answer: {', '.join(answers)}. Errors: {errors}.\n\n"
+    text += "## Errors of the calls\n\nEach has an [Error](#error) as its body.\n\n"
+    text += table(("status", "meaning"), sorted(trouble.items())) + "\n## Objects\n\n"
+    text += "A `?` behind a field's name: it may be left out.\n"
+    for name, schema in sorted(shapes.items()):
+        text += f"\n### {name}\n\n"
+        about = schema.get("description")
+        text += f"{first_sentence(about)}\n\n" if about else ""
+        rows = list(_fields(schema, ""))
+        text += table(("field", "is", "meaning"), rows) if rows else f"{_is(schema)}.\n"
+    return text
+
+
+def _of_content(part: Any) -> str:
+    return " or ".join(
+        _is(one["schema"]) if kind == "application/json" else f"`{kind}`"
+        for kind, one in part["content"].items()
+    )
+
+
+def _fields(schema: Any, prefix: str) -> Iterable[tuple[str, str, str]]:
+    """A row a field of an object; those of an object in it follow it."""
+    for name, part in sorted(schema.get("properties", {}).items()):
+        perhaps = "" if name in schema.get("required", ()) else "?"
+        yield f"`{prefix}{name}{perhaps}`", *_value(part, part)
+        for inner in (part, part.get("items", {}), *part.get("anyOf", ())):
+            yield from _fields(inner, f"{prefix}{name}.")
+
+
+def _value(schema: Any, told: Any) -> tuple[str, str]:
+    """What a value is, and what it means with its bounds."""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    said = [first_sentence(told.get("description"))] if told.get("description") else []
+    if most is not None and most < 2**53:
+        said.append(f"{least:g} to {most:,.16g}")
+    if "default" in schema:
+        said.append(f"left out: `{schema['default']}`")
+    return _is(schema), "; ".join(said)
+
+
+_JSON = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "object",
+    "null": "null",
+}
+
+
+def _is(schema: Any) -> str:
+    """The kind of a value in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(one)}`" for one in schema["enum"])
+    if either := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(_is(one) for one in either))
+    kinds = schema.get("type", "object")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    listed = f"list of: {_is(schema['items'])}" if "array" in kinds else ""
+    return " or ".join(listed if kind == "array" else _JSON[kind] for kind in kinds)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "errors.md": errors,
@@ -344,6 +545,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment,
     "configuration.md": configuration,
     "metrics.md": metrics,
+    "cli.md": command_line,
+    "magics.md": magics,
+    "rest.md": rest,
     "openapi.json": openapi,
     "../protocol.md": protocol,
 }

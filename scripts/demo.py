@@ -21,7 +21,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from jupyter_gpushare.client.lease.session import Session
+from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.protocol.messages import Method
 
 IMPORT = "import os, torch; print(torch.__version__, os.environ.get('CUDA_VISIBLE_DEVICES'))"

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from traitlets import Bool, Enum, Integer, Unicode, Union
 
 from ..client.errors import GpuShareError
-from ..client.lease.session import Link, Session
+from ..client.session.session import Link, Session
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
 from ..client.words.settings import read_settings, read_token

@@ -1,6 +1,7 @@
 """The user's side: ``from jupyter_gpushare.client import lease, status``.
 
-Standard library only, and nothing is imported before it is used.
+Standard library only, and nothing is imported before it is used. No room in here has the name of
+something that users import: Python would give them the room once it is loaded.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import pkgutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from support.node import NodeClient, Puppet, RunningNode, token_file, until
 
-import jupyter_gpushare
+import jupyter_gpushare.client
 from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.api import lease
 from jupyter_gpushare.client.asking.broker import Broker
@@ -290,3 +291,9 @@ def test_the_package_stays_nearly_empty() -> None:
     assert "client" not in loaded
     assert is_there == "True"
     assert none == "module 'jupyter_gpushare' has no attribute 'nothing'"
+
+
+def test_what_users_import_stays_theirs_whatever_is_loaded() -> None:
+    """A room of the client with a public name would take its place as soon as it is loaded."""
+    rooms = {room.name for room in pkgutil.iter_modules(jupyter_gpushare.client.__path__)}
+    assert rooms.isdisjoint(jupyter_gpushare.client.__all__)

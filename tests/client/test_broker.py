@@ -21,8 +21,8 @@ from jupyter_gpushare.client.asking import broker as broker_module
 from jupyter_gpushare.client.asking import getting
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from jupyter_gpushare.client.lease import holding as holding_module
-from jupyter_gpushare.client.lease.holding import Standing
+from jupyter_gpushare.client.session import holding as holding_module
+from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.settings import Ask, Settings
 from jupyter_gpushare.protocol.address import embedded_socket, host_id

@@ -21,7 +21,7 @@ import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare.client.asking.broker import Broker
-from jupyter_gpushare.client.lease.holding import Standing
+from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
 

@@ -534,7 +534,7 @@ def test_traits_that_make_no_sense_are_said_and_left_out(tmp_path: Path, node: R
 
 def test_loading_is_cheap_and_unloading_leaves_nothing(tmp_path: Path, node: RunningNode) -> None:
     out, _ = in_shell(
-        "heavy = {'lease.session', 'words.render', 'broker', 'words.display', 'words.settings'}\n"
+        "heavy = {'session.session', 'words.render', 'broker', 'words.display', 'words.settings'}\n"
         "print(sorted(n for n in heavy if f'jupyter_gpushare.client.{n}' in sys.modules))\n"
         "print([n for n in ('tornado', 'jupyter_server', 'sqlite3x', 'pynvml') "
         "if n in sys.modules])\n"

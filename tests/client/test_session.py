@@ -16,7 +16,7 @@ from support.node import until
 from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable, QuotaExceeded
-from jupyter_gpushare.client.lease.session import Link, NobodyThere, Session
+from jupyter_gpushare.client.session.session import Link, NobodyThere, Session
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice

@@ -12,9 +12,9 @@ import pytest
 from support.node import until
 
 from jupyter_gpushare.client.asking.broker import Broker
-from jupyter_gpushare.client.lease.holding import Standing
-from jupyter_gpushare.client.lease.session import Link
 from jupyter_gpushare.client.memory.gate import GRAIN, Turns
+from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 

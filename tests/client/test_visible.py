@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.lease.visible import VISIBLE, Visible, choose, cuda_started
+from jupyter_gpushare.client.session.visible import VISIBLE, Visible, choose, cuda_started
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"

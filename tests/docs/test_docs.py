@@ -47,6 +47,29 @@ def test_every_verb_in_the_docs_exists():
             assert verb in GpuShareApp.subcommands, f"{page.name}: jupyter gpushare {verb}"
 
 
+def test_every_option_magic_and_trait_in_the_docs_exists():
+    from jupyter_gpushare.client.cell.magics import VERB_OPTIONS
+
+    made = ROOT / "docs" / "generated"
+    options = set(re.findall(r"`(--?[\w-]+)", (made / "cli.md").read_text("utf-8")))
+    traits = set(re.findall(r"^\| `(\w+)`", (made / "configuration.md").read_text("utf-8"), re.M))
+    classes = re.findall(r"^### (c\.\w+)$", (made / "configuration.md").read_text("utf-8"), re.M)
+    trait = re.compile(rf"\b(?:{'|'.join(map(re.escape, classes))})\.(\w+)")
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":  # it tells of former ones, too
+            continue
+        text = page.read_text("utf-8")
+        lines = re.findall(r"^ *(?:\S*/)?jupyter gpushare (.*)$", text, re.MULTILINE)
+        for line in [*lines, *re.findall(r"`jupyter gpushare ([^`\n]*)`", text)]:
+            ours = line.partition(" -- ")[0]
+            for option in re.findall(r"(?<!\S)(--[a-z][\w-]*)(?=\s|=|$)", ours):
+                assert option in options, f"{page.name}: {line}"
+        for verb in re.findall(r"(?<!%)%gpushare ([a-z]+)", text):
+            assert verb in VERB_OPTIONS, f"{page.name}: %gpushare {verb}"
+        for name in trait.findall(text):
+            assert name in traits, f"{page.name}: {name}"
+
+
 def test_the_protocols_page_names_every_method_and_notification():
     from jupyter_gpushare.protocol.messages import Method, Notice
 

@@ -22,7 +22,7 @@ from support.node import (
 )
 from support.nvml import NvmlWorld
 
-from jupyter_gpushare.client.lease.session import Session
+from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 

@@ -14,7 +14,7 @@ from support.node import NodeClient, RunningNode
 from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare.cli.node import Node, NodeRefused
-from jupyter_gpushare.client.lease.session import Session
+from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.protocol.messages import FEATURES, Method, Notice
 
 #: What both said to each other, 200 changes before this test: a call with its result, or a

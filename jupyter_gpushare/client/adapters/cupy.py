@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocol.sizes import format_size
-from ..lease.visible import cuda_started
+from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant
 from .environment import FrameworkVariables

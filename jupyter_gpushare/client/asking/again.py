@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import GpuShareError
-from ..lease.holding import Standing
-from ..lease.visible import cuda_started
+from ..session.holding import Standing
+from ..session.visible import cuda_started
 from ..words.settings import Acquire
 
 if TYPE_CHECKING:

@@ -14,9 +14,6 @@ from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
 from ..adapters import registry
 from ..errors import GpuShareError, NodeUnavailable
-from ..lease.holding import Holding, Standing
-from ..lease.session import NobodyThere
-from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
@@ -24,6 +21,9 @@ from ..memory.limits import Limits
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
 from ..memory.worker import Worker
+from ..session.holding import Holding, Standing
+from ..session.session import NobodyThere
+from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_recall

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ..errors import GpuShareError
-from ..lease.holding import Holding, Standing
 from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.setaside import SetAside
+from ..session.holding import Holding, Standing
 from ..words.display import Voice
 from .again import AskingAgain
 

@@ -12,16 +12,16 @@ from ...protocol.errors import Reason
 from ...protocol.messages import Method
 from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from ..lease.holding import Holding, Standing
-from ..lease.interrupts import deaf_to_interrupts
-from ..lease.session import Session
-from ..lease.task import describe_task
-from ..lease.visible import cuda_started
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.setaside import SetAside
+from ..session.holding import Holding, Standing
+from ..session.interrupts import deaf_to_interrupts
+from ..session.session import Session
+from ..session.task import describe_task
+from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant, read_grant
 from ..words.settings import Ask

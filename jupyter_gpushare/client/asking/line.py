@@ -9,7 +9,7 @@ from ...protocol import names
 from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ...protocol.messages import Method, Notification
 from ..errors import NodeUnavailable
-from ..lease.session import Link, Session
+from ..session.session import Link, Session
 from ..words.settings import Settings, read_token
 
 

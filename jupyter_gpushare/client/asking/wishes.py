@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...protocol.notebook import Notebook
-from ..lease.notebook import ask_server
-from ..lease.task import SESSION_NAME
+from ..session.notebook import ask_server
+from ..session.task import SESSION_NAME
 from ..words.settings import Ask, Settings, read_settings
 
 

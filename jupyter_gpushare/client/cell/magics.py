@@ -433,7 +433,7 @@ def _give_back(grant: Grant) -> None:
 
 def _remains(grant: Grant) -> str:
     """The sentence on memory left on the GPU of a lease given back, and what to do; or ""."""
-    from ..lease.visible import cuda_started
+    from ..session.visible import cuda_started
 
     if cuda_started():
         who = "CUDA runs in this process and keeps"

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from ...protocol.messages import Method
 from ...protocol.times import format_duration
-from ..lease.session import Link, Session
+from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
 

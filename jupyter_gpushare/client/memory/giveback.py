@@ -14,9 +14,9 @@ from typing import Final
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost
-from ..lease.holding import Holding, Standing
-from ..lease.session import Session
-from ..lease.visible import cuda_started
+from ..session.holding import Holding, Standing
+from ..session.session import Session
+from ..session.visible import cuda_started
 from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
 from .rungs import Given, Rung

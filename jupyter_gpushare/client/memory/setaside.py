@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError
-from ..lease.holding import Holding
-from ..lease.interrupts import deaf_to_interrupts
-from ..lease.session import Session
+from ..session.holding import Holding
+from ..session.interrupts import deaf_to_interrupts
+from ..session.session import Session
 from ..words.grant import Grant
 from ..words.recalls import Need
 from .frameworks import Frameworks

@@ -525,7 +525,7 @@ def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
         for other in state.leases.values()
         if other.environment == lease.environment
         and other.phase is LeasePhase.HELD
-        and other.id != lease.id
+        and other.task != lease.task  # nor what it held until now
     ]
     return [
         {

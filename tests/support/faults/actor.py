@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
-from jupyter_gpushare.client.lease.session import Link, Session
 from jupyter_gpushare.client.memory.gate import Gate, Turns
+from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.recalls import (
     MEMORY,
