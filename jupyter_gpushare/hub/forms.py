@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
-from jupyter_gpushare.protocol.quota import read_field
+from jupyter_gpushare.protocol.quota import QUOTA, read_field
 from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_size
 
 from . import words
@@ -28,21 +28,12 @@ _NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class QuotaForm:
-    """The content of the fields, and the mistake beside each field.
+    """The text of each input, and the mistake beside it.
 
-    ``idle`` is in minutes; ``first`` is the first day of a term. For several users the form changes
-    only the ``ticked`` parts.
+    For several users the form changes only the ``ticked`` parts.
     """
 
-    gpus: str = ""
-    memory: str = ""
-    unit: str = "GiB"
-    weight: str = "1"
-    hours: str = ""
-    per: str = ""
-    first: str = ""
-    idle: str = ""
-    burst: str = ""
+    texts: Mapping[str, str]
     ticked: frozenset[str] = frozenset()
     mistakes: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,49 +42,13 @@ class QuotaForm:
         return replace(self, mistakes={**self.mistakes, where: mistake})
 
 
-#: The form for several users: empty, for they need not have the same.
-MANY: Final = QuotaForm(weight="")
-
-
 def filled(quota: Mapping[str, Any]) -> QuotaForm:
     """The form with a quota that is there."""
-    memory, unit = "", "GiB"
-    if quota["memory"] is not None:
-        memory, unit = _in_unit(quota["memory"])
-    budget = quota.get("budget")
-    hours = budget["hours"] if budget else quota.get("gpu_hours")
-    per = (budget or quota).get("per") or ""
-    is_term = per not in PERIODS
-    idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
-    return QuotaForm(
-        gpus=str(quota["gpus"]),
-        memory=memory,
-        unit=unit,
-        weight=f"{quota['weight']:g}",
-        hours="" if hours is None else _plain(hours),
-        per="term" if is_term else per,
-        first=per if is_term else "",
-        idle="" if idle is None else _plain(idle / 60),
-        burst="" if burst is None else _burst_text(burst),
-    )
-
-
-def _plain(number: float) -> str:
-    """As short as reads back as the same number, without an exponent."""
-    return f"{number:.12f}".rstrip("0").rstrip(".")
-
-
-def _burst_text(burst: float) -> str:
-    return _plain(burst) if burst <= 1 else "".join(_in_unit(int(burst)))
-
-
-def _in_unit(size: int) -> tuple[str, str]:
-    """The shortest number that is exactly ``size`` bytes; else in MiB, rounded."""
-    for unit in UNITS:
-        text = f"{size / parse_size('1' + unit):.6f}".rstrip("0").rstrip(".")
-        if text != "0" and parse_size(text + unit) == size:
-            return text, unit
-    return str(max(1, round(size / 2**20))), "MiB"
+    wish = as_wish(quota)
+    texts: dict[str, str] = {}
+    for part in PARTS:
+        texts |= part.shows(wish)
+    return QuotaForm(texts)
 
 
 def read_quota(
@@ -103,26 +58,60 @@ def read_quota(
 ) -> tuple[QuotaForm, dict[str, Any]]:
     """The form as it was typed, and the wish; the wish only counts without mistakes.
 
-    These stay as they are, and are not in the wish: a part whose field is not there, or reads as in
+    These stay as they are, and are not in the wish: a part whose input is not there, or reads as in
     the form ``now``, or, of several users, is not ``ticked``; and an empty weight.
     """
-    texts: dict[str, Any] = {name: typed.get(name, "").strip() for name in FIELDS}
-    form = QuotaForm(**texts, ticked=frozenset(ticked or ()))
-    form = replace(form, unit=form.unit or UNITS[0])
+    texts = {**MANY.texts, **{name: text.strip() for name, text in typed.items() if text.strip()}}
     wish: dict[str, Any] = {}
     mistakes: dict[str, str] = {}
-    for part, (fields, read) in _PARTS.items():
-        if part not in typed or (ticked is not None and part not in ticked):
+    for part in PARTS:
+        if part.name not in typed or (ticked is not None and part.name not in ticked):
             continue
-        if now is not None and all(getattr(form, name) == getattr(now, name) for name in fields):
+        if now is not None and all(texts[name] == now.texts[name] for name in part.inputs):
             continue
         try:
-            wish |= read(form)
+            wish |= part.reads(texts)
         except _Mistake as mistake:
-            mistakes[mistake.where or part] = str(mistake)
+            mistakes[mistake.where or part.name] = str(mistake)
     if ticked is not None and not wish and not mistakes:
         mistakes["ticked"] = "Tick what is to be changed."
-    return replace(form, mistakes=mistakes), wish
+    return QuotaForm(texts, frozenset(ticked or ()), mistakes), wish
+
+
+def as_wish(quota: Mapping[str, Any]) -> dict[str, Any]:
+    """A quota's document as a wish for all that it says of its own."""
+    budget = quota.get("budget") or quota
+    named = {**quota, "burst_memory": quota.get("own_burst_memory")}
+    named |= {"gpu_hours": budget.get("hours", budget.get("gpu_hours")), "per": budget.get("per")}
+    if named["gpu_hours"] is None:
+        named["per"] = None
+    said = {name: named.get(name) for name in QUOTA}
+    return {name: given for name, given in said.items() if given is not None or name == "memory"}
+
+
+def own_text(quota: Mapping[str, Any]) -> str:
+    """What a quota says for itself of that which the node decides for others; may be empty."""
+    wish = as_wish(quota)
+    return wish_text({name: wish[name] for name in wish if QUOTA[name].null == "default"})
+
+
+def wish_text(wish: Mapping[str, Any]) -> str:
+    """A quota in words for a sentence, without the parts that it does not name."""
+    return ", ".join(part.says(wish) for part in PARTS if part.wishes in wish)
+
+
+def _plain(number: float) -> str:
+    """As short as reads back as the same number, without an exponent."""
+    return f"{number:.12f}".rstrip("0").rstrip(".")
+
+
+def _in_unit(size: int) -> tuple[str, str]:
+    """The shortest number that is exactly ``size`` bytes; else in MiB, rounded."""
+    for unit in UNITS:
+        text = f"{size / parse_size('1' + unit):.6f}".rstrip("0").rstrip(".")
+        if text != "0" and parse_size(text + unit) == size:
+            return text, unit
+    return str(max(1, round(size / 2**20))), "MiB"
 
 
 class _Mistake(ValueError):
@@ -146,81 +135,207 @@ def _number(text: str) -> float | str:
     return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else text
 
 
-def _gpus(form: QuotaForm) -> dict[str, Any]:
-    count = int(form.gpus) if re.fullmatch(r"\d{1,9}", form.gpus, re.ASCII) else form.gpus
+def _gpus(texts: Mapping[str, str]) -> dict[str, Any]:
+    count = (
+        int(texts["gpus"]) if re.fullmatch(r"\d{1,9}", texts["gpus"], re.ASCII) else texts["gpus"]
+    )
     wanted = f"A whole number from 0 to {MOST_GPUS}; 0 is no GPU at all."
     return {"gpus": _read("gpus", count, wanted)}
 
 
-def _memory(form: QuotaForm) -> dict[str, Any]:
+def _memory(texts: Mapping[str, str]) -> dict[str, Any]:
     """Bytes of ``8`` and a unit, or of ``8GiB`` with any unit."""
-    unit = form.unit if _NUMBER.fullmatch(form.memory) and form.unit in UNITS else ""
+    unit = texts["unit"] if _NUMBER.fullmatch(texts["memory"]) and texts["unit"] in UNITS else ""
     # A bare number without its unit is not read as bytes.
-    text = form.memory + (unit or ("" if re.search(r"[a-zA-Z]", form.memory) else " ?"))
+    text = texts["memory"] + (unit or ("" if re.search(r"[a-zA-Z]", texts["memory"]) else " ?"))
     wanted = "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
-    return {"memory": _read("memory", text if form.memory else None, wanted)}
+    return {"memory": _read("memory", text if texts["memory"] else None, wanted)}
 
 
-def _weight(form: QuotaForm) -> dict[str, Any]:
-    if not form.weight:
+def _weight(texts: Mapping[str, str]) -> dict[str, Any]:
+    if not texts["weight"]:
         return {}
-    return {"weight": _read("weight", _number(form.weight), "A number above 0, as 1 or 2.5.")}
+    return {"weight": _read("weight", _number(texts["weight"]), "A number above 0, as 1 or 2.5.")}
 
 
-def _hours(form: QuotaForm) -> dict[str, Any]:
-    if not form.hours:
+def _hours(texts: Mapping[str, str]) -> dict[str, Any]:
+    if not texts["hours"]:
         return {"gpu_hours": None}
     wanted = "A number from 0, as 20 or 2.5; empty is no budget."
-    hours = _read("gpu_hours", _number(form.hours), wanted)
-    if form.per not in PERIODS:
+    hours = _read("gpu_hours", _number(texts["hours"]), wanted)
+    if texts["per"] not in PERIODS:
         raise _Mistake("One of the choices.", "per")
-    per: str | None = form.per or None
+    per: str | None = texts["per"] or None
     if per == "term":
         try:
-            per = parse_period(form.first)
+            per = parse_period(texts["first"])
         except ValueError:
             raise _Mistake("The first day of the term, as 2026-10-01.", "first") from None
     return {"gpu_hours": hours, "per": per}
 
 
-def _idle(form: QuotaForm) -> dict[str, Any]:
-    text = form.idle.replace(",", ".") + ("m" if _NUMBER.fullmatch(form.idle) else "")
+def _idle(texts: Mapping[str, str]) -> dict[str, Any]:
+    text = texts["idle"].replace(",", ".") + ("m" if _NUMBER.fullmatch(texts["idle"]) else "")
     wanted = (
         "Minutes from 0, which is never, or a time such as 1h30m; empty is the node's own time-out."
     )
     return {"idle_timeout": _read("idle_timeout", text or None, wanted)}
 
 
-def _burst(form: QuotaForm) -> dict[str, Any]:
+def _burst(texts: Mapping[str, str]) -> dict[str, Any]:
     wanted = "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty: the node's own."
-    return {"burst_memory": _read("burst_memory", form.burst or None, wanted)}
+    return {"burst_memory": _read("burst_memory", texts["burst"] or None, wanted)}
 
 
-#: The parts that the form can change: their fields, and the functions that read them.
-_PARTS: Final[dict[str, tuple[tuple[str, ...], Callable[[QuotaForm], dict[str, Any]]]]] = {
-    "gpus": (("gpus",), _gpus),
-    "memory": (("memory", "unit"), _memory),
-    "weight": (("weight",), _weight),
-    "hours": (("hours", "per", "first"), _hours),
-    "idle": (("idle",), _idle),
-    "burst": (("burst",), _burst),
-}
-FIELDS: Final = tuple(name for names, _read in _PARTS.values() for name in names)
+def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
+    """Show a field of a wish as ``text`` of it; empty without it."""
+    return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
 
 
-def as_wish(quota: Mapping[str, Any]) -> dict[str, Any]:
-    """A quota as a wish that names all that it says."""
-    budget = quota.get("budget") or quota
-    hours = {"gpu_hours": budget.get("hours", budget.get("gpu_hours")), "per": budget.get("per")}
-    own = {
-        "idle_timeout": quota.get("idle_timeout"),
-        "burst_memory": quota.get("own_burst_memory"),
-    }
+def _show_memory(wish: Mapping[str, Any]) -> dict[str, str]:
+    size = wish.get("memory")
+    number, unit = _in_unit(size) if size is not None else ("", UNITS[0])
+    return {"memory": number, "unit": unit}
+
+
+def _show_hours(wish: Mapping[str, Any]) -> dict[str, str]:
+    hours, per = wish.get("gpu_hours"), wish.get("per") or ""
+    known = per in PERIODS
     return {
-        **{name: quota[name] for name in ("gpus", "memory", "weight")},
-        **(hours if hours["gpu_hours"] is not None else {}),
-        **{name: value for name, value in own.items() if value is not None},
+        "hours": "" if hours is None else _plain(hours),
+        "per": per if known else "term",
+        "first": "" if known else per,
     }
+
+
+def _show_burst(burst: float) -> str:
+    return _plain(burst) if burst <= 1 else "".join(_in_unit(int(burst)))
+
+
+def _say_memory(wish: Mapping[str, Any]) -> str:
+    memory = wish["memory"]
+    return "whole GPUs" if memory is None else f"{format_size(memory)} on each"
+
+
+def _say_hours(wish: Mapping[str, Any]) -> str:
+    hours = wish["gpu_hours"]
+    if hours is None:
+        return "no GPU-hour budget"
+    return f"{hours:g} GPU-hours{words.per_text(wish.get('per'))}"
+
+
+class Choice(NamedTuple):
+    """A choice beside an input: its values and their words."""
+
+    name: str
+    label: str
+    options: Mapping[str, str]
+
+
+Shows = Callable[[Mapping[str, Any]], dict[str, str]]
+Says = Callable[[Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the form: an input of its ``name``, maybe with a ``choice`` and a ``day``.
+
+    ``wishes``: the field of the quota that it is about. ``shows`` turns a wish into the texts of
+    its inputs, ``reads`` the texts into a wish, and ``says`` a wish into words. ``empty`` stands in
+    an empty input.
+    """
+
+    name: str
+    wishes: str
+    label: str
+    hint: str
+    shows: Shows
+    reads: Callable[[Mapping[str, str]], dict[str, Any]]
+    says: Says
+    empty: str = ""
+    keyboard: str = "decimal"
+    choice: Choice | None = None
+    day: tuple[str, str] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs."""
+        more = (self.choice.name,) if self.choice else ()
+        return (self.name, *more, *(self.day[:1] if self.day else ()))
+
+
+#: In the order of the page. A new field of a quota gets its part here.
+PARTS: Final = (
+    Part(
+        "gpus",
+        "gpus",
+        "GPUs",
+        "How many GPUs each user may hold at once; 0: none.",
+        _show("gpus", "gpus", str),
+        _gpus,
+        lambda wish: words.gpus(wish["gpus"]),
+        keyboard="numeric",
+    ),
+    Part(
+        "memory",
+        "memory",
+        "Memory on each GPU",
+        "Empty: the whole GPU.",
+        _show_memory,
+        _memory,
+        _say_memory,
+        empty="the whole GPU",
+        choice=Choice("unit", "Unit of the memory", {unit: unit for unit in UNITS}),
+    ),
+    Part(
+        "weight",
+        "weight",
+        "Weight",
+        "Of two users that wait, one with weight 2 gets twice as much as one with weight 1. Empty: "
+        "as it is now.",
+        _show("weight", "weight", "{:g}".format),
+        _weight,
+        lambda wish: f"weight {wish['weight']:g}",
+    ),
+    Part(
+        "hours",
+        "gpu_hours",
+        "GPU-hours",
+        "A budget; when it is spent, new requests wait. Empty: no budget. Days begin at midnight "
+        "in the node's time zone; a term goes on until you set the next one.",
+        _show_hours,
+        _hours,
+        _say_hours,
+        empty="not limited",
+        choice=Choice("per", "What the GPU-hours are for", PERIODS),
+        day=("first", "First day of the term"),
+    ),
+    Part(
+        "idle",
+        "idle_timeout",
+        "Minutes until an idle GPU may be taken",
+        "0: never. Empty: the node's own time-out.",
+        _show("idle", "idle_timeout", lambda seconds: _plain(seconds / 60)),
+        _idle,
+        lambda wish: words.idle_text(wish["idle_timeout"]),
+        empty="the node's own time-out",
+    ),
+    Part(
+        "burst",
+        "burst_memory",
+        "Limits are lifted up to",
+        "On a GPU that is nearly empty: a size such as 60GiB, or a part of the GPU such as 0.9; 0: "
+        "never. Empty: as on the node.",
+        _show("burst", "burst_memory", _show_burst),
+        _burst,
+        lambda wish: words.burst_text(wish["burst_memory"]),
+        empty="as on the node",
+        keyboard="text",
+    ),
+)
+INPUTS: Final = tuple(name for part in PARTS for name in part.inputs)
+#: The form for several users: empty, for they need not have the same.
+MANY: Final = QuotaForm({**dict.fromkeys(INPUTS, ""), "unit": UNITS[0]})
 
 
 def checked_names(names: list[str]) -> tuple[list[str], str]:
@@ -229,24 +344,3 @@ def checked_names(names: list[str]) -> tuple[list[str], str]:
         return [wishes.checked_name(name.strip()) for name in names], ""
     except NodeProblem as problem:
         return names, problem.message
-
-
-def wish_text(wish: Mapping[str, Any]) -> str:
-    """A quota in words for a sentence, without the parts that it does not name."""
-    parts = []
-    if "gpus" in wish:
-        parts.append(words.gpus(wish["gpus"]))
-    if "memory" in wish:
-        memory = wish["memory"]
-        parts.append("whole GPUs" if memory is None else f"{format_size(memory)} on each")
-    if "weight" in wish:
-        parts.append(f"weight {wish['weight']:g}")
-    if wish.get("gpu_hours") is not None:
-        parts.append(f"{wish['gpu_hours']:g} GPU-hours{words.per_text(wish.get('per'))}")
-    elif "gpu_hours" in wish:
-        parts.append("no GPU-hour budget")
-    if "idle_timeout" in wish:
-        parts.append(words.idle_text(wish["idle_timeout"]))
-    if "burst_memory" in wish:
-        parts.append(words.burst_text(wish["burst_memory"]))
-    return ", ".join(parts)

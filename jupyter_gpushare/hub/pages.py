@@ -586,7 +586,7 @@ class QuotaFormHandler(AdminPage):
             await self._unset(node, whose, rows)
             return
         many = len(names) > 1
-        fields = {name: self.get_body_argument(name, None) for name in forms.FIELDS}
+        fields = {name: self.get_body_argument(name, None) for name in forms.INPUTS}
         form, wish = forms.read_quota(
             {name: text for name, text in fields.items() if text is not None},
             self.get_body_arguments("change") if many else None,
@@ -687,8 +687,7 @@ class QuotaFormHandler(AdminPage):
             else whose.text(),
             many=len(whose.names) > 1,
             form=form,
-            units=forms.UNITS,
-            periods=forms.PERIODS,
+            parts=forms.PARTS,
             overridden=any(row.get("source") == "override" for row in rows),
             refusal=refusal,
         )

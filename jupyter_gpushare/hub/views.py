@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jupyter_gpushare.protocol import expecting, holding
 
-from . import words
+from . import forms, words
 from .listing import Member
 
 Json = Mapping[str, Any]
@@ -651,21 +651,12 @@ def environment_view(one: Member) -> EnvironmentView:
         if budget
         else None,
         # The table of groups has this of groups and of the default.
-        own="" if quota["source"] in ("group", "default") else _own_text(quota),
+        own="" if quota["source"] in ("group", "default") else forms.own_text(quota),
         source=words.source_word(quota["source"], quota.get("from_groups") or ()),
         leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
         held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
         busy=words.gpu_hours(one.usage["gpu_seconds_busy"]) if one.usage else "0",
     )
-
-
-def _own_text(quota: Json) -> str:
-    """A quota's own rules for idle GPUs and lifted limits; empty if it leaves them to the node."""
-    idle, burst = quota.get("idle_timeout"), quota.get("own_burst_memory")
-    parts = [] if idle is None else [words.idle_text(idle)]
-    if burst is not None:
-        parts.append(words.burst_text(burst))
-    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,7 +689,7 @@ def _group_view(one: Json) -> GroupView:
         memory=words.memory_each(one["memory"]),
         weight=f"{one['weight']:g}",
         budget="" if hours is None else f"{hours:g} {one.get('when') or ''}".rstrip(),
-        own=_own_text(one),
+        own=forms.own_text(one),
         source=words.source_word(one.get("source", "configuration")),
     )
 

@@ -16,6 +16,7 @@ from jupyter_gpushare.hub.csvfile import to_csv
 from jupyter_gpushare.hub.listing import Member
 from jupyter_gpushare.hub.pages import RevokeFormHandler
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.quota import QUOTA
 from jupyter_gpushare.protocol.sizes import parse_size
 
 GIB = 2**30
@@ -550,7 +551,11 @@ def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: 
     form, _wish = forms.read_quota(typed(**{field: text}))
     where = "memory" if field == "unit" else field
     assert list(form.mistakes) == [where]
-    assert getattr(form, field) == text
+    assert form.texts[field] == text
+
+
+def test_the_form_has_every_field_of_a_quota() -> None:
+    assert {part.wishes for part in forms.PARTS} | {"per"} == set(QUOTA)
 
 
 @given(
@@ -559,7 +564,7 @@ def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: 
 )
 def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -> None:
     shown = forms.filled({"gpus": gpus, "memory": memory, "weight": 1.5})
-    fields = {name: getattr(shown, name) for name in forms.FIELDS}
+    fields = shown.texts
     form, wish = forms.read_quota(fields)
     assert not form.mistakes
     assert (wish["gpus"], wish["memory"], wish["weight"]) == (gpus, memory, 1.5)
@@ -568,7 +573,7 @@ def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -
 
 def test_sizes_in_gb_are_shown_in_gb() -> None:
     shown = forms.filled({"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
-    assert (shown.memory, shown.unit) == ("16", "GB")
+    assert (shown.texts["memory"], shown.texts["unit"]) == ("16", "GB")
 
 
 # -- CSV -------------------------------------------------------------------------------------------
@@ -609,15 +614,15 @@ def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
 def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
     form, _ = forms.read_quota({"gpus": "1", "hours": typed})
     assert form.mistakes.keys() == {"hours"}
-    assert form.hours == typed
+    assert form.texts["hours"] == typed
 
 
 def test_a_budget_that_is_there_is_shown() -> None:
     quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
-    assert forms.filled(quota).hours == "20"
+    assert forms.filled(quota).texts["hours"] == "20"
     default = {"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 1234567.5}
-    assert forms.filled(default).hours == "1234567.5"
-    assert forms.filled({**default, "gpu_hours": None}).hours == ""
+    assert forms.filled(default).texts["hours"] == "1234567.5"
+    assert forms.filled({**default, "gpu_hours": None}).texts["hours"] == ""
 
 
 @pytest.mark.parametrize(
@@ -633,7 +638,7 @@ def test_what_a_budget_is_for(fields: dict[str, str], wish: str | None, said: st
     assert told == {"gpu_hours": 20.0, "per": wish}
     assert forms.wish_text(told) == f"20 GPU-hours{said}"
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 20.0, "per": wish})
-    assert (shown.per, shown.first) == (form.per, form.first)
+    assert (shown.texts["per"], shown.texts["first"]) == (form.texts["per"], form.texts["first"])
 
 
 @pytest.mark.parametrize(
@@ -650,7 +655,7 @@ def test_idle_time_and_lifted_limits() -> None:
     assert forms.wish_text(wish) == "idle GPUs taken after 8 min, limits lifted to 60 GiB"
     own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB}
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
-    assert (shown.idle, shown.burst) == ("7.5", "60GiB")
+    assert (shown.texts["idle"], shown.texts["burst"]) == ("7.5", "60GiB")
     empty = forms.read_quota({"idle": "", "burst": ""})[1]
     assert empty == {"idle_timeout": None, "burst_memory": None}
 
