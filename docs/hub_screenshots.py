@@ -55,8 +55,8 @@ def main() -> None:
         }
         clients["carol"].call(Method.QUOTA_SET, group="class", idle_timeout=600.0)
         clients["carol"].call(Method.QUOTA_SET, environment="s03", gpu_hours=0.0)
-        held = clients["alice"].wait(ask(clients["alice"], "course/week3.ipynb", memory=8 * GIB))
-        clients["alice"].wait(ask(clients["alice"], "finetune.ipynb", memory=8 * GIB))
+        held = clients["alice"].wait(ask(clients["alice"], "course/week3.ipynb", memory=4 * GIB))
+        clients["alice"].wait(ask(clients["alice"], "finetune.ipynb", memory=4 * GIB))
         clients["alice"].call(Method.ACTIVITY, lease=held["lease"], state="idle")
         clients["bob"].wait(ask(clients["bob"], "experiments.ipynb", memory=6 * GIB))
         ask(clients["carol"], "report.ipynb", memory=24 * GIB)
