@@ -100,7 +100,10 @@ describe('readDraft', () => {
     gpus: '2',
     memory: '8GiB',
     weight: '1',
-    hours: '20'
+    hours: '20',
+    per: '',
+    idle: '',
+    burst: ''
   };
 
   it('reads what is right', () => {
@@ -108,8 +111,19 @@ describe('readDraft', () => {
       gpus: 2,
       memory: 8 * GIB,
       weight: 1,
-      gpu_hours: 20
+      gpu_hours: 20,
+      per: null,
+      idle_timeout: null,
+      burst_memory: null
     });
+    const own = { ...good, per: 'month', idle: '7,5', burst: '60GiB' };
+    expect(readDraft(own).wish).toMatchObject({
+      per: 'month',
+      idle_timeout: 450,
+      burst_memory: 60 * GIB
+    });
+    expect(readDraft({ ...good, burst: '0.9' }).wish?.burst_memory).toBe(0.9);
+    expect(readDraft({ ...good, idle: '0' }).wish?.idle_timeout).toBe(0);
     expect(readDraft({ ...good, memory: ' ' }).wish?.memory).toBeNull();
     // Null, not left out: no budget, where it would stay otherwise.
     expect(readDraft({ ...good, hours: ' ' }).wish?.gpu_hours).toBeNull();
@@ -122,6 +136,12 @@ describe('readDraft', () => {
     ['environment', ' alice', Mistake.BadName],
     ['environment', 'a\nb', Mistake.BadName],
     ['environment', 'x'.repeat(257), Mistake.BadName],
+    ['per', 'year', Mistake.NoPeriod],
+    ['per', '2026-10', Mistake.NoPeriod],
+    ['idle', 'soon', Mistake.NoMinutes],
+    ['idle', '-1', Mistake.NoMinutes],
+    ['burst', '1.5', Mistake.NoBurst],
+    ['burst', 'much', Mistake.NoBurst],
     ['gpus', '', Mistake.NotWhole],
     ['gpus', '1.5', Mistake.NotWhole],
     ['gpus', '-1', Mistake.NotWhole],
@@ -147,16 +167,36 @@ describe('readDraft', () => {
   it('reads back every quota that it shows', () => {
     for (const memory of [null, GIB, 16e9, 24 * GIB + 1024, 7 * 1024]) {
       for (const hours of [null, 0, 20, 1 / 3, 1e-7, 1e9]) {
-        const quota = { gpus: 3, memory, weight: 2.5 };
-        const draft = draftOf({ environment: 'a', hours, ...quota });
-        expect(readDraft(draft).wish).toEqual({ ...quota, gpu_hours: hours });
+        for (const [per, idle, burst] of [
+          [null, null, null],
+          ['week', 0, 0],
+          ['2026-10-01', 450, 0.9],
+          ['month', 60, 60 * GIB]
+        ] as const) {
+          const quota = { gpus: 3, memory, weight: 2.5 };
+          const own = { hours, per, idle, burst };
+          const draft = draftOf({ environment: 'a', ...own, ...quota });
+          expect(readDraft(draft).wish).toEqual({
+            ...quota,
+            gpu_hours: hours,
+            ...(hours === null ? {} : { per }),
+            idle_timeout: idle,
+            burst_memory: burst
+          });
+        }
       }
     }
   });
 });
 
 it('undoes to the override that was, or to none', () => {
-  const before = { gpus: 2, memory: 8 * GIB, weight: 1 };
+  const before = {
+    gpus: 2,
+    memory: 8 * GIB,
+    weight: 1,
+    idle_timeout: null,
+    burst_memory: null
+  };
   expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
   const budget = {
     hours: 20,
@@ -168,7 +208,8 @@ it('undoes to the override that was, or to none', () => {
   const quotas = [{ ...alice, budget }, ...others];
   expect(undoOf('alice', { ...QUOTAS, quotas })).toEqual({
     ...before,
-    gpu_hours: 20
+    gpu_hours: 20,
+    per: null
   });
   expect(undoOf('bob', QUOTAS)).toBeNull();
   expect(undoOf('new', QUOTAS)).toBeNull();
@@ -240,14 +281,28 @@ describe('AdminView', () => {
       {
         method: 'PUT',
         path: 'quotas/alice',
-        body: { gpus: 4, memory: 8 * GIB, weight: 1, gpu_hours: null }
+        body: {
+          gpus: 4,
+          memory: 8 * GIB,
+          weight: 1,
+          gpu_hours: null,
+          idle_timeout: null,
+          burst_memory: null
+        }
       }
     ]);
     fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
     await waitFor(() => expect(put(shown)).toHaveLength(2));
     expect(put(shown)[1]).toMatchObject({
       path: 'quotas/alice',
-      body: { gpus: 2, memory: 8 * GIB, weight: 1, gpu_hours: null }
+      body: {
+        gpus: 2,
+        memory: 8 * GIB,
+        weight: 1,
+        gpu_hours: null,
+        idle_timeout: null,
+        burst_memory: null
+      }
     });
     await waitFor(() =>
       expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull()

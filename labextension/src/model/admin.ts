@@ -19,6 +19,12 @@ export interface IEnvironmentRow {
   readonly weight: number;
   /** GPU-hours in the node manager's rolling window; `null`: not limited. */
   readonly hours: number | null;
+  /** What the GPU-hours are for: `week`, `month` or a day; `null`: the rolling window. */
+  readonly per: string | null;
+  /** Seconds until an idle GPU may be taken; `null`: the node's own. */
+  readonly idle: number | null;
+  /** Up to what limits are lifted, a share up to 1 or bytes; `null`: the node's own. */
+  readonly burst: number | null;
   /** GPU-hours spent of those; `null` where nothing is counted. */
   readonly spent: number | null;
   /** Whether all of them are spent: new requests wait. */
@@ -64,6 +70,9 @@ export function environmentRows(
       memory: quota ? quota.memory : quotas.default.memory,
       weight: quota?.weight ?? quotas.default.weight,
       hours: quota ? (quota.budget?.hours ?? null) : quotas.default.gpu_hours,
+      per: (quota ? quota.budget?.per : quotas.default.per) ?? null,
+      idle: (quota ?? quotas.default).idle_timeout ?? null,
+      burst: quota?.own_burst_memory ?? null,
       spent: quota?.budget?.spent ?? null,
       isSpent: quota?.budget?.level === 'spent',
       source: quota?.source ?? 'default',
@@ -85,6 +94,12 @@ export interface IQuotaDraft {
   readonly weight: string;
   /** GPU-hours; empty: they are not limited. */
   readonly hours: string;
+  /** `week`, `month` or the first day of a term; empty: the rolling window. */
+  readonly per: string;
+  /** Minutes until an idle GPU may be taken; empty: the node's own time-out. */
+  readonly idle: string;
+  /** A size, or a share of a GPU; empty: the node's own. */
+  readonly burst: string;
 }
 
 export type DraftField = keyof IQuotaDraft;
@@ -96,31 +111,39 @@ export enum Mistake {
   NotWhole = 'not-whole',
   NoSize = 'no-size',
   NotPositive = 'not-positive',
-  NoHours = 'no-hours'
+  NoHours = 'no-hours',
+  NoPeriod = 'no-period',
+  NoMinutes = 'no-minutes',
+  NoBurst = 'no-burst'
 }
 
 /** The bounds that the server's OpenAPI document states. */
 const {
   gpus: GPUS,
   weight: WEIGHT,
-  gpu_hours: HOURS
+  gpu_hours: HOURS,
+  idle_timeout: IDLE
 } = schemas.components.schemas.QuotaWish.properties;
 export const MOST_GPUS = GPUS.maximum;
 const LONGEST_NAME = 256;
 
-export function draftOf(row: {
-  environment: string;
-  gpus: number;
-  memory: number | null;
-  weight: number;
-  hours: number | null;
-}): IQuotaDraft {
+export type Drafted = Pick<
+  IEnvironmentRow,
+  'environment' | 'gpus' | 'memory' | 'weight' | 'hours'
+> &
+  Partial<Pick<IEnvironmentRow, 'per' | 'idle' | 'burst'>>;
+
+export function draftOf(row: Drafted): IQuotaDraft {
+  const { idle = null, burst = null } = row;
   return {
     environment: row.environment,
     gpus: String(row.gpus),
     memory: row.memory === null ? '' : exactSize(row.memory),
     weight: String(row.weight),
-    hours: row.hours === null ? '' : String(row.hours)
+    hours: row.hours === null ? '' : String(row.hours),
+    per: row.per ?? '',
+    idle: idle === null ? '' : String(idle / 60),
+    burst: burst === null ? '' : burst <= 1 ? String(burst) : exactSize(burst)
   };
 }
 
@@ -164,26 +187,52 @@ export function readDraft(
   if (!(weight >= WEIGHT.minimum && weight <= WEIGHT.maximum)) {
     mistakes.weight = Mistake.NotPositive;
   }
-  const hours = readHours(draft.hours);
+  const hours = readNumber(draft.hours, HOURS.maximum);
   if (Number.isNaN(hours)) {
     mistakes.hours = Mistake.NoHours;
+  }
+  const per = draft.per.trim() || null;
+  if (per && !/^(week|month|\d{4}-\d\d-\d\d)$/.test(per)) {
+    mistakes.per = Mistake.NoPeriod;
+  }
+  const minutes = readNumber(draft.idle, IDLE.maximum / 60);
+  if (Number.isNaN(minutes)) {
+    mistakes.idle = Mistake.NoMinutes;
+  }
+  const burst = readBurst(draft.burst);
+  if (Number.isNaN(burst)) {
+    mistakes.burst = Mistake.NoBurst;
   }
   return Object.keys(mistakes).length
     ? { wish: null, mistakes }
     : {
-        wish: { gpus, memory, weight, gpu_hours: hours },
+        wish: {
+          gpus,
+          memory,
+          weight,
+          gpu_hours: hours,
+          ...(hours === null ? {} : { per }),
+          idle_timeout: minutes === null ? null : minutes * 60,
+          burst_memory: burst
+        },
         mistakes: null
       };
 }
 
-/** GPU-hours as they are typed, with a point or a comma; `null`: no budget; NaN: no such number. */
-function readHours(text: string): number | null {
+/** A number as it is typed, with a point or a comma; `null`: nothing; NaN: no number up to `most`. */
+function readNumber(text: string, most: number): number | null {
   if (!text.trim()) {
     return null;
   }
   const plain = /^\s*\d+(?:[.,]\d+)?(?:e[+-]?\d+)?\s*$/i.test(text);
-  const hours = plain ? Number(text.replace(',', '.')) : NaN;
-  return hours <= HOURS.maximum ? hours : NaN;
+  const read = plain ? Number(text.replace(',', '.')) : NaN;
+  return read <= most ? read : NaN;
+}
+
+/** A share of a GPU up to 1, or bytes; `null`: nothing; NaN: neither. */
+function readBurst(text: string): number | null {
+  const share = readNumber(text, 1);
+  return Number.isNaN(share) ? (parseBytes(text) ?? NaN) : share;
 }
 
 /** The way back to the quota before a change: another wish, or no override at all. */
@@ -197,7 +246,10 @@ export function undoOf(
         gpus: quota.gpus,
         memory: quota.memory,
         weight: quota.weight,
-        gpu_hours: quota.budget?.hours ?? null
+        gpu_hours: quota.budget?.hours ?? null,
+        ...(quota.budget ? { per: quota.budget.per ?? null } : {}),
+        idle_timeout: quota.idle_timeout ?? null,
+        burst_memory: quota.own_burst_memory ?? null
       }
     : null;
 }

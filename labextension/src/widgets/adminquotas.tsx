@@ -24,6 +24,7 @@ import {
 } from '../model/admin';
 import {
   formatBytes,
+  formatDuration,
   formatGpuHours,
   formatGpus,
   type Units
@@ -211,16 +212,39 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     },
     {
       id: 'budget',
-      label: trans.__('Budget, GPU-hours'),
+      label: trans.__('GPU-hours and rules'),
       renderCell: row =>
         edited(row) ? (
-          field(
-            'hours',
-            trans.__('Budget of %1 in GPU-hours', row.environment),
-            trans.__('not limited')
-          )
+          <>
+            {field(
+              'hours',
+              trans.__('Budget of %1 in GPU-hours', row.environment),
+              trans.__('not limited')
+            )}
+            {field(
+              'per',
+              trans.__('Period of the budget of %1', row.environment),
+              trans.__('week or month')
+            )}
+            {field(
+              'idle',
+              trans.__(
+                'Minutes until an idle GPU of %1 may be taken',
+                row.environment
+              ),
+              trans.__('idle minutes')
+            )}
+            {field(
+              'burst',
+              trans.__('Up to what limits of %1 are lifted', row.environment),
+              trans.__('lifted to 60GiB')
+            )}
+          </>
         ) : (
-          <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
+          <>
+            <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
+            <div>{ownText(row.idle, row.burst, units, trans)}</div>
+          </>
         ),
       sort: number(row => row.hours ?? Infinity)
     },
@@ -368,6 +392,21 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
             trans.__('Budget in GPU-hours'),
             trans.__('no limit of GPU-hours')
           )}
+          {field(
+            'per',
+            trans.__('Period of the budget'),
+            trans.__('week, month or 2026-10-01')
+          )}
+          {field(
+            'idle',
+            trans.__('Minutes until an idle GPU may be taken'),
+            trans.__('idle minutes, as on the node')
+          )}
+          {field(
+            'burst',
+            trans.__('Up to what limits are lifted'),
+            trans.__('lifted to 60GiB or 0.9, as on the node')
+          )}
           {buttons}
         </div>
       )}
@@ -448,6 +487,18 @@ function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
       return trans.__('A number above 0, as 1 or 2.5.');
     case Mistake.NoHours:
       return trans.__('A number from 0, as 20 or 2.5; empty is no budget.');
+    case Mistake.NoPeriod:
+      return trans.__(
+        'week, month, or the first day of the term as 2026-10-01; empty is the rolling window.'
+      );
+    case Mistake.NoMinutes:
+      return trans.__(
+        "Minutes from 0, which is never; empty is the node's own."
+      );
+    case Mistake.NoBurst:
+      return trans.__(
+        "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty is the node's own."
+      );
   }
 }
 
@@ -469,9 +520,56 @@ function wishText(
           formatGpus(wish.gpus, trans),
           wish.weight ?? 1
         );
-  return typeof wish.gpu_hours === 'number'
-    ? trans.__('%1, %2 GPU-hours', quota, wish.gpu_hours)
-    : quota;
+  const budget =
+    typeof wish.gpu_hours === 'number'
+      ? trans.__('%1, %2 GPU-hours', quota, wish.gpu_hours) +
+        periodText(wish.per ?? null, trans)
+      : quota;
+  const burst =
+    typeof wish.burst_memory === 'number' ? wish.burst_memory : null;
+  const own = ownText(wish.idle_timeout ?? null, burst, units, trans);
+  return own ? trans.__('%1, %2', budget, own) : budget;
+}
+
+/** A quota's own rules for idle GPUs and lifted limits; empty if it leaves them to the node. */
+function ownText(
+  idle: number | null,
+  burst: number | null,
+  units: Units,
+  trans: TranslationBundle
+): string {
+  const rules = [];
+  if (idle !== null) {
+    rules.push(
+      idle
+        ? trans.__('idle GPUs taken after %1', formatDuration(idle, trans))
+        : trans.__('idle GPUs never taken')
+    );
+  }
+  if (burst !== null) {
+    const most =
+      burst <= 1 ? `${Math.round(burst * 100)} %` : formatBytes(burst, units);
+    rules.push(
+      burst
+        ? trans.__('limits lifted to %1', most)
+        : trans.__('limits not lifted')
+    );
+  }
+  return rules.join(', ');
+}
+
+/** The period of a budget, after its hours; empty for the rolling window. */
+function periodText(per: string | null, trans: TranslationBundle): string {
+  switch (per) {
+    case null:
+      return '';
+    case 'week':
+      return trans.__(' a week');
+    case 'month':
+      return trans.__(' a month');
+    default:
+      return trans.__(' since %1', per);
+  }
 }
 
 /** `3.5 of 20`: GPU-hours spent in the node manager's rolling window, of those that may be. */
@@ -479,14 +577,12 @@ function budgetText(row: IEnvironmentRow, trans: TranslationBundle): string {
   if (row.hours === null) {
     return trans.__('not limited');
   }
+  const period = periodText(row.per, trans);
   if (row.spent === null) {
-    return String(row.hours);
+    return `${row.hours}${period}`;
   }
-  const used = trans.__(
-    '%1 of %2',
-    formatGpuHours(row.spent * 3600),
-    row.hours
-  );
+  const used =
+    trans.__('%1 of %2', formatGpuHours(row.spent * 3600), row.hours) + period;
   return row.isSpent ? trans.__('%1, spent', used) : used;
 }
 

@@ -31,9 +31,15 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
   await admin
     .getByRole('textbox', { name: 'Budget of alice in GPU-hours' })
     .fill('20');
+  await admin
+    .getByRole('textbox', { name: 'idle GPU of alice may be taken' })
+    .fill('30');
+  await admin
+    .getByRole('textbox', { name: 'Up to what limits of alice are lifted' })
+    .fill('0.9');
   await carols.keyboard.press('Enter');
   await expect(admin).toContainText(
-    'The quota of alice is now 5 GPUs, 12 GiB on each, weight 2, 20 GPU-hours.'
+    'The quota of alice is now 5 GPUs, 12 GiB on each, weight 2, 20 GPU-hours, idle GPUs taken after 30 min, limits lifted to 90 %.'
   );
   await alices.expectGpus('1 of 5');
   await expect(alices.section('quota')).toContainText('of 20 in the last 7 d');
