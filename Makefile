@@ -6,7 +6,9 @@
 #   make test-long   the tests that CI leaves out, because together they take minutes; and those
 #                    with random examples, with new ones (CI has the same at each run)
 #   make test-ui     the tests in a browser only
-#   make test-oldest-lab  the panel in a browser with the oldest JupyterLab that it fits, 4.2
+#   make matrix      the built package with old and new versions of Python, JupyterLab, Notebook,
+#                    JupyterHub and the rest, each in an environment of its own; MATRIX=oldest: one
+#   make wheels      does all that the package needs have wheels, for CPython 3.11 to 3.15?
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
 #   make bench       measure, and write docs/benchmarks.md
@@ -18,12 +20,15 @@
 #   make bench-ledger  a year of a class of 40 in the ledger: how large is it? (10 min or more)
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
+#   make bench-all   all these pages anew, one after the other, and a line in docs/trend.jsonl
+#   make bench-trend the ratios of docs/trend.md only (3 min)
 #   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
 #   make docs        the site of docs/, in build/docs; warnings are errors
 #   make pictures    make docs/images anew
 #   make lint        ruff, mypy, the import contracts; eslint, prettier, stylelint, tsc
 #   make ui          build the JupyterLab side (the others do so when its sources changed)
-#   make dist        a wheel and an sdist in dist/, with the UI built anew
+#   make images      the images of etc/deploy/docker, built and used without docker (as root, 10 min)
+#   make dist        wheels and sdists in dist/: the light client, and the rest with the UI built anew
 #   make clean       remove .venv and what was built
 #
 # make lab ARGS=--no-browser     arguments for JupyterLab
@@ -36,7 +41,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 ifeq ($(origin PYTHON), undefined)
-PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13; do \
+PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$p"; break; }; done)
 endif
@@ -47,7 +52,7 @@ TORCH_CPU := --extra-index-url https://download.pytorch.org/whl/cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-INSTALLED_FROM := pyproject.toml hatch_build.py jupyter_gpushare/_version.py \
+INSTALLED_FROM := pyproject.toml client/pyproject.toml hatch_build.py jupyter_gpushare/_version.py \
 	labextension/install.json $(wildcard etc/*/* etc/*/*/*)
 
 # jlpm is the yarn that comes with jupyter-builder; what its scripts call is in .venv too.
@@ -58,7 +63,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui test-oldest-lab demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui replay docs pictures lint lint-python lint-ui ui dist chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -118,7 +123,7 @@ $(UI): $(UI_SOURCES) $(UI_MODULES) $(if $(wildcard $(dir $(UI))build_log.json),F
 define install
 	@if [ -L $(VENV)/share/jupyter/labextensions/jupyter-gpushare ]; then \
 		rm $(VENV)/share/jupyter/labextensions/jupyter-gpushare; fi
-	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --editable '.[$(1)]'
+	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --editable ./client --editable '.[$(1)]'
 	@$(BIN)/jupyter-builder develop --overwrite . >/dev/null 2>&1 \
 	|| { echo "The built UI could not be linked: try $(BIN)/jupyter-builder develop --overwrite ." >&2; exit 1; }
 	@touch $@
@@ -181,23 +186,28 @@ test-long: $(VENV)/.dev $(UI)
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright
 
-# As somebody has it who installed the package there: in an environment of its own, no torch.
-OLDEST := build/oldest-lab
-test-oldest-lab: chromium $(UI) $(UI_TEST_MODULES)
-	@$(PYTHON) -m venv --clear $(OLDEST)
-	@echo "Installing JupyterLab 4.2 …"
-	@SKIP_JUPYTER_BUILDER=1 $(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install \
-		'jupyterlab==4.2.*' 'notebook==7.2.*' .
-	@told="$$(JUPYTER_NO_CONFIG=1 $(OLDEST)/bin/jupyter labextension list 2>&1)"; \
-	grep -q 'jupyter-gpushare.*OK' <<< "$$told" || { echo "$$told" >&2; exit 1; }
-	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(OLDEST)/bin/python" $(JLPM) playwright test -c oldest.config.ts
+$(VENV)/.uv: $(VENV)/.builder
+	@$(PIP) install 'uv>=0.9'
+	@touch $@
+
+# As somebody has it who installed the package there. ARGS=--require: what is skipped has failed.
+matrix: chromium dist $(UI_TEST_MODULES) $(VENV)/.uv
+	@$(BIN)/python scripts/matrix.py --torch='$(TORCH)' $(ARGS) $(MATRIX)
+
+wheels: dist $(VENV)/.uv
+	@$(BIN)/python scripts/wheels.py $(ARGS)
 
 # Needs what builds a package and nothing else: no torch, no tests.
 dist: $(UI_MODULES) | $(VENV)/.packager
 	@rm -rf dist jupyter_gpushare/labextension
 	@$(MAKE) --no-print-directory ui
-	@told="$$($(BIN)/python -c "import hatchling.build as b; print(b.build_sdist('dist')); print(b.build_wheel('dist'))" 2>&1)" \
-	|| { echo "$$told" >&2; exit 1; }; ls dist
+	@for project in client .; do told="$$(cd $$project && $(CURDIR)/$(BIN)/python -c \
+		"import hatchling.build as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')" 2>&1)" \
+	|| { echo "$$told" >&2; exit 1; }; done; ls dist
+
+images: $(VENV)/.dev
+	@$(MAKE) --no-print-directory dist
+	$(BIN)/python scripts/images.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .lab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -217,7 +227,9 @@ pictures: test-ui
 	$(BIN)/python docs/hub_screenshots.py
 
 bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
-	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(BIN)/python" $(JLPM) playwright test -c bench.config.ts
+	cd labextension/ui-tests && PYTHON="$(CURDIR)/$(BIN)/python" \
+		MACHINE="$$($(CURDIR)/$(BIN)/python $(CURDIR)/benchmarks/machine.py)" \
+		$(JLPM) playwright test -c bench.config.ts
 
 bench-hub: $(VENV)/.dev
 	$(BIN)/python benchmarks/hub_load.py --json docs/benchmarks-hub.json --markdown docs/benchmarks-hub.md
@@ -231,6 +243,16 @@ bench-peers: $(VENV)/.dev
 
 bench: $(VENV)/.lab
 	$(BIN)/python benchmarks/run.py --json docs/benchmarks.json --markdown docs/benchmarks.md
+
+# Every page of figures, one after the other, and a line in docs/trend.jsonl.
+bench-all: bench bench-hub bench-ui bench-peers replay
+	$(BIN)/python benchmarks/trend.py add
+
+# What CI does each week: half the rounds, only what the trend needs of them.
+bench-trend: $(VENV)/.lab
+	@mkdir -p build/trend
+	$(BIN)/python benchmarks/run.py --quick --only latency lease start cells --json build/trend/benchmarks.json
+	$(BIN)/python benchmarks/trend.py add --docs build/trend
 
 # Each prints its seed; SOAK_SEED=… or FUZZ_SEED=… plays it again.
 SOAK_MINUTES ?= 20

@@ -1,6 +1,7 @@
-"""Refuse to build a package without its UI: hatchling leaves out silently what is not there.
+"""Refuse to build a package without its UI, or that asks for another version of the client.
 
-A development build is none either: it is large, and its log has the builder's paths in it.
+Hatchling leaves out silently what is not there. A development build is no UI either: it is large,
+and its log has the builder's paths in it. Nor is one of another version, which was left behind.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.version import Version
 
 UI = Path("jupyter_gpushare", "labextension")
 SCHEMAS = Path("labextension", "schema")
@@ -26,16 +28,33 @@ def missing_from_ui(root: Path) -> list[str]:
     return [str(UI / pattern) for pattern in wanted if not any((root / UI).glob(pattern))]
 
 
-class NoneWithoutUi(BuildHookInterface):
+def other_versions(root: Path, version: str) -> dict[str, str]:
+    """The package.json files that say another version than the package, and which."""
+    files = [Path("labextension", "package.json"), UI / "package.json"]
+    said = {str(file): json.loads((root / file).read_text())["version"] for file in files}
+    # npm writes 1.2.0-rc.1 where Python writes 1.2.0rc1.
+    return {file: found for file, found in said.items() if Version(found) != Version(version)}
+
+
+class Checked(BuildHookInterface):
     """For wheels (editable ones too) and sdists alike."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Raises `FileNotFoundError` or `FileExistsError`, which end the build."""
+        """Raises `FileNotFoundError`, `FileExistsError` or `ValueError`, which end the build."""
+        ours = self.metadata.version
+        client = f"jupyter-gpushare-client=={ours}"
+        if client not in self.metadata.core.dependencies:
+            raise ValueError(f"pyproject.toml has to ask for {client}, which has this version.")
         missing = missing_from_ui(Path(self.root))
         if missing:
             raise FileNotFoundError(
                 f"The JupyterLab side is not built: {', '.join(missing)} missing. Build it with "
                 "`make ui`, or unset SKIP_JUPYTER_BUILDER and have Node 20 or later."
+            )
+        if others := other_versions(Path(self.root), ours):
+            raise ValueError(
+                f"jupyter_gpushare is {ours}, but the JupyterLab side is not: {others}. Set the "
+                "version with `scripts/release.py`, and build the JupyterLab side with `make ui`."
             )
         if version == "standard" and (Path(self.root) / DEVELOPMENT).exists():
             raise FileExistsError(

@@ -33,7 +33,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from load import HELLO, Client, percentile  # noqa: E402
-from run import Figure, cpu_seconds, machine, table  # noqa: E402
+from machine import machine, said  # noqa: E402
+from run import Figure, cpu_seconds, table  # noqa: E402
 from support.tinyhub import OWN, TinyHub  # noqa: E402
 
 GIB = 2**30
@@ -587,9 +588,8 @@ def main() -> None:
         data = {"machine": where, "figures": [asdict(figure) for figure in figures]}
         Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
     if arguments.markdown:
-        said = ", ".join(f"{name}: {value}" for name, value in where.items())
         page = (HERE / "hub_page.md").read_text()
-        page = page.replace("{machine}", said).replace("{table}", table(figures))
+        page = page.replace("{machine}", said(where)).replace("{table}", table(figures))
         Path(arguments.markdown).write_text(page)
 
 

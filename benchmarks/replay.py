@@ -22,6 +22,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from machine import machine, said
+
 from jupyter_gpushare.policy.words.model import ParkWhen
 from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName
 from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
@@ -208,7 +210,16 @@ def main_table(part: dict[str, Any], order: Sequence[Variant]) -> str:
                 f"{100 * good['utilisation']:.0f} %",
                 f"{good['gpu_hours_bound']:.0f} / {good['gpu_hours_busy']:.0f}",
             ]
-        tail = ["-", "-"] if bad is None else [f"{bad['people_per_gpu']:.2f}", why(bad)]
+        tail = ["-", "-"]
+        if bad is not None:
+            again = [
+                p["people_per_gpu"]
+                for p in points
+                if p["works_out"] and p["people"] > bad["people"]
+            ]
+            tail = [f"{bad['people_per_gpu']:.2f}", why(bad)]
+            if again:
+                tail[0] += f" (works out again at {max(again):.2f})"
         lines.append("| " + " | ".join([variant.label, *cells, *tail, alone(points)]) + " |")
     return "\n".join(lines)
 
@@ -281,6 +292,7 @@ def page(results: dict[str, Any]) -> str:
         "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
         "aims": aims(one),
+        "machine": said(results["machine"]) if "machine" in results else "not recorded",
     }
     for name, value in facts.items():
         text = text.replace("{{" + name + "}}", value)
@@ -351,7 +363,7 @@ def main() -> int:
     if options.page or options.only_scale:
         results = json.loads(options.json.read_text("utf-8"))
     else:
-        results = run(studies(options.small), workers)
+        results = {"machine": machine(), **run(studies(options.small), workers)}
     if options.scale or options.only_scale:
         results["scale"] = scale(workers, options.small)
     if not options.page:

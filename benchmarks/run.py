@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import resource
 import signal
 import statistics
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from load import Client, ask, percentile
+from machine import machine, said
 
 #: Seconds between two signs of life of a lease, as clients give them.
 HEARTBEAT = 5.0
@@ -534,22 +534,6 @@ def measure_cells(figures: list[Figure], quick: bool) -> None:
     figures.append(Figure("a short cell, ratio", ours / without, "x", "no measurable slow-down"))
 
 
-def machine() -> dict[str, Any]:
-    """What this was measured on."""
-    names = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": names[0] if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release().split("-")[0],
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
-
-
 def table(figures: list[Figure]) -> str:
     """The figures as a Markdown table."""
     lines = ["| what | measured | aim |", "|---|---|---|"]
@@ -590,8 +574,7 @@ def main() -> None:
         Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
     if arguments.markdown:
         text = (HERE / "page.md").read_text()
-        said = ", ".join(f"{name}: {value}" for name, value in where.items())
-        page = text.replace("{machine}", said).replace("{table}", table(figures))
+        page = text.replace("{machine}", said(where)).replace("{table}", table(figures))
         Path(arguments.markdown).write_text(page)
 
 

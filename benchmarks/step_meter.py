@@ -33,6 +33,9 @@ class Still:
     def figures(self, device: Any) -> Figures:
         return Figures(1, 1, 1, 1, 1)
 
+    def free(self, device: Any) -> int | None:
+        return None
+
     def empty_cache(self) -> None: ...
 
     def clear_workspaces(self) -> None: ...

@@ -347,54 +347,67 @@ def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[t
 
 def command_line() -> str:
     """Every verb, as the command line itself reads it."""
-    from traitlets.utils.importstring import import_item
-
-    from jupyter_gpushare.cli.app import GpuShareApp
+    from jupyter_gpushare.cli.app import GpuShareApp, load
     from jupyter_gpushare.cli.verb import EXIT_CODES, Verb
 
     def verbs(kind: Any, words: str, about: str = "") -> Iterable[tuple[Any, str, str]]:
-        app = kind()
-        yield app, words, about
-        for word, (place, said) in app.subcommands.items():
-            inner = import_item(place) if isinstance(place, str) else place
-            yield from verbs(inner, f"{words} {word}", said)
+        yield kind, words, about
+        if issubclass(kind, Verb):
+            for word, (_, said) in kind.subcommands.items():
+                yield from verbs(load(kind, word), f"{words} {word}", said)
 
     root, *rest = verbs(GpuShareApp, "jupyter gpushare")
     rows = [(f"[`{words}`](#{words.replace(' ', '-')})", about) for _, words, about in rest]
     text = (
         "# Command line\n\n`jupyter gpushare VERB --help` says the same as this page. "
-        f"{EXIT_CODES.strip()} `run` ends with its command's exit code.\n\n"
+        f"{EXIT_CODES} `run` ends with its command's exit code.\n\n"
         f"{table(('verb', 'what it does'), rows)}\n## Options of every verb\n\n"
         f"{table(_OPTION, [*_OF_ALL, *_options(root[0])])}"
     )
-    for app, words, _ in rest:
+    for kind, words, _ in rest:
+        ours = issubclass(kind, Verb)
+        app = kind if ours else kind()
         usage = f"{words} [options] {getattr(app, 'arguments', '')}".rstrip()
         text += f"\n## {words}\n\n{first_sentence(app.description)}\n\n```\n{usage}\n```\n"
-        known = set(Verb.aliases) | set(Verb.flags) if isinstance(app, Verb) else set()
-        if own := list(_options(app, known)):
-            text += f"\n{table(_OPTION, own)}"
+        own = _options(app, root[0].options()) if ours else _switches(app)
+        if listed := list(own):
+            text += f"\n{table(_OPTION, listed)}"
         if app.examples:
             text += f"\n```text\n{textwrap.dedent(app.examples).strip()}\n```\n"
     return text
 
 
 _OPTION = ("option", "default", "meaning")
-#: What traitlets adds by itself.
+#: What argparse and traitlets add by themselves.
 _OF_ALL = [
     ("`--help`", "", "Say what the verb does."),
     ("`--version`", "", "Say which release this is."),
 ]
 
 
-def _options(app: Any, known: Iterable[str] = ()) -> Iterable[tuple[str, str, str]]:
-    """A row a flag, and one an option with a value; those that are ``known`` are left out."""
-    for name, (_traits_set, about) in app.flags.items():
-        if name not in known:
-            dashes = "-" if len(name) == 1 else "--"
-            yield f"`{dashes}{name}`", "", first_sentence(about)
-    for name, target in app.aliases.items():
+def _options(kind: Any, known: Iterable[str] = ()) -> Iterable[tuple[str, str, str]]:
+    """A row an option of a verb; those that are ``known`` are left out."""
+    for name, option in kind.options().items():
         if name in known:
             continue
+        if option.read is None:
+            yield f"`--{name}`", "", option.help
+            continue
+        plain = isinstance(option.default, (int, float)) and f"{option.default:.12g}"
+        shown = f"`{plain or option.default}`" if option.default not in (None, "", ()) else ""
+        either = f" One of {', '.join(f'`{one}`' for one in option.choices)}." * bool(
+            option.choices
+        )
+        where = f" Not given: `{option.variable}`." if option.variable else ""
+        yield f"`--{name}=…`", shown, option.help + either + where
+
+
+def _switches(app: Any) -> Iterable[tuple[str, str, str]]:
+    """A row a flag of an application of traitlets, and one an option with a value."""
+    for name, (_traits_set, about) in app.flags.items():
+        dashes = "-" if len(name) == 1 else "--"
+        yield f"`{dashes}{name}`", "", first_sentence(about)
+    for name, target in app.aliases.items():
         of, _, trait_name = target.partition(".")
         homes = {kind.__name__: kind for kind in (*app.classes, *type(app).__mro__)}
         trait = homes[of].class_traits()[trait_name]

@@ -6,21 +6,22 @@ and every import here would slow all of them down.
 
 from ._version import __version__
 
-__all__ = ["__version__", "gpu"]
+__all__ = ["__version__", "checkpoint", "gpu", "steps"]
 
 TYPE_CHECKING = False  # as in typing, which is not imported here
 if TYPE_CHECKING:
     from typing import Any
 
     from .client.decorator import gpu
+    from .client.gates import checkpoint, steps
 
 
 def __getattr__(name: str) -> "Any":
-    if name != "gpu":
+    if name not in ("checkpoint", "gpu", "steps"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .client.decorator import gpu
+    from . import client
 
-    return gpu
+    return getattr(client, name)
 
 
 def load_ipython_extension(ipython: "Any") -> None:

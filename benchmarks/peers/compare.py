@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -24,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 import cases  # noqa: E402
 import speed  # noqa: E402
 from crew import say  # noqa: E402
-from run import machine  # noqa: E402
+from machine import machine  # noqa: E402
 from stage import install, versions  # noqa: E402
 from support.nvml import build_stub  # noqa: E402
 
@@ -71,7 +70,7 @@ def main() -> None:
             todo = {arguments.only: todo[arguments.only]}
         figures = {name: work() for name, work in todo.items()}
         data = {
-            "machine": {**machine(), "load average": round(os.getloadavg()[1])},
+            "machine": machine(),
             "versions": {"jupyter_gpushare": __version__, **versions(peers)},
             "not_run": {
                 "canhazgpu": "is not on PyPI: it needs Go 1.23 or a release's binary, and Redis"

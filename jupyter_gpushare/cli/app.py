@@ -2,53 +2,109 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
-from ..node.settings.commandline import did_you_mean
-from .verb import UsageError, Verb
+from .verb import COMMAND, Refused, Verb
 
 
 class GpuShareApp(Verb):
     """Share the GPUs of this machine between many notebooks, just in time."""
 
-    name = "jupyter-gpushare"
     arguments = "VERB"
     description = """Share the GPUs of this machine between many notebooks, just in time."""
     subcommands: ClassVar[Any] = {
-        verb: (f"jupyter_gpushare.{place}", text)
-        for verb, place, text in (
-            ("status", "cli.status.StatusApp", "GPUs, leases and the queue."),
-            ("leases", "cli.leases.LeasesApp", "Leases: who holds which GPU."),
-            ("release", "cli.release.ReleaseApp", "Give a lease back."),
-            ("quota", "cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
-            ("gpu", "cli.gpu.GpuApp", "GPUs: list, drain, resume (administrators)."),
-            ("usage", "cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
-            ("run", "cli.run.RunApp", "Run any command under a lease."),
-            ("plan", "cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
-            ("replay", "cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
-            ("doctor", "cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
-            ("ledger", "cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
-            ("node", "node.app.NodeManagerApp", "Run the node manager."),
-            ("systemd", "cli.systemd.SystemdApp", "The node manager as a systemd service."),
-        )
+        "status": ("cli.status.StatusApp", "GPUs, leases and the queue."),
+        "leases": ("cli.leases.LeasesApp", "Leases: who holds which GPU."),
+        "release": ("cli.release.ReleaseApp", "Give a lease back."),
+        "quota": ("cli.quota.QuotaApp", "Quotas: list, set, unset (administrators)."),
+        "gpu": ("cli.gpu.GpuApp", "GPUs: list, drain, resume (administrators)."),
+        "usage": ("cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
+        "run": ("cli.run.RunApp", "Run any command under a lease."),
+        "request": ("cli.run.RequestApp", "Open a shell that holds GPUs until you leave it."),
+        "plan": ("cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
+        "replay": ("cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
+        "doctor": ("cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
+        "ledger": ("cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
+        "node": ("node.app.NodeManagerApp", "Run the node manager."),
+        "systemd": ("cli.systemd.SystemdApp", "The node manager as a systemd service."),
     }
 
     def run(self, arguments: list[str]) -> int:
         if arguments:
-            hint = did_you_mean(arguments[0], self.subcommands)
-            raise UsageError(f"there is no verb {arguments[0]!r}{hint}")
-        self.print_help()
+            raise self.unknown(arguments[0])
+        self.parser().print_help()
         return 2
 
 
-def main(argv: list[str] | None = None, **kwargs: Any) -> None:
-    """The ``jupyter-gpushare`` command."""
+def find(argv: Sequence[str]) -> tuple[Any, list[str]]:
+    """The class of the verb that is meant, and its command line. Raises `Refused`.
+
+    It is a `Verb`, or an application of traitlets, which the node manager is.
+    """
+    kind: Any = GpuShareApp
+    rest = list(argv)
+    while rest and issubclass(kind, Verb) and rest[0] in kind.subcommands:
+        kind = load(kind, rest.pop(0))
+    return kind, rest
+
+
+def load(kind: type[Verb], verb: str) -> Any:
+    """The class of a verb below ``kind``. Raises `Refused` where it is not installed."""
+    module, _, name = kind.subcommands[verb][0].rpartition(".")
+    place = f"{__package__.rpartition('.')[0]}.{module}"
     try:
-        GpuShareApp.launch_instance(argv=argv, **kwargs)
+        return getattr(import_module(place), name)
+    except ModuleNotFoundError as error:
+        if error.name != place:
+            raise
+        raise Refused(
+            f"`{COMMAND} {verb}` is not in the light client, jupyter-gpushare-client. Run it where "
+            "the Jupyter server is installed, or install jupyter_gpushare here, too."
+        ) from error
+
+
+def tree(kind: type[Verb] = GpuShareApp, parser: Any = None) -> argparse.ArgumentParser:
+    """One parser with all verbs that are installed here, for completion in the shell."""
+    parser = kind.parser() if parser is None else parser
+    if kind.subcommands:
+        below = parser.add_subparsers()
+        for verb in kind.subcommands:
+            try:
+                inner = load(kind, verb)
+            except Refused:
+                continue
+            if issubclass(inner, Verb):
+                tree(inner, below.add_parser(verb, parents=[inner.parser()], add_help=False))
+            else:
+                below.add_parser(verb)
+    made: argparse.ArgumentParser = parser
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The ``jupyter-gpushare`` command."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(tree())
+    try:
+        kind, rest = find(sys.argv[1:] if argv is None else argv)
+        if issubclass(kind, Verb):
+            code = kind().start(rest)
+        else:
+            kind.launch_instance(argv=rest)
+            code = 0
         sys.stdout.flush()
+    except Refused as error:
+        print(f"{COMMAND}: {error}", file=sys.stderr)
+        code = 1
     except BrokenPipeError:
-        # `| head` has seen enough. Nothing more may be written, at exit neither.
+        # `| head` has seen enough. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        code = 1
+    sys.exit(code)

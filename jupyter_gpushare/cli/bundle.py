@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -227,7 +228,7 @@ def _ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _logs(files: Iterable[str]) -> Iterable[str]:
     for file in files:
         yield f"== {file}"
-        yield _or_why(lambda file=file: _tail(Path(file)))
+        yield _or_why(partial(_tail, Path(file)))
     journal = shutil.which("journalctl")
     if journal is not None:
         yield "== journalctl --unit=jupyter-gpushare.service"

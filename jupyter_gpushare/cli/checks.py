@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import shutil
 import site
 import socket
 import subprocess
@@ -19,18 +18,14 @@ from typing import Any
 from .. import __version__
 from .._boot import FRAMEWORKS
 from ..protocol import names
+from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
 from .table import duration
 
 #: The argument for pip: the package is not on PyPI.
 WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
-#: Seconds that another process may take to answer a check.
-PATIENCE = 30.0
 #: ``SO_PEERPIDFD`` (Linux 6.5): a pidfd of the process at the other end of a socket.
 SO_PEERPIDFD = 77
 
-_HOOK = (
-    "import sys;print(any(type(f).__module__ == 'jupyter_gpushare._boot' for f in sys.meta_path))"
-)
 _NVML = """
 import json, pynvml
 try:
@@ -147,7 +142,7 @@ def startup_file() -> Check:
             "start-up file",
             f"{name} is in none of this Python's site-packages: `import torch` does not ask for"
             " GPUs here.",
-            f"pip install --force-reinstall --no-deps {WHEEL}",
+            f"pip install --force-reinstall --no-deps {CLIENT_WHEEL}",
         )
     return ok("start-up file", str(found[0]))
 
@@ -160,7 +155,7 @@ def hook_here(off: bool) -> Check:
 
 def hook_in_child(off: bool) -> Check:
     """Whether a Python started from here has the hook, as a kernel or a script would."""
-    answer = _ask_python(sys.executable)
+    answer = has_hook(sys.executable)
     if answer is None:
         return problem(
             "import hook in a new Python",
@@ -191,27 +186,16 @@ def kernels(off: bool) -> Iterator[Check]:
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError:
         return
-    seen = {os.path.realpath(sys.executable): True}
+    seen = set()
     for name, spec in sorted(KernelSpecManager().get_all_specs().items()):
-        argv = spec["spec"].get("argv") or [""]
-        if argv[0] in ("python", "python3", f"python3.{sys.version_info.minor}"):
-            continue  # Jupyter starts the Python that it runs in itself
-        python = shutil.which(argv[0])
-        if python is None or not os.path.basename(python).startswith("python"):
+        python = other_python(spec["spec"].get("argv") or [])
+        if python is None or python in seen:
             continue
-        # Not the resolved path: a virtual environment's python is a link to another one.
-        place = os.path.abspath(python)
-        if place in (os.path.abspath(sys.executable), *seen):
-            continue
-        seen[place] = bool(_ask_python(place))
-        if seen[place]:
-            yield ok("kernels", f"kernel {name}: the import hook is active in {place}")
+        seen.add(python)
+        if has_hook(python):
+            yield ok("kernels", f"kernel {name}: the import hook is active in {python}")
         else:
-            yield warning(
-                "kernels",
-                f"kernel {name} runs {place}, where the import hook is not active.",
-                f"{place} -m pip install {WHEEL}",
-            )
+            yield warning("kernels", *lacking(name, python))
 
 
 def server_extension() -> Check:
@@ -220,7 +204,7 @@ def server_extension() -> Check:
     from jupyter_server.extension.config import ExtensionConfigManager
 
     manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
-    enabled = manager.get_jpserver_extensions().get("jupyter_gpushare")
+    enabled = manager.get_jpserver_extensions().get("jupyter_gpushare")  # type: ignore[no-untyped-call]
     fix = "jupyter server extension enable jupyter_gpushare"
     if enabled is None:
         text = "Jupyter Server does not list the extension (no jpserver_extensions entry)."
@@ -285,7 +269,7 @@ def ipython_extension() -> Check:
     return problem(
         "IPython extension",
         "No IPython configuration loads it: kernels have no %gpushare.",
-        f"pip install --force-reinstall --no-deps {WHEEL}, or add"
+        f"pip install --force-reinstall --no-deps {CLIENT_WHEEL}, or add"
         ' c.InteractiveShellApp.extra_extensions = ["jupyter_gpushare"] to'
         f" {profile}/ipython_kernel_config.py",
     )
@@ -624,14 +608,3 @@ def cuda_visible_devices(environ: Mapping[str, str]) -> Check:
         f"is set to {value!r} outside of a lease; a lease will replace it.",
         "Do not set it in shell profiles or kernel specs.",
     )
-
-
-def _ask_python(python: str) -> bool | None:
-    """Whether a fresh ``python`` has the hook; ``None`` when it cannot be asked."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _HOOK], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() == "True" if done.returncode == 0 else None

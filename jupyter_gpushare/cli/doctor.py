@@ -8,18 +8,15 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
-
-from traitlets import Bool, List, Unicode
 
 from .checks import Check, Level, examine
-from .verb import JSON_FLAG, Verb
+from .verb import Verb, flag, option, options
 
 
 class DoctorApp(Verb):
     """Check this installation and say what to do about what is wrong."""
 
-    name = "jupyter-gpushare-doctor"
+    name = "doctor"
     description = """Look at everything that has to work together: the package, the import hook, the
     Jupyter and IPython extensions, the node manager, the driver, the ledger. With --hub at what
     JupyterHub's configuration sets for it instead (it is run for that, as JupyterHub does). Each
@@ -28,18 +25,6 @@ class DoctorApp(Verb):
     the log and the metrics are written into one file for the people who help you, without tokens,
     secrets and
     other people's names; then it exits with 0 when the file is written."""
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
-        "hub": ({"DoctorApp": {"hub": True}}, "Check JupyterHub's side."),
-    }
-    aliases: ClassVar[Any] = {
-        **Verb.aliases,
-        "hub-config": "DoctorApp.hub_config",
-        "bundle": "DoctorApp.bundle",
-        "log": "DoctorApp.log_files",
-        "metrics": "DoctorApp.metrics_url",
-    }
     examples = """
     jupyter gpushare doctor
     jupyter gpushare doctor --hub
@@ -47,18 +32,19 @@ class DoctorApp(Verb):
     jupyter gpushare doctor --bundle=gpushare.tar.gz
     """
 
-    hub = Bool(False, help="Check JupyterHub's side instead of this installation.").tag(config=True)
-    hub_config = Unicode(
-        "", help="JupyterHub's configuration file; it implies --hub. Default: the usual places."
-    ).tag(config=True)
-
-    bundle = Unicode("", help="Write what others need to help you into this file.").tag(config=True)
-    log_files = List(
-        Unicode(), help="With --bundle: take the end of this log too (may be given again)."
-    ).tag(config=True)
-    metrics_url = Unicode(
-        "", help="With --bundle: where the metrics are, if not where the configuration says."
-    ).tag(config=True)
+    hub = flag("Check JupyterHub's side instead of this installation.")
+    hub_config = option(
+        "", "JupyterHub's configuration file; it implies --hub. Default: the usual places."
+    )
+    bundle = option("", "Write what others need to help you into this file.")
+    log_files = options(
+        "With --bundle: take the end of this log too (may be given again).", name="log"
+    )
+    metrics_url = option(
+        "",
+        "With --bundle: where the metrics are, if not where the configuration says.",
+        name="metrics",
+    )
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
@@ -83,7 +69,7 @@ class DoctorApp(Verb):
 
         path = Path(self.bundle)
         lines = [as_text(check) for check in self._examine()]
-        wishes = Wishes(tuple(self.log_files), self.metrics_url)
+        wishes = Wishes(self.log_files, self.metrics_url)
         parts = write_bundle(path, lines, os.environ, wishes)
         if self.json:
             self.print_json({"bundle": str(path), "parts": parts})
@@ -100,13 +86,19 @@ class DoctorApp(Verb):
 
     def _ledger(self) -> Path:
         """Where the node manager that a Jupyter server of this user hosts keeps its ledger."""
-        configured = self.config.get("GpuShareExtension", {}).get("ledger")
+        from jupyter_core.application import JupyterApp
+        from jupyter_core.paths import jupyter_data_dir
+
+        # As the Jupyter server reads it.
+        server = JupyterApp(config_file_name="jupyter_gpushare_config")
+        server.load_config_file()
+        configured = server.config.get("GpuShareExtension", {}).get("ledger")
         if configured:
             return Path(str(configured))
         from ..node.ledger.place import look, mounts
         from ..protocol.address import host_id
 
-        return look(Path(self.data_dir), host_id(os.environ), mounts())
+        return look(Path(jupyter_data_dir()), host_id(os.environ), mounts())
 
 
 def as_text(check: Check) -> str:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from traitlets import Unicode
-
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import connect
 from .status import health, out_of_service
 from .table import table
-from .verb import JSON_FLAG, Refused, UsageError, Verb
+from .verb import Refused, UsageError, Verb, option
 
 
 class GpuListApp(Verb):
     """List GPUs."""
 
-    name = "jupyter-gpushare-gpu-list"
+    name = "gpu list"
     description = """List the node's GPUs, and which are out of service."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
@@ -40,7 +37,6 @@ class ServiceVerb(Verb):
     """A verb that takes GPUs out of service, or puts them back."""
 
     arguments = "GPU..."
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def call_each(self, named: list[str], method: Method, **params: Any) -> int:
         """Call ``method`` for each of these GPUs, and print whether it is in service then."""
@@ -63,17 +59,16 @@ class ServiceVerb(Verb):
 class GpuDrainApp(ServiceVerb):
     """Take GPUs out of service."""
 
-    name = "jupyter-gpushare-gpu-drain"
+    name = "gpu drain"
     description = """Take GPUs out of service (administrators), each named by its index or UUID.
     They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
     are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
     stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
-    aliases: ClassVar[Any] = {**ServiceVerb.aliases, "reason": "GpuDrainApp.reason"}
     examples = """
     jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
     """
 
-    reason = Unicode("", help="Why, for everybody who waits.").tag(config=True)
+    reason = option("", "Why, for everybody who waits.")
 
     def run(self, arguments: list[str]) -> int:
         if arguments and not self.reason.strip():
@@ -84,7 +79,7 @@ class GpuDrainApp(ServiceVerb):
 class GpuResumeApp(ServiceVerb):
     """Put GPUs back into service."""
 
-    name = "jupyter-gpushare-gpu-resume"
+    name = "gpu resume"
     description = """Put GPUs back into service (administrators), each named by its index or
     UUID. The first in line gets them at once."""
 
@@ -95,18 +90,18 @@ class GpuResumeApp(ServiceVerb):
 class GpuApp(GpuListApp):
     """GPUs."""
 
-    name = "jupyter-gpushare-gpu"
+    name = "gpu"
     arguments = "list|drain|resume"
     description = """GPUs: list them; take one out of service and put it back (administrators)."""
     subcommands: ClassVar[Any] = {
-        "list": (GpuListApp, "List GPUs, and which are out of service."),
-        "drain": (GpuDrainApp, "Take a GPU out of service."),
-        "resume": (GpuResumeApp, "Put a GPU back into service."),
+        "list": ("cli.gpu.GpuListApp", "List GPUs, and which are out of service."),
+        "drain": ("cli.gpu.GpuDrainApp", "Take a GPU out of service."),
+        "resume": ("cli.gpu.GpuResumeApp", "Put a GPU back into service."),
     }
 
     def run(self, arguments: list[str]) -> int:
         if arguments:
-            raise UsageError("say what to do with GPUs: list, drain or resume")
+            raise self.unknown(arguments[0])
         return super().run(arguments)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from traitlets import Bool
+from typing import TYPE_CHECKING
 
 from ..protocol.holding import each_text, shared_text, sharers
 from ..protocol.sizes import format_size
 from .node import connect, whole_status
 from .table import duration, table
-from .verb import JSON_FLAG, Verb
+from .verb import Verb, flag
 
 if TYPE_CHECKING:
     from ..protocol import documents as doc
@@ -22,20 +20,15 @@ SHORT = 12
 class LeasesApp(Verb):
     """List leases."""
 
-    name = "jupyter-gpushare-leases"
+    name = "leases"
     description = """List the leases: who holds which GPU, and who waits. What belongs to other
     people is shown without names, unless you are an administrator."""
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
-        "mine": ({"LeasesApp": {"mine": True}}, "Only your own leases."),
-    }
     examples = """
     jupyter gpushare leases --mine
     jupyter gpushare leases --json
     """
 
-    mine = Bool(False, help="Only your own leases.").tag(config=True)
+    mine = flag("Only your own leases.")
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)

@@ -19,13 +19,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from traitlets import Unicode
+from jupyter_core.paths import jupyter_data_dir
 
-from ..node.settings.commandline import did_you_mean
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import Node, NodeSilent, connect
-from .verb import JSON_FLAG, Refused, UsageError, Verb
+from .verb import Refused, UsageError, Verb, option
 
 if TYPE_CHECKING:
     from ..node.ledger.ledger import StoppedLedger
@@ -39,15 +38,12 @@ LONG = 3600.0
 class LedgerVerb(Verb):
     """A verb about the whole ledger."""
 
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
-    aliases: ClassVar[Any] = {**Verb.aliases, "ledger": "LedgerVerb.ledger"}
-
-    ledger = Unicode(
+    ledger = option(
         "",
-        help="""Path of a ledger whose node manager is stopped. Not set: the ledger of the node
+        """Path of a ledger whose node manager is stopped. Not set: the ledger of the node
         manager that answers, else /var/lib/jupyter-gpushare/ledger.sqlite where you may read
         that folder, else the one in your Jupyter data directory.""",
-    ).tag(config=True)
+    )
 
     def node(self) -> Node | None:
         """The node manager that answers; ``None``: the file itself is meant."""
@@ -65,7 +61,7 @@ class LedgerVerb(Verb):
             return Path(self.ledger).absolute()
         if os.access(SYSTEM.parent, os.R_OK):
             return SYSTEM
-        return Path(self.data_dir, "gpushare", "ledger.sqlite")
+        return Path(jupyter_data_dir(), "gpushare", "ledger.sqlite")
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[StoppedLedger]:
@@ -108,7 +104,7 @@ class LedgerVerb(Verb):
 class LedgerBackupApp(LedgerVerb):
     """Copy the ledger into a file."""
 
-    name = "jupyter-gpushare-ledger-backup"
+    name = "ledger backup"
     arguments = "FILE"
     description = """Copy the ledger into FILE (administrators), as it is at one instant, while the
     node manager goes on. FILE is yours, readable by you only, and replaced if it is there; it is
@@ -160,7 +156,7 @@ class LedgerBackupApp(LedgerVerb):
 class LedgerCheckApp(LedgerVerb):
     """Look for damage."""
 
-    name = "jupyter-gpushare-ledger-check"
+    name = "ledger check"
     arguments = "[BACKUP]"
     description = """Look at every page of the ledger (administrators), or of a backup of it, and
     say how large it is. Exit code 1: there is damage."""
@@ -190,7 +186,7 @@ class LedgerCheckApp(LedgerVerb):
 class LedgerVacuumApp(LedgerVerb):
     """Make the file smaller."""
 
-    name = "jupyter-gpushare-ledger-vacuum"
+    name = "ledger vacuum"
     description = """Forget what is past its time and give free room back to the disk
     (administrators), in small steps between which grants go on. This also happens by itself every
     ten minutes, except for an eighth of the file. If the node manager is stopped, the whole file is
@@ -215,7 +211,7 @@ class LedgerVacuumApp(LedgerVerb):
 class LedgerRestoreApp(LedgerVerb):
     """Put a backup in the ledger's place."""
 
-    name = "jupyter-gpushare-ledger-restore"
+    name = "ledger restore"
     arguments = "BACKUP"
     description = """Put a backup in the ledger's place (administrators), while the node manager is
     stopped. The backup is looked at first; the ledger that is there is renamed, not removed. What
@@ -244,21 +240,20 @@ class LedgerRestoreApp(LedgerVerb):
 class LedgerApp(LedgerCheckApp):
     """The ledger."""
 
-    name = "jupyter-gpushare-ledger"
+    name = "ledger"
     arguments = "backup|check|vacuum|restore"
     description = """The ledger (administrators): make a backup while the node manager runs, look
     for damage, make the file smaller, put a backup back."""
     subcommands: ClassVar[Any] = {
-        "backup": (LedgerBackupApp, "Copy the ledger into a file."),
-        "check": (LedgerCheckApp, "Look for damage in the ledger, or in a backup."),
-        "vacuum": (LedgerVacuumApp, "Give free room of the file back to the disk."),
-        "restore": (LedgerRestoreApp, "Put a backup in the ledger's place."),
+        "backup": ("cli.ledger.LedgerBackupApp", "Copy the ledger into a file."),
+        "check": ("cli.ledger.LedgerCheckApp", "Look for damage in the ledger, or in a backup."),
+        "vacuum": ("cli.ledger.LedgerVacuumApp", "Give free room of the file back to the disk."),
+        "restore": ("cli.ledger.LedgerRestoreApp", "Put a backup in the ledger's place."),
     }
 
     def work(self, arguments: list[str]) -> int:
         if arguments:
-            hint = did_you_mean(arguments[0], self.subcommands)
-            raise UsageError(f"say backup, check, vacuum or restore, not {arguments[0]!r}{hint}")
+            raise self.unknown(arguments[0])
         return super().work(arguments)
 
 

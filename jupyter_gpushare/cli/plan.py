@@ -12,12 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..policy.books.placement import GpuRoom, Granted, NoRoom, place, shortage
 from ..policy.say.texts import no_room_text, refusal_text
 from ..policy.words.model import Bytes, GpuUuid, Quota
-from .verb import JSON_FLAG, Verb
+from .verb import Verb
 
 #: Integers beyond this are no GPU's memory and no count.
 LARGEST = 2**63 - 1
@@ -32,8 +32,7 @@ class BadPlan(Exception):
 class PlanApp(Verb):
     """Dry run: one JSON object a line on stdin, one decision a line on stdout."""
 
-    name = "jupyter-gpushare-plan"
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}  # it always prints JSON
+    name = "plan"
     description = """Dry run of the policy: reads one JSON object a line from standard input, prints
     one decision a line. Nothing is allocated and no node manager is needed."""
     examples = """

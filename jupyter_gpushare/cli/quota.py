@@ -2,76 +2,63 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from traitlets import Bool, Unicode
-
-from ..node.settings.commandline import did_you_mean
 from ..protocol.quota import QUOTA, read_field
 from ..protocol.sizes import format_burst, format_size, parse_share
 from ..protocol.times import format_duration
-from ..traits import Told
 from .node import connect
 from .table import clean, table
-from .verb import JSON_FLAG, UsageError, Verb
+from .verb import Option, UsageError, Verb, flag, option
 
 
-class QuotaField(Told):
-    """A field of a quota, or the word for its null; ``None`` is not said."""
+def quota_field(field: str) -> Option:
+    """The option of a quota's field: its value, or the word for its null; ``None`` is not said."""
+    null = QUOTA[field].null
 
-    def __init__(self, field: str) -> None:
-        self._field, self._null = field, QUOTA[field].null
-        self.info_text = QUOTA[field].about
-        if self._null is not None:
-            self.also = f" Or write {self._null}."
-        help = f"{QUOTA[field].about} Left out: as now."
-        super().__init__("quota.read_field", None, allow_none=True, help=help)
+    def read(text: str) -> Any:
+        if text == null:
+            return text
+        if field == "memory" and (share := parse_share(text)) is not None:
+            return share
+        try:
+            return read_field(field, plain_number(text))
+        except ValueError as error:
+            raise ValueError(f"{error} Or write {null}." if null else str(error)) from error
 
-    def where(self, obj: Any) -> str:
-        return f"--{self._field.replace('_', '-')}"
+    return Option(None, f"{QUOTA[field].about} Left out: as now.", read=read)
 
-    def from_string(self, s: str) -> Any:
-        for number in (int, float):
-            with contextlib.suppress(ValueError):
-                return number(s)
-        return s
 
-    def read(self, given: Any) -> Any:
-        if given is not None and given == self._null:
-            return given
-        share = parse_share(given) if self._field == "memory" else None
-        return read_field(self._field, given) if share is None else share
+def plain_number(text: str) -> Any:
+    """The number that the text is; another text as it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 class Whose(Verb):
     """A verb about one quota: an environment's, a group's, or the default one."""
 
     arguments = "[ENVIRONMENT]"
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
-        "default": ({"Whose": {"everybody": True}}, "The quota of all who have no other."),
-    }
-    aliases: ClassVar[Any] = {**Verb.aliases, "group": "Whose.group"}
 
-    group = Unicode(
-        None, allow_none=True, help="The group whose quota is meant, not an environment's."
-    ).tag(config=True)
-    everybody = Bool(False, help="Whether the default quota is meant.").tag(config=True)
+    group = option("", "The group whose quota is meant, not an environment's.")
+    everybody = flag("The quota of all who have no other.", name="default")
 
     def whose(self, arguments: list[str]) -> tuple[str, dict[str, Any]]:
         """The name to print, and the parameters for it. Raises :class:`UsageError`."""
-        if len(arguments) + (self.group is not None) + self.everybody != 1:
-            verb = self.name.rpartition("-")[2]
+        if len(arguments) + bool(self.group) + self.everybody != 1:
+            verb = self.name.rpartition(" ")[2]
             more = " --gpus 2" if verb == "set" else ""
             raise UsageError(
                 f"say whose quota: jupyter gpushare quota {verb} alice{more}, or --group students, "
                 "or --default"
             )
-        if self.group is not None:
+        if self.group:
             return f"group {self.group}", {"group": self.group}
         if self.everybody:
             return "(everybody else)", {"default": True}
@@ -90,9 +77,8 @@ class Whose(Verb):
 class QuotaListApp(Verb):
     """List quotas."""
 
-    name = "jupyter-gpushare-quota-list"
+    name = "quota list"
     description = """List every environment's quota and where it comes from (administrators)."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
@@ -113,18 +99,10 @@ class QuotaListApp(Verb):
 class QuotaSetApp(Whose):
     """Set a quota."""
 
-    name = "jupyter-gpushare-quota-set"
+    name = "quota set"
     description = """Set what an environment, a group's members or everybody else may hold
     (administrators). It holds from now on: leases that are over it stay, new ones are refused. What
     is left out stays as it is now."""
-    flags: ClassVar[Any] = {
-        **Whose.flags,
-        "no-budget": ({"QuotaSetApp": {"no_budget": True}}, "Do not limit its GPU-hours."),
-    }
-    aliases: ClassVar[Any] = {
-        **Whose.aliases,
-        **{name.replace("_", "-"): f"QuotaSetApp.{name}" for name in QUOTA},
-    }
     examples = """
     jupyter gpushare quota set alice --gpus 2 --memory 8GiB
     jupyter gpushare quota set bob --gpus 4 --weight 2
@@ -136,8 +114,8 @@ class QuotaSetApp(Whose):
     jupyter gpushare quota set dave --gpus 1 --idle-timeout default --burst-memory default
     """
 
-    locals().update({name: QuotaField(name).tag(config=True) for name in QUOTA})
-    no_budget = Bool(False, help="Whether its GPU-hours are not limited any more.").tag(config=True)
+    locals().update({name: quota_field(name) for name in QUOTA})
+    no_budget = flag("Do not limit its GPU-hours.")
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
@@ -168,7 +146,7 @@ class QuotaSetApp(Whose):
 class QuotaUnsetApp(Whose):
     """Forget a quota that was set."""
 
-    name = "jupyter-gpushare-quota-unset"
+    name = "quota unset"
     description = """Forget the quota that was set for an environment, a group or everybody else:
     the configured one counts again (administrators)."""
 
@@ -184,22 +162,19 @@ class QuotaUnsetApp(Whose):
 class QuotaApp(QuotaListApp):
     """Quotas."""
 
-    name = "jupyter-gpushare-quota"
+    name = "quota"
     arguments = "[list|set|unset]"
     description = """Quotas: the most an environment may hold (administrators). Alone it lists
     them."""
     subcommands: ClassVar[Any] = {
-        "list": (QuotaListApp, "List quotas and where they come from."),
-        "set": (QuotaSetApp, "Set a quota."),
-        "unset": (QuotaUnsetApp, "Forget a quota that was set."),
+        "list": ("cli.quota.QuotaListApp", "List quotas and where they come from."),
+        "set": ("cli.quota.QuotaSetApp", "Set a quota."),
+        "unset": ("cli.quota.QuotaUnsetApp", "Forget a quota that was set."),
     }
 
     def run(self, arguments: list[str]) -> int:
         if arguments:
-            hint = did_you_mean(arguments[0], self.subcommands)
-            raise UsageError(
-                f"{arguments[0]!r} is not a quota command: use list, set or unset{hint}"
-            )
+            raise self.unknown(arguments[0])
         return super().run(arguments)
 
 

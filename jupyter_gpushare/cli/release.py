@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from traitlets import Unicode
+from typing import TYPE_CHECKING
 
 from .leases import short
 from .node import connect, whole_status
-from .verb import JSON_FLAG, Refused, UsageError, Verb
+from .verb import Refused, UsageError, Verb, option
 
 if TYPE_CHECKING:
     from ..protocol import documents as doc
@@ -20,22 +18,18 @@ FULL = 32
 class ReleaseApp(Verb):
     """Give leases back."""
 
-    name = "jupyter-gpushare-release"
+    name = "release"
     arguments = "LEASE..."
     description = """Give a lease of yours back, or leave the queue with it. `jupyter gpushare
     leases` shows their names. With --revoke an administrator ends anybody's lease; its owner is
     told the reason. The task itself goes on: its GPU is free for others when its memory is really
     gone."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
-    aliases: ClassVar[Any] = {**Verb.aliases, "revoke": "ReleaseApp.revoke"}
     examples = """
     jupyter gpushare release 3f2a9c
     jupyter gpushare release 3f2a9c --revoke "maintenance at 18:00"
     """
 
-    revoke = Unicode("", help="End somebody's lease, with this reason (administrators).").tag(
-        config=True
-    )
+    revoke = option("", "End somebody's lease, with this reason (administrators).")
 
     def run(self, arguments: list[str]) -> int:
         if not arguments:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from traitlets import Bool, CaselessStrEnum, Float, Int, Unicode
-
+from ..protocol.sizes import parse_size
+from ..protocol.times import parse_duration
 from .table import table
-from .verb import JSON_FLAG, Duration, Refused, Size, UsageError, Verb
+from .verb import Refused, UsageError, Verb, flag, number, option
 
 if TYPE_CHECKING:
     from ..replay.run import Scan, Source, Variant
@@ -23,89 +22,61 @@ PICTURES = (".svg", ".png", ".pdf")
 class ReplayApp(Verb):
     """Replay a trace through the policy."""
 
-    name = "jupyter-gpushare-replay"
+    name = "replay"
     description = """Replay notebook sessions through the node manager's own policy with a virtual
     clock, and compare it with other ways to share GPUs. Nothing is allocated and no node manager
     is needed. Sessions come from a trace (--trace FILE, a CSV file that docs/replay.md describes)
     or are made up (--generate) with the distributions of published ones."""
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        **JSON_FLAG,
-        "generate": ({"ReplayApp": {"generate": True}}, "Make sessions up."),
-        "always": (
-            {"ReplayApp": {"park_when": "always"}},
-            "Park every kernel past the idle time-out, not only when somebody waits.",
-        ),
-    }
-    aliases: ClassVar[Any] = {
-        **Verb.aliases,
-        "trace": "ReplayApp.trace",
-        "gpus": "ReplayApp.gpus",
-        "node-gpus": "ReplayApp.node_gpus",
-        "gpu-memory": "ReplayApp.gpu_memory",
-        "policies": "ReplayApp.policies",
-        "people": "ReplayApp.people",
-        "days": "ReplayApp.days",
-        "mix": "ReplayApp.mix",
-        "seed": "ReplayApp.seed",
-        "start-up": "ReplayApp.start_up",
-        "idle-timeout": "ReplayApp.idle_timeout",
-        "parking": "ReplayApp.parking",
-        "workers": "ReplayApp.workers",
-        "plot": "ReplayApp.plot",
-        "save": "ReplayApp.save",
-    }
     examples = """
     jupyter gpushare replay --generate --gpus 16 --people 32 --days 7
     jupyter gpushare replay --trace cells.csv --gpus 64 --policies session,park --json
     jupyter gpushare replay --generate --save made-up.csv --people 16
     """
 
-    trace = Unicode("", help="A trace to replay: a CSV file.").tag(config=True)
-    generate = Bool(False, help="Make sessions up.").tag(config=True)
-    gpus = Int(16, min=1, max=100_000, help="GPUs in all. Default: 16.").tag(config=True)
-    node_gpus = Int(
-        8, min=1, max=1024, help="GPUs of one host; a session stays on its host. Default: 8."
-    ).tag(config=True)
-    gpu_memory = Size("80GiB", help="Memory of a GPU. Default: 80GiB.").tag(config=True)
-    policies = Unicode(
+    trace = option("", "A trace to replay: a CSV file.")
+    generate = flag("Make sessions up.")
+    gpus = option(16, "GPUs in all. Default: 16.", number(1, 100_000))
+    node_gpus = option(
+        8, "GPUs of one host; a session stays on its host. Default: 8.", number(1, 1024)
+    )
+    gpu_memory = option(80 * 2**30, "Memory of a GPU. Default: 80GiB.", parse_size)
+    policies = option(
         "session,batch,held,park,preempt,clairvoyant",
-        help="What is compared, separated by commas: session, batch, held, park, preempt, "
+        "What is compared, separated by commas: session, batch, held, park, preempt, "
         "clairvoyant. Default: all.",
-    ).tag(config=True)
-    people = Int(
-        0, min=0, max=1_000_000, help="With --generate: open sessions. Default: one for each GPU."
-    ).tag(config=True)
-    days = Float(
-        28.0, min=0.01, max=3650.0, help="With --generate: how many days. Default: 28."
-    ).tag(config=True)
-    mix = Unicode(
+    )
+    people = option(
+        0,
+        "With --generate: open sessions. Default: one for each GPU.",
+        number(0, 1_000_000),
+    )
+    days = option(28.0, "With --generate: how many days. Default: 28.", number(0.01, 3650.0))
+    mix = option(
         "1:1",
-        help="With --generate: GPUs of a session and their shares, like 1:0.49,4:0.20,8:0.31. "
+        "With --generate: GPUs of a session and their shares, like 1:0.49,4:0.20,8:0.31. "
         "Default: everybody has one.",
-    ).tag(config=True)
-    seed = Int(1, help="With --generate: another number, other sessions. Default: 1.").tag(
-        config=True
     )
-    start_up = Duration(default_value=30.0, help="batch: start-up of each task. Default: 30s.").tag(
-        config=True
+    seed = option(1, "With --generate: another number, other sessions. Default: 1.", int)
+    start_up = option(30.0, "batch: start-up of each task. Default: 30s.", parse_duration)
+    idle_timeout = option(
+        60.0, "park: idle for so long, a kernel may be parked. Default: 60s.", parse_duration
     )
-    idle_timeout = Duration(
-        default_value=60.0, help="park: idle for so long, a kernel may be parked. Default: 60s."
-    ).tag(config=True)
-    park_when = CaselessStrEnum(
-        ("contended", "always"), "contended", help="park: only if somebody waits, or always."
-    ).tag(config=True)
-    parking = Float(
-        0.2, min=0.0, max=1e6, help="Seconds to park, or to resume, each GiB. Default: 0.2."
-    ).tag(config=True)
-    workers = Int(
-        0, min=0, max=1024, help="Processes to replay in. Default: one for each processor."
-    ).tag(config=True)
-    plot = Unicode("", help="Also draw it: a file .svg, .png or .pdf.").tag(config=True)
-    save = Unicode(
-        "", help="With --generate: only write the sessions to this file, as a trace."
-    ).tag(config=True)
+    always = flag("Park every kernel past the idle time-out, not only when somebody waits.")
+    parking = option(
+        0.2, "Seconds to park, or to resume, each GiB. Default: 0.2.", number(0.0, 1e6)
+    )
+    warm_up: float | None = option(
+        None,
+        "Replay so long before anything counts. Default: 2 days of more than 4 that are made up, "
+        "nothing of a trace.",
+        parse_duration,
+    )
+    until: float | None = option(
+        None, "Replay only so long, from the beginning. Default: all.", parse_duration
+    )
+    workers = option(0, "Processes to replay in. Default: one for each processor.", number(0, 1024))
+    plot = option("", "Also draw it: a file .svg, .png or .pdf.")
+    save = option("", "With --generate: only write the sessions to this file, as a trace.")
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
@@ -113,14 +84,12 @@ class ReplayApp(Verb):
             raise UsageError("say either --trace FILE or --generate")
         if self.plot and Path(self.plot).suffix.lower() not in PICTURES:
             raise UsageError(f"--plot needs a file that ends in one of {', '.join(PICTURES)}")
-        if math.isnan(self.days) or math.isnan(self.parking):  # no bound refuses it
-            raise UsageError("--days and --parking must be numbers, not nan")
         variants = self._variants()
         source = self._source()
         if self.save:
             return self._write(source)
         from ..replay.report import HEADINGS, figures, rows
-        from ..replay.run import WARM_UP, Cluster, Crew, window_of
+        from ..replay.run import Cluster, Crew, window_of
         from ..replay.trace import TraceError
 
         try:
@@ -130,8 +99,12 @@ class ReplayApp(Verb):
         except OSError as error:
             raise Refused(f"{self.trace}: {error.strerror}", "bad_request") from None
         cluster = Cluster(self.gpus, self.node_gpus, self.gpu_memory)
-        enough = self.generate and scan.end > 2 * WARM_UP
-        window = window_of(scan, WARM_UP if enough else 0.0)
+        window = window_of(scan, self.warm_up, is_made_up=self.generate)
+        if scan.end and window.begin == window.end:
+            raise UsageError(
+                f"--warm-up {self.warm_up:g}: the sessions end after {scan.end:g} s, so nothing "
+                "would count"
+            )
         workers = self.workers or os.cpu_count() or 1
         with Crew(min(workers, len(cluster.nodes))) as crew:
             tallies = crew.replay(source, cluster, window, variants)
@@ -149,6 +122,7 @@ class ReplayApp(Verb):
                     "cells": scan.cells,
                     "seconds": scan.end,
                     "counted_from": window.begin,
+                    "counted_until": window.end,
                     "open_sessions_per_gpu": sessions_per_gpu,
                     "asked_gpus_per_gpu": asked_per_gpu,
                     "policies": found,
@@ -173,7 +147,7 @@ class ReplayApp(Verb):
         options = Options(
             start_up=self.start_up,
             idle_timeout=self.idle_timeout,
-            park_when=ParkWhen(self.park_when),
+            park_when=ParkWhen.ALWAYS if self.always else ParkWhen.CONTENDED,
             cost=ParkingCost(self.parking, self.parking),
         )
         names = {name.value: name for name in PolicyName}
@@ -197,7 +171,8 @@ class ReplayApp(Verb):
     def _scan(self, source: Source, gpu_memory: int) -> Scan:
         from ..replay.run import Scan
 
-        until = source.population.seconds if source.population else None
+        ends = (self.until, source.population.seconds if source.population else None)
+        until = min((end for end in ends if end is not None), default=None)
         return Scan.of(source.sessions(gpu_memory), until)
 
     def _write(self, source: Source) -> int:

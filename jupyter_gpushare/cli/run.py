@@ -1,4 +1,4 @@
-"""``jupyter gpushare run -- CMD…``: any command under a lease.
+"""``jupyter gpushare run -- CMD…``: any command under a lease; ``request``: a shell.
 
 For programs without the import hook: C++, R, Julia, another Python. This
 process asks for the lease, starts the command with ``CUDA_VISIBLE_DEVICES``
@@ -19,10 +19,8 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
-
-from traitlets import Bool, Enum, Integer, Unicode, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ..client.errors import GpuShareError
 from ..client.session.session import Link, Session
@@ -33,10 +31,11 @@ from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
-from ..protocol.sizes import GPUS_OF_QUOTA
+from ..protocol.sizes import parse_gpus, parse_size
+from ..protocol.times import parse_duration
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
 from .table import clean, duration
-from .verb import Duration, Refused, Size, UsageError, Verb
+from .verb import COMMAND, Refused, UsageError, Verb, flag, option
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
 FORWARDED = (
@@ -52,80 +51,58 @@ FORWARDED = (
 SI_KERNEL = 0x80
 
 
-class RunApp(Verb):
-    """Run any command under a lease."""
+def read_gpus(text: str) -> int | str:
+    """How many GPUs a command gets. Raises `ValueError`."""
+    gpus = parse_gpus(text)
+    if not gpus:
+        raise ValueError("a command under a lease needs a GPU; without one, start it by itself.")
+    return gpus
 
-    name = "jupyter-gpushare-run"
-    arguments = "[--] COMMAND [ARGUMENT...]"
-    description = """Run any command under a lease: wait until GPUs are free, start the command with
-    CUDA_VISIBLE_DEVICES set to them, and give them back when it ends. Signals are passed on. What
-    is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and _WAIT_TIMEOUT."""
-    flags: ClassVar[Any] = {
-        **Verb.flags,
-        "no-wait": ({"RunApp": {"wait": False}}, "Fail at once when nothing is free."),
-    }
-    aliases: ClassVar[Any] = {
-        **Verb.aliases,
-        "gpus": "RunApp.gpus",
-        "memory": "RunApp.memory",
-        "class": "RunApp.priority_class",
-        "timeout": "RunApp.timeout",
-        "name": "RunApp.task_name",
-    }
-    examples = """
-    jupyter gpushare run -- python train.py --epochs 3
-    jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
 
-    The exit code is the command's; 128+n when signal n ended it; 126 or 127 when it cannot be
-    started; 1 when no lease could be had; 2 for wrong usage.
-    """
+def read_memory(text: str) -> int | None:
+    """Bytes on each GPU; ``none`` is what the quota gives. Raises `ValueError`."""
+    return None if text.lower() == "none" else parse_size(text)
 
-    gpus = Union(
-        [Integer(min=1), Enum((GPUS_OF_QUOTA,))],
-        default_value=None,
-        allow_none=True,
-        help="GPUs to ask for; quota: as many as the quota allows. Default: 1.",
-    ).tag(config=True)
-    memory = Size(help="Memory on each GPU, such as 8GiB. Default: what the quota gives.").tag(
-        config=True
-    )
-    priority_class = Enum(
-        ("interactive", "batch"),
+
+class UnderLease(Verb):
+    """A verb that runs a command under a lease."""
+
+    #: Said after what was granted, before the command starts; empty: nothing is said.
+    told = ""
+    gpus: int | str | None = option(
         None,
-        allow_none=True,
-        help="interactive (a person waits) or batch. Default: interactive.",
-    ).tag(config=True)
-    wait = Bool(True, help="Wait in the queue when nothing is free.").tag(config=True)
-    timeout = Duration(
-        default_value=None, allow_none=True, help="Wait at most this long: 90s, 10m, 2h."
-    ).tag(config=True)
-    task_name = Unicode("", help="The name shown to people. Default: the command's.").tag(
-        config=True
+        "GPUs to ask for; quota: as many as the quota allows. Default: 1.",
+        read_gpus,
+        variable=names.GPUS,
     )
+    memory: int | None = option(
+        None,
+        "Memory on each GPU, such as 8GiB. Default: what the quota gives.",
+        read_memory,
+        variable=names.MEMORY,
+    )
+    priority_class: str | None = option(
+        None,
+        "interactive (a person waits) or batch. Default: interactive.",
+        name="class",
+        choices=("interactive", "batch"),
+        variable=names.CLASS,
+    )
+    wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
+    timeout: float | None = option(
+        None,
+        "Wait at most this long: 90s, 10m, 2h.",
+        parse_duration,
+        variable=names.WAIT_TIMEOUT,
+    )
+    task_name = option("", "The name shown to people. Default: the command's.", name="name")
 
-    def parse_command_line(self, argv: Any = None) -> None:
-        """Options up to the command are ours, all that follows is the command's."""
-        argv = list(sys.argv[1:] if argv is None else argv)
-        at = self._command_starts(argv)
-        super().parse_command_line(argv[:at])
-        command = argv[at:]
-        self.extra_args = command[1:] if command[:1] == ["--"] else command
-
-    def _command_starts(self, argv: list[str]) -> int:
-        at = 0
-        while at < len(argv) and argv[at] != "--" and argv[at].startswith("-"):
-            takes_value = argv[at].removeprefix("--") in self.aliases
-            at += 2 if takes_value else 1
-        return min(at, len(argv))
-
-    def run(self, arguments: list[str]) -> int:
-        if not arguments:
-            raise UsageError("run what? jupyter gpushare run -- python train.py")
-        self._take_from(os.environ)
-        program = shutil.which(arguments[0])
+    def start_command(self, command: list[str]) -> int:
+        """Ask, wait, run the command; its exit code. Raises `Refused`, `UsageError`."""
+        program = shutil.which(command[0])
         if program is None:
-            return _cannot_start(arguments[0])
-        name = self.task_name or command_name(arguments)
+            return _cannot_start(command[0])
+        name = self.task_name or command_name(command)
         with (
             contextlib.closing(Signals()) as signals,
             contextlib.closing(_Lease(signals)) as lease,
@@ -143,25 +120,61 @@ class RunApp(Verb):
                 )
             except _Signalled as signalled:
                 return 128 + signalled.number  # as a shell expects of what this signal ended
-            return lease.hold(program, arguments)
+            if self.told:
+                print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
+            return lease.hold(program, command)
 
-    def _take_from(self, environ: Mapping[str, str]) -> None:
-        """Options that were not given, from the environment."""
-        from traitlets import TraitError
 
-        for trait, variable in (
-            ("gpus", names.GPUS),
-            ("memory", names.MEMORY),
-            ("priority_class", names.CLASS),
-            ("timeout", names.WAIT_TIMEOUT),
-        ):
-            value = environ.get(variable)
-            if getattr(self, trait) is None and value:
-                try:
-                    is_count = trait == "gpus" and value != GPUS_OF_QUOTA
-                    setattr(self, trait, int(value) if is_count else value)
-                except (TraitError, ValueError) as error:
-                    raise UsageError(f"{variable}={value!r} cannot be used: {error}") from error
+class RunApp(UnderLease):
+    """Run any command under a lease."""
+
+    name = "run"
+    arguments = "[--] COMMAND [ARGUMENT...]"
+    description = """Run any command under a lease: wait until GPUs are free, start the command with
+    CUDA_VISIBLE_DEVICES set to them, and give them back when it ends. Signals are passed on. What
+    is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and _WAIT_TIMEOUT."""
+    examples = """
+    jupyter gpushare run -- python train.py --epochs 3
+    jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
+
+    The exit code is the command's; 128+n when signal n ended it; 126 or 127 when it cannot be
+    started; 1 when no lease could be had; 2 for wrong usage.
+    """
+
+    def parse(self, argv: Sequence[str]) -> list[str]:
+        """Options up to the command are ours, all that follows is the command's."""
+        argv, at, known = list(argv), 0, self.options()
+        while at < len(argv) and argv[at] != "--" and argv[at].startswith("-"):
+            named = known.get(argv[at].removeprefix("--"))
+            at += 1 if named is None or named.read is None else 2
+        super().parse(argv[:at])
+        command = argv[at:]
+        return command[1:] if command[:1] == ["--"] else command
+
+    def run(self, arguments: list[str]) -> int:
+        if not arguments:
+            raise UsageError("run what? jupyter gpushare run -- python train.py")
+        return self.start_command(arguments)
+
+
+class RequestApp(UnderLease):
+    """Open a shell under a lease."""
+
+    name = "request"
+    description = """Request GPUs, wait until they are free, and open your shell ($SHELL) with
+    CUDA_VISIBLE_DEVICES set to them. All commands in that shell share them. They are given back
+    when you leave it. What is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and
+    _WAIT_TIMEOUT."""
+    examples = """
+    jupyter gpushare request --gpus 2
+    jupyter gpushare request --memory 8GiB --timeout 10m
+    """
+
+    told = "Leave this shell to give it back."
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        return self.start_command([os.environ.get("SHELL") or "/bin/sh"])
 
 
 def command_name(arguments: list[str]) -> str:
@@ -243,6 +256,11 @@ class _Lease:
             raise
         finally:
             shown.done(granted)
+
+    @property
+    def words(self) -> str:
+        """What was granted."""
+        return "" if self._grant is None else self._grant.words
 
     def hold(self, program: str, arguments: list[str]) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from ..protocol.expecting import short_estimate
 from ..protocol.holding import remaining_text
@@ -10,7 +10,7 @@ from ..protocol.sizes import format_size
 from .leases import lease_table, short
 from .node import connect, whole_status
 from .table import duration, table
-from .verb import JSON_FLAG, Verb
+from .verb import Verb
 
 if TYPE_CHECKING:
     from ..protocol import documents as doc
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class StatusApp(Verb):
     """GPUs, leases and the queue."""
 
-    name = "jupyter-gpushare-status"
+    name = "status"
     description = """The node's GPUs, your quota, the leases and the queue."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)

@@ -8,12 +8,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
-
-from traitlets import Unicode
 
 from .checks import WHEEL
-from .verb import JSON_FLAG, Refused, UsageError, Verb
+from .verb import Refused, UsageError, Verb, option
 
 #: The place of each shipped file, below ``/etc`` (or ``/usr/lib`` in a package).
 PLACES: Mapping[str, str] = {
@@ -38,7 +35,7 @@ To create its user and start it, now and at each boot:
 class SystemdApp(Verb):
     """The node manager for everybody as a systemd service: print its files, or write them."""
 
-    name = "jupyter-gpushare-systemd"
+    name = "systemd"
     arguments = "[DIRECTORY]"
     description = """The node manager for everybody as a systemd service: print its files, or
     write them below DIRECTORY (/etc, as root). The service runs this very Python, or the one that
@@ -47,12 +44,10 @@ class SystemdApp(Verb):
     jupyter gpushare systemd           # look at them
     sudo jupyter gpushare systemd /etc # write them
     """
-    aliases: ClassVar[Any] = {**Verb.aliases, "python": "SystemdApp.python"}
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
 
-    python = Unicode(
-        "", help="The Python that runs the service, with jupyter_gpushare. Not set: this one."
-    ).tag(config=True)
+    python = option(
+        "", "The Python that runs the service, with jupyter_gpushare. Not set: this one."
+    )
 
     def run(self, arguments: list[str]) -> int:
         if len(arguments) > 1:

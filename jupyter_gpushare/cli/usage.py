@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
 
-from traitlets import Unicode
-
+from ..protocol.times import parse_duration
 from .node import connect
 from .table import table
-from .verb import JSON_FLAG, Duration, Verb
+from .verb import Verb, option
 
 
 class UsageApp(Verb):
     """GPU-hours by environment."""
 
-    name = "jupyter-gpushare-usage"
+    name = "usage"
     description = """GPU-hours by environment: held (GPUs times the time they were leased) and busy
     (the part of it in which a cell or a program ran). Administrators see everybody."""
-    flags: ClassVar[Any] = {**Verb.flags, **JSON_FLAG}
-    aliases: ClassVar[Any] = {
-        **Verb.aliases,
-        "since": "UsageApp.since",
-        "environment": "UsageApp.environment",
-    }
     examples = """
     jupyter gpushare usage --since 12h
     jupyter gpushare usage --since 30d --environment alice --json
     """
 
-    since = Duration(
-        default_value=7 * 86400.0, help="How far back: 30m, 12h, 7d, 2w, or seconds. Default: 7d."
-    ).tag(config=True)
-    environment = Unicode("", help="Only this environment.").tag(config=True)
+    since = option(
+        7 * 86400.0, "How far back: 30m, 12h, 7d, 2w, or seconds. Default: 7d.", parse_duration
+    )
+    environment = option("", "Only this environment.")
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)

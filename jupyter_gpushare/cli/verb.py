@@ -2,28 +2,30 @@
 
 Exit codes: 0 it worked; 1 the node manager refused or something failed, with a
 sentence on stderr; 2 the command line was wrong. ``run`` returns its child's.
+Standard library only: the light client has these verbs, too.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import inspect
 import json
 import logging
 import os
 import sys
-from typing import Any, ClassVar, NoReturn
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 
-from jupyter_core.application import JupyterApp
-from traitlets import Bool, TraitError, default
-from traitlets.config.application import Application
-from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
+from .. import __version__
+from ..protocol.words import did_you_mean
 
-from .. import __version__, traits
-from ..node.settings.commandline import StrictLoader
-
-EXIT_CODES = """
-Exit codes: 0 it worked; 1 refused or failed, the reason is on stderr; 2 wrong usage.
-"""
+COMMAND: Final = "jupyter gpushare"
+EXIT_CODES: Final = (
+    "Exit codes: 0 it worked; 1 refused or failed, the reason is on stderr; 2 wrong usage."
+)
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -38,152 +40,206 @@ class UsageError(Exception):
     """The command line makes no sense; ``str()`` says what is expected."""
 
 
-class Size(traits.Size):
-    """Bytes, or ``none``; ``None`` is not said."""
-
-    def __init__(self, default_value: Any = None, **named: Any) -> None:
-        super().__init__(default_value, allow_none=True, **named)
-
-    def where(self, obj: Any) -> str:
-        return f"--{self.name}"
-
-    def read(self, given: Any) -> Any:
-        none = isinstance(given, str) and given.lower() == "none"
-        return None if none else super().read(given)
+# -- options -----------------------------------------------------------------------------------
 
 
-class Duration(traits.Duration):
-    """The same as an option."""
+class Option:
+    """An option of a verb, declared as an attribute of its class: there is its value.
 
-    def where(self, obj: Any) -> str:
-        return f"--{self.name}"
+    ``read`` turns the typed text into the value, and raises `ValueError` with a sentence; a flag
+    has none. ``variable``: the environment variable that has the text where the option is not
+    given. ``many``: it may be given again.
+    """
+
+    def __init__(
+        self,
+        default: Any,
+        help: str,
+        read: Callable[[str], Any] | None = None,
+        *,
+        name: str = "",
+        choices: Sequence[str] = (),
+        variable: str = "",
+        many: bool = False,
+    ) -> None:
+        self.default, self.help, self.read = default, " ".join(help.split()), read
+        self.name, self.choices, self.variable, self.many = name, choices, variable, many
+
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.attribute = attribute
+        self.name = self.name or attribute.replace("_", "-")
+
+    def __get__(self, verb: Verb | None, kind: type) -> Any:
+        return self if verb is None else verb.given.get(self.attribute, self.default)
+
+    def value_of(self, text: str, said: str = "") -> Any:
+        """The value of ``text``. Raises `UsageError`, which calls the option ``said``."""
+        said = said or f"--{self.name}="
+        if self.choices and text not in self.choices:
+            hint = did_you_mean(text, self.choices)
+            raise UsageError(f"{said}{text} cannot be used: say {' or '.join(self.choices)}{hint}")
+        try:
+            return text if self.read is None else self.read(text)
+        except ValueError as error:
+            raise UsageError(f"{said}{text} cannot be used: {error}") from error
 
 
-JSON_FLAG = {
-    "json": ({"Verb": {"json": True}}, "Print JSON for programs instead of text for people.")
-}
+def option(default: T, help: str, read: Callable[[str], T] | None = None, **more: Any) -> T:
+    """An option with a value, a text if nothing reads it; the attribute's type is the default's."""
+    return cast("T", Option(default, help, read or str, **more))
 
 
-class Verb(JupyterApp):
-    """One verb. Subclasses say ``arguments``, and do their work in `run`."""
+def options(help: str, *, name: str = "") -> tuple[str, ...]:
+    """An option that may be given again, each time with a text."""
+    return cast("tuple[str, ...]", Option((), help, str, name=name, many=True))
 
-    version = __version__
-    config_file_name = "jupyter_gpushare_config"
+
+def flag(help: str, *, name: str = "", default: bool = False) -> bool:
+    """An option without a value, which turns the ``default`` round."""
+    return cast("bool", Option(default, help, name=name))
+
+
+def number(least: float, most: float) -> Callable[[str], Any]:
+    """Reads a number from ``least`` to ``most``, a whole one where ``least`` is one."""
+    kind = type(least)
+
+    def read(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if least <= value <= most:
+                return value
+        whole = " whole" if kind is int else ""
+        raise ValueError(f"it must be a{whole} number from {least} to {most}")
+
+    return read
+
+
+class _Parser(argparse.ArgumentParser):
+    """It complains by `UsageError`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "))
+
+
+# -- verbs -------------------------------------------------------------------------------------
+
+
+class Verb:
+    """One verb. Subclasses declare options as attributes, and do their work in `run`."""
+
+    #: The words after ``jupyter gpushare``.
+    name = ""
     #: The arguments after the options, for the usage line: ``"LEASE"``.
     arguments = ""
-    option_description = ""
-    aliases: ClassVar[Any] = {
-        "log-level": "Application.log_level",
-        "config": "JupyterApp.config_file",
-    }
-    flags: ClassVar[Any] = {
-        "debug": ({"Application": {"log_level": logging.DEBUG}}, "Log what is done.")
-    }
+    description = ""
+    examples = ""
+    #: Verbs below this one: module and class, below ``jupyter_gpushare``, and what it does.
+    subcommands: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
-    json = Bool(False, help="Print JSON for programs instead of text for people.").tag(config=True)
+    json = flag("Print JSON for programs instead of text for people.")
+    debug = flag("Log what is done.")
 
-    _running = False
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.log = logging.getLogger(f"jupyter_gpushare.{self.name or 'cli'}")
 
-    def _log_level_default(self) -> int:
-        return logging.WARNING
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The options by their names; those of the verb itself before those of every verb."""
+        found: dict[str, Option] = {}
+        for kind in cls.__mro__:
+            for held in vars(kind).values():
+                if isinstance(held, Option):
+                    found.setdefault(held.name, held)
+        return found
 
-    def _log_format_default(self) -> str:
-        return "jupyter gpushare: %(message)s"
+    @classmethod
+    def command(cls) -> str:
+        """What a person types: ``jupyter gpushare quota set``."""
+        return f"{COMMAND} {cls.name}".rstrip()
 
-    def migrate_config(self) -> None:
-        """Nothing to bring over from IPython 3."""
-
-    def _create_loader(
-        self, argv: Any, aliases: Any, flags: Any, classes: Any
-    ) -> KVArgParseConfigLoader:
-        return StrictLoader(
-            argv,
-            aliases,
-            flags,
-            classes=classes,
-            log=self.log,
-            subcommands=self.subcommands,  # for completion in the shell
-            prog=self._command_name(),
+    @classmethod
+    def parser(cls) -> argparse.ArgumentParser:
+        """The parser of this verb's options, and its help."""
+        more = [f"  {verb:10} {said}" for verb, (_, said) in cls.subcommands.items()]
+        if more:
+            more = ["verbs:", *more, "", f"`{cls.command()} VERB --help` explains a verb.", ""]
+        if cls.examples:
+            more += ["examples:", textwrap.indent(inspect.cleandoc(cls.examples), "  "), ""]
+        parser = _Parser(
+            prog=cls.command(),
+            usage=f"{cls.command()} [options] {cls.arguments}".rstrip(),
+            description=textwrap.fill(" ".join(cls.description.split()), 80),
+            epilog="\n".join([*more, EXIT_CODES]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
+        parser.add_argument(
+            "--version", action="version", version=__version__, help="Say which release this is."
+        )
+        for name, declared in cls.options().items():
+            how: dict[str, Any] = {"action": "store_const", "const": not declared.default}
+            if declared.read is not None:
+                how = {"action": "append" if declared.many else "store"}
+                how["metavar"] = name.rpartition("-")[2].upper()
+            parser.add_argument(
+                f"--{name}",
+                dest=declared.attribute,
+                default=argparse.SUPPRESS,
+                help=declared.help.replace("%", "%%"),
+                **how,
+            )
+        return parser
 
-    def parse_command_line(self, argv: Any = None) -> None:
-        """As traitlets does, but what is wrong is said in one plain line."""
-        parse = Application.parse_command_line
+    def parse(self, argv: Sequence[str]) -> list[str]:
+        """Take the options; the arguments that are left. Raises `UsageError`."""
+        known = {held.attribute: held for held in self.options().values()}
+        names = [held.name for held in known.values()]
+        end = argv.index("--") if "--" in argv else len(argv)
+        for word in argv[:end]:
+            name = word.removeprefix("--").partition("=")[0]
+            if word.startswith("--") and name not in (*names, "help", "version"):
+                raise UsageError(f"there is no option --{name}{did_you_mean(name, names, '--')}")
+        parser = self.parser()
+        parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+        typed = vars(parser.parse_intermixed_args(list(argv)))
+        arguments: list[str] = typed.pop("arguments")
+        for attribute, held in known.items():
+            if attribute in typed:
+                given = typed[attribute]
+                if held.many:
+                    given = tuple(map(held.value_of, given))
+                elif held.read is not None:
+                    given = held.value_of(given)
+                self.given[attribute] = given
+            elif held.variable and (text := os.environ.get(held.variable)):
+                self.given[attribute] = held.value_of(text, f"{held.variable}=")
+        return arguments
+
+    def start(self, argv: Sequence[str]) -> int:
+        """Read the command line and do the work; what is wrong is said on stderr. The exit code."""
         try:
-            inspect.unwrap(parse)(self, argv)
-        except (TraitError, ArgumentError) as error:
-            self.complain(str(error))
-
-    def exit(self, exit_status: int | str | None = 0) -> NoReturn:
-        # traitlets says 1 for a bad command line; 1 is for "refused" here.
-        if exit_status == 1 and not self._running:
-            exit_status = 2
-        super().exit(exit_status)
-        raise AssertionError("exit returned")
-
-    def _command_name(self) -> str:
-        return self.name.replace("jupyter-gpushare", "jupyter gpushare").replace("-", " ")
-
-    @default("subcommand_description")
-    def _subcommand_description_default(self) -> str:
-        return f"`{self._command_name()} VERB --help` explains a verb."
-
-    def emit_description(self) -> Any:
-        yield f"Usage: {self._command_name()} [options] {self.arguments}".rstrip()
-        yield ""
-        yield from super().emit_description()
-
-    def emit_examples(self) -> Any:
-        if self.examples:
-            yield "Examples"
-            yield "--------"
-            yield ""
-            yield inspect.cleandoc(self.examples)
-            yield ""
-        yield EXIT_CODES.strip()
-        yield ""
-
-    def start(self) -> None:
-        """Do the verb and leave the process with its exit code."""
-        self._running = True
-        super().start()
-        try:
-            code = self.run(list(self.extra_args))
+            arguments = self.parse(argv)
+            level = logging.DEBUG if self.debug else logging.WARNING
+            logging.basicConfig(level=level, format=f"{COMMAND}: %(message)s")
+            code = self.run(arguments)
             sys.stdout.flush()
         except UsageError as error:
-            self.complain(str(error))
+            print(f"{COMMAND}: {error}\nTry: {self.command()} --help", file=sys.stderr)
+            return 2
         except Refused as error:
-            self.refuse(str(error), error.reason)
+            if self.json:
+                self.print_json({"error": {"reason": error.reason, "message": str(error)}})
+                sys.stdout.flush()
+            print(f"{COMMAND}: {error}", file=sys.stderr)
+            return 1
         except KeyboardInterrupt:
-            self.exit_with(130)
-        except BrokenPipeError:
-            # The reader has gone (`| head`). Python would complain once more when it flushes at
-            # exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            self.exit_with(1)
-        self.exit_with(code)
+            return 130
+        return code
 
     def run(self, arguments: list[str]) -> int:
         """The verb's work; returns the exit code. Raises `Refused`, `UsageError`."""
         raise NotImplementedError
-
-    def refuse(self, message: str, reason: str) -> NoReturn:
-        """Say why not, to a person or (with ``--json``) to a program, and leave with 1."""
-        if self.json:
-            self.print_json({"error": {"reason": reason, "message": message}})
-            sys.stdout.flush()
-        print(f"jupyter gpushare: {message}", file=sys.stderr)
-        self.exit_with(1)
-
-    def complain(self, message: str) -> NoReturn:
-        """The command line is wrong: say how, and leave with 2."""
-        print(f"jupyter gpushare: {message}", file=sys.stderr)
-        print(f"Try: {self._command_name()} --help", file=sys.stderr)
-        self.exit_with(2)
-
-    def exit_with(self, code: int) -> NoReturn:
-        self.close_handlers()
-        sys.exit(code)
 
     def print_json(self, value: Any) -> None:
         """One JSON document; sorted, so that outputs can be compared."""
@@ -192,4 +248,12 @@ class Verb(JupyterApp):
     def no_arguments(self, arguments: list[str]) -> None:
         """Raises `UsageError` when there are arguments and the verb takes none."""
         if arguments:
-            raise UsageError(f"{self._command_name()} takes no argument {arguments[0]!r}")
+            raise UsageError(f"{self.command()} takes no argument {arguments[0]!r}")
+
+    def unknown(self, word: str) -> UsageError:
+        """The complaint about a word that is no verb below this one."""
+        *most, last = self.subcommands
+        return UsageError(
+            f"there is no verb {word!r}{did_you_mean(word, self.subcommands)}; "
+            f"say {', '.join(most)} or {last}"
+        )

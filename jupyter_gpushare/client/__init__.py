@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from .api import history, lease, quota, release, request, status, usage
     from .decorator import gpu
     from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+    from .gates import checkpoint, steps
 
 __all__ = [
     "GpuShareError",
     "LeaseLost",
     "NodeUnavailable",
     "QuotaExceeded",
+    "checkpoint",
     "gpu",
     "history",
     "lease",
@@ -25,10 +27,15 @@ __all__ = [
     "release",
     "request",
     "status",
+    "steps",
     "usage",
 ]
 
-_ERRORS = ("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded")
+_HOMES = {
+    **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded"), ".errors"),
+    **dict.fromkeys(("checkpoint", "steps"), ".gates"),
+    "gpu": ".decorator",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -36,5 +43,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = ".errors" if name in _ERRORS else ".decorator" if name == "gpu" else ".api"
-    return getattr(import_module(home, __name__), name)
+    return getattr(import_module(_HOMES.get(name, ".api"), __name__), name)

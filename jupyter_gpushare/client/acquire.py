@@ -82,6 +82,11 @@ class _Process:
         if self._broker is not None:
             self._broker.cells.before_use(used)
 
+    def checkpoint(self) -> None:
+        """A gate in the user's code: the turn is given back here if another task waits for it."""
+        if self._broker is not None:
+            self._broker.turns.checkpoint()
+
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
         if self._broker is not None:
@@ -149,6 +154,7 @@ before_cell = _process.before_cell
 before_use = _process.before_use
 code_runs = _process.code_runs
 annotate = _process.annotate
+checkpoint = _process.checkpoint
 barred = _process.barred
 
 

@@ -240,22 +240,27 @@ Says = Callable[[Mapping[str, Any]], str]
 class Part:
     """A part of the form: an input of its ``name``, maybe with a ``choice`` and a ``day``.
 
-    ``wishes``: the field of the quota that it is about. ``shows`` turns a wish into the texts of
-    its inputs, ``reads`` the texts into a wish, and ``says`` a wish into words. ``empty`` stands in
-    an empty input.
+    ``of``: the field of the quota that it is about, if this has another name. ``shows`` turns a
+    wish into the texts of its inputs, ``reads`` the texts into a wish, and ``says`` a wish into
+    words. ``empty`` stands in an empty input.
     """
 
     name: str
-    wishes: str
     label: str
     hint: str
     shows: Shows
     reads: Callable[[Mapping[str, str]], dict[str, Any]]
     says: Says
+    of: str = ""
     empty: str = ""
     keyboard: str = "decimal"
     choice: Choice | None = None
     day: tuple[str, str] | None = None
+
+    @property
+    def wishes(self) -> str:
+        """The field of the quota that it is about."""
+        return self.of or self.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -268,7 +273,6 @@ class Part:
 PARTS: Final = (
     Part(
         "gpus",
-        "gpus",
         "GPUs",
         "How many GPUs each user may hold at once; 0: none.",
         _show("gpus", "gpus", str),
@@ -277,7 +281,6 @@ PARTS: Final = (
         keyboard="numeric",
     ),
     Part(
-        "memory",
         "memory",
         "Memory on each GPU",
         "Empty: the whole GPU.",
@@ -289,7 +292,6 @@ PARTS: Final = (
     ),
     Part(
         "weight",
-        "weight",
         "Weight",
         "Of two users that wait, one with weight 2 gets twice as much as one with weight 1. Empty: "
         "as it is now.",
@@ -299,36 +301,36 @@ PARTS: Final = (
     ),
     Part(
         "hours",
-        "gpu_hours",
         "GPU-hours",
         "A budget; when it is spent, new requests wait. Empty: no budget. Days begin at midnight "
         "in the node's time zone; a term goes on until you set the next one.",
         _show_hours,
         _hours,
         _say_hours,
+        of="gpu_hours",
         empty="not limited",
         choice=Choice("per", "What the GPU-hours are for", PERIODS),
         day=("first", "First day of the term"),
     ),
     Part(
         "idle",
-        "idle_timeout",
         "Minutes until an idle GPU may be taken",
         "0: never. Empty: the node's own time-out.",
         _show("idle", "idle_timeout", lambda seconds: _plain(seconds / 60)),
         _idle,
         lambda wish: words.idle_text(wish["idle_timeout"]),
+        of="idle_timeout",
         empty="the node's own time-out",
     ),
     Part(
         "burst",
-        "burst_memory",
         "Limits are lifted up to",
         "On a GPU that is nearly empty: a size such as 60GiB, or a part of the GPU such as 0.9; 0: "
         "never. Empty: as on the node.",
         _show("burst", "burst_memory", _show_burst),
         _burst,
         lambda wish: words.burst_text(wish["burst_memory"]),
+        of="burst_memory",
         empty="as on the node",
         keyboard="text",
     ),

@@ -180,7 +180,7 @@ class Node(TypedDict):
     notify_before: Annotated[Seconds, "seconds from a lease's warning to its parking"]
     pin_limit: Annotated[Seconds, "the most for which an idle task keeps its GPUs"]
     keep_for: Annotated[Seconds, "the usual time of a pin"]
-    quantum: Annotated[Seconds, "after which a turn ends with the step, if others wait"]
+    quantum: Annotated[Seconds, "that a task computes before one that had as much takes its turn"]
 
 
 class OutOfService(TypedDict):

@@ -1,8 +1,8 @@
-"""Parsers of settings that are words: one of several, or on and off."""
+"""Settings that are words, one of several, or on and off, and what a mistyped one may mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def parse_word(text: object, words: Sequence[str]) -> str:
@@ -21,3 +21,11 @@ def parse_switch(text: object) -> bool:
     if plain in ("off", "false", "0", "no"):
         return False
     raise ValueError("write on or off.")
+
+
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """``; did you mean …?``, or an empty string if no known word is similar."""
+    from difflib import get_close_matches  # only after a mistake
+
+    close = get_close_matches(given, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .tally import Level, Tally, Window
+from .tally import Due, Level, Tally, Window
 from .trace import Session
 
 
@@ -27,6 +27,7 @@ from .trace import Session
 class _Run:
     session: Session
     gaps: Iterator[float]
+    due: Due
     next_cell: int = 0
     cell: int = -1
     sent: float = 0.0
@@ -42,6 +43,7 @@ class _Piece:
     run: _Run
     left: float
     ends: float | None = None
+    since: float = 0.0
 
 
 class Ideal:
@@ -62,11 +64,9 @@ class Ideal:
     def add(self, session: Session) -> None:
         """A session begins."""
         self.tally.sessions += 1
-        free = 0.0
-        for submit, seconds in zip(session.submits, session.seconds, strict=True):
-            free = max(free, submit) + seconds
-            self.tally.asked += session.gpus * self.window.overlap(free - seconds, free)
-        run = _Run(session, session.gaps())
+        for begin, end in session.alone():
+            self.tally.asked += session.gpus * self.window.overlap(begin, end)
+        run = _Run(session, session.gaps(), Due(self.window, session.alone()))
         self._open[id(run)] = run
         self._at(session.start + next(run.gaps), run)
 
@@ -86,19 +86,19 @@ class Ideal:
         self.run_until(end)
         self._busy.settle(end)
         self.tally.busy = self.tally.bound = self._busy.integral
+        for _ends, _serial, piece in self._running:
+            if piece.ends == -_ends:
+                piece.run.due.add(1, piece.since, end)
         for run in self._open.values():
-            free = run.session.start
-            for number, (submit, seconds) in enumerate(
-                zip(run.session.submits, run.session.seconds, strict=True)
-            ):
-                meant = max(free, submit)
-                free = meant + seconds
+            if run.cell >= 0:
+                self.tally.computed += run.due.computed
+            for number, (meant, free) in enumerate(run.session.alone()):
                 if number < (run.cell if run.cell >= 0 else run.next_cell):
                     continue
                 if not self.window.holds(meant):
                     continue
                 if number == run.cell:
-                    prompt = end - run.sent <= seconds and run.first is not None
+                    prompt = end - run.sent <= free - meant and run.first is not None
                     first = math.inf if run.first is None else run.first
                     self.tally.add_cell(first, 0.0 if prompt else math.inf)
                 else:
@@ -115,6 +115,7 @@ class Ideal:
             return
         run.cell, run.sent, run.first = run.next_cell, self.at, None
         run.next_cell += 1
+        run.due.next_cell(run.session.gpus)
         run.pieces = run.session.gpus
         for _ in range(run.pieces):
             self._place(_Piece(run, run.session.seconds[run.cell]))
@@ -125,6 +126,7 @@ class Ideal:
             if last is None or last.ends is None or last.ends - self.at <= piece.left:
                 self._wait(piece)
                 return
+            last.run.due.add(1, last.since, self.at)
             last.left, last.ends = last.ends - self.at, None
             self._free += 1
             self._busy.add(-1, self.at)
@@ -149,7 +151,7 @@ class Ideal:
         run = piece.run
         if run.first is None:
             run.first = self.at - run.sent
-        piece.ends = self.at + piece.left
+        piece.since, piece.ends = self.at, self.at + piece.left
         self._free -= 1
         self._busy.add(1, self.at)
         self._at(piece.ends, piece)
@@ -157,6 +159,7 @@ class Ideal:
         heapq.heappush(self._running, (-piece.ends, self._serial, piece))
 
     def _end(self, piece: _Piece) -> None:
+        piece.run.due.add(1, piece.since, self.at)
         piece.ends = None
         self._free += 1
         self._busy.add(-1, self.at)
@@ -166,6 +169,7 @@ class Ideal:
         run.pieces -= 1
         if run.pieces:
             return
+        self.tally.computed += run.due.computed
         if self.window.holds(run.session.submits[run.cell]):
             delay = self.at - run.sent - run.session.seconds[run.cell]
             self.tally.add_cell(run.first or 0.0, delay if delay > 0.001 else 0.0)

@@ -41,7 +41,7 @@ from ..policy.words.model import (
 from ..policy.words.recalls import RecallPhase
 from .behaviour import Asks, Behaviour
 from .preemption import Cells
-from .tally import Level, Tally, Window
+from .tally import Due, Level, Tally, Window
 from .trace import Session
 
 BOOT: Final = "replay"
@@ -69,6 +69,7 @@ class _Run:
 
     session: Session
     gaps: Iterator[float]
+    due: Due
     number: int
     process: ProcessId
     phase: _Phase = _Phase.AWAY
@@ -150,12 +151,11 @@ class VirtualNode:
     def add(self, session: Session) -> None:
         """A session begins; run until its start before."""
         self.tally.sessions += 1
-        free = 0.0
-        for submit, seconds in zip(session.submits, session.seconds, strict=True):
-            free = max(free, submit) + seconds
-            self.tally.asked += session.gpus * self.window.overlap(free - seconds, free)
+        for begin, end in session.alone():
+            self.tally.asked += session.gpus * self.window.overlap(begin, end)
         self._processes += 1
-        run = _Run(session, session.gaps(), self._processes, self._process())
+        due = Due(self.window, session.alone())
+        run = _Run(session, session.gaps(), due, self._processes, self._process())
         self._open[run.number] = run
         self._after(session.start - self.at, self._begin, run)
 
@@ -185,18 +185,14 @@ class VirtualNode:
 
     def _count_rest(self, run: _Run) -> None:
         session, end = run.session, self.window.end
-        free = session.start
-        for number, (submit, seconds) in enumerate(
-            zip(session.submits, session.seconds, strict=True)
-        ):
-            meant = max(free, submit)
-            free = meant + seconds
+        for number, (meant, free) in enumerate(session.alone()):
             if number < (run.cell if run.cell >= 0 else run.next_cell):
                 continue
             if number == run.cell:
-                done = seconds - run.left
                 if run.phase is _Phase.COMPUTING:
-                    done += end - run.since
+                    self._computed(run, end)
+                self.tally.computed += run.due.computed
+                done = free - meant - run.left
                 delay = end - run.sent - done
                 # What it has waited so far may not be all.
                 prompt = run.phase is _Phase.COMPUTING
@@ -336,6 +332,7 @@ class VirtualNode:
         run.next_cell += 1
         run.left = run.session.seconds[run.cell]
         run.first = None
+        run.due.next_cell(run.session.gpus)
         match run.phase:
             case _Phase.AWAY:
                 self._request(run)
@@ -404,11 +401,19 @@ class VirtualNode:
             if not before or not before + change:
                 self._busy.add(change, self.at)
 
+    def _computed(self, run: _Run, until: float) -> None:
+        """Its cell has computed until then."""
+        run.left -= until - run.since
+        run.due.add(run.session.gpus, run.since, until)
+        run.since = until
+
     def _end_cell(self, subject: tuple[_Run, int]) -> None:
         run, turn = subject
         if run.turn != turn:
             return
         self._compute(run, -1)
+        self._computed(run, self.at)
+        self.tally.computed += run.due.computed
         # Sums of times are not exact: what is left of a rounding is no delay.
         delay = self.at - run.sent - run.session.seconds[run.cell]
         self._count_cell(run, delay if delay > RESOLUTION else 0.0)
@@ -472,8 +477,10 @@ class VirtualNode:
             return
         if state is self._looked and self.at < self._look_again:
             return
-        running, waiting, interrupted = {}, {}, {}
+        running, waiting, interrupted, leaving = {}, {}, {}, set()
         for name, run in self._runs.items():
+            if run.phase is _Phase.PARKING:
+                leaving.add(name)
             if run.cell < 0:
                 continue
             had = run.session.seconds[run.cell] - run.left
@@ -484,7 +491,7 @@ class VirtualNode:
                     waiting[name] = had
                 case _Phase.INTERRUPTED:
                     interrupted[name] = had
-        cells = Cells(running, waiting, interrupted)
+        cells = Cells(running, waiting, interrupted, frozenset(leaving))
         verdict = chooser.choose(state, self.behaviour.config, self.at, cells)
         for name in verdict.yields:
             self._interrupt(self._runs[name])
@@ -505,7 +512,7 @@ class VirtualNode:
 
     def _interrupt(self, run: _Run) -> None:
         self._compute(run, -1)
-        run.left -= self.at - run.since
+        self._computed(run, self.at)
         self.tally.preemptions += 1
         run.was_interrupted = True
         self._move_out(run)

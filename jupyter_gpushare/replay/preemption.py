@@ -29,12 +29,14 @@ class Cells:
     """Cells that are under way, by lease, each with the GPU-seconds that it has had so far.
 
     ``running`` compute, ``waiting`` stand in the policy's queue, ``interrupted`` were parked in
-    their midst and are in no queue until they are let in again.
+    their midst and are in no queue until they are let in again. The memory of ``leaving`` is on its
+    way out: what they hold is free soon.
     """
 
     running: Mapping[LeaseId, float]
     waiting: Mapping[LeaseId, float]
     interrupted: Mapping[LeaseId, float]
+    leaving: frozenset[LeaseId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class LeastAttained:
     quantum: float
 
     def choose(self, state: State, config: PolicyConfig, at: float, cells: Cells) -> Verdict:
-        going = {key[0] for key in state.draining}
+        going = {key[0] for key in state.draining} | cells.leaving
         going.update(key.lease for key, recall in state.recalls.items() if recall.is_out)
         again = math.inf
         if state.queue.waiting:

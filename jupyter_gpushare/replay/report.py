@@ -42,6 +42,7 @@ def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
         "gpu_hours_bound": tally.bound / HOUR,
         "gpu_hours_busy": tally.busy / HOUR,
         "gpu_hours_asked": tally.asked / HOUR,
+        "gpu_hours_served": tally.computed / HOUR,
         "gpu_hours_capacity": tally.capacity / HOUR,
         "utilisation": tally.busy / tally.capacity if tally.capacity else 0.0,
         "served": tally.served,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import multiprocessing
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -42,13 +43,17 @@ class Source:
     def sessions(self, gpu_memory: int = LARGEST) -> Iterator[Session]:
         """All sessions in the order of their start. Raises `TraceError`, `OSError`.
 
+        A trace may count its seconds from any instant: here they begin with its first session.
         ``gpu_memory``, in bytes, is what a GPU has: a trace with more to move is wrong.
         """
         if self.population is not None:
             yield from self.population.sessions()
         if self.trace is not None:
             with self.trace.open("rb") as file:
-                yield from read_trace(file, gpu_memory)
+                begin: float | None = None
+                for session in read_trace(file, gpu_memory):
+                    begin = session.start if begin is None else begin
+                    yield session.earlier(begin) if begin else session
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,6 @@ class Scan:
     sessions: int = 0
     cells: int = 0
     end: float = 0.0
-    gpu_seconds: float = 0.0
     open_gpu_seconds: float = 0.0
     open_seconds: float = 0.0
 
@@ -66,17 +70,18 @@ class Scan:
     def of(cls, sessions: Iterable[Session], until: float | None = None) -> Scan:
         """Count; with ``until`` only what happens before it."""
         count = cells = 0
-        last = computed = asked = opened = 0.0
+        last = asked = opened = 0.0
         for one in sessions:
+            if until is not None and one.start >= until:
+                continue  # but the whole trace is read: a mistake in it is found before the replay
             end = one.end if until is None else min(one.end, until)
             count += 1
-            cells += len(one.submits)
+            cells += len(one.submits) if until is None else bisect_left(one.submits, until)
             last = max(last, end)
-            computed += one.gpus * sum(one.seconds)
             span = max(0.0, end - one.start)
             asked += one.gpus * span
             opened += span
-        return cls(count, cells, last, computed, asked, opened)
+        return cls(count, cells, last, asked, opened)
 
 
 def assign(sessions: Iterable[Session], nodes: Sequence[int]) -> Iterator[tuple[int, Session]]:
@@ -208,18 +213,30 @@ def next_try(works: Mapping[int, bool], low: int, high: int) -> int | None:
     return min(2 * good, high) if bad > high else (good + bad) // 2
 
 
+def beside(works: Mapping[int, bool], low: int, high: int) -> int | None:
+    """A number near the bound that :func:`next_try` found which was not tried; ``None``: all were.
+
+    More people do not always fare worse: others may work out above a number that fails, and a
+    smaller one may fail. So the numbers around the bound are tried, too.
+    """
+    bad = min((count for count, well in works.items() if not well), default=high + 1)
+    around = (bad - 1, bad - 2, bad + 1, bad + 2)
+    return next((count for count in around if low <= count <= high and count not in works), None)
+
+
 def search(
     variant: Variant, population: Population, cluster: Cluster, step: int, low: int, high: int
 ) -> dict[int, Tally]:
     """What was counted on the way to the most people, ``step`` x ``low`` to ``step`` x ``high``.
 
-    The keys are people. The most of them for whom :func:`works_out` is the answer.
+    The keys are people. The most of them below the first for whom :func:`works_out` is not true
+    are the answer.
     """
     found: dict[int, Tally] = {}
     window = Window(min(WARM_UP, population.seconds / 2), population.seconds)
     while True:
         known = {people // step: works_out(tally) for people, tally in found.items()}
-        count = next_try(known, low, high)
+        count = next_try(known, low, high) or beside(known, low, high)
         if count is None:
             return found
         source = Source(replace(population, people=step * count))
@@ -232,8 +249,14 @@ def works_out(tally: Tally) -> bool:
     return tally.is_prompt and tally.served >= 0.95 and not tally.refused
 
 
-def window_of(scan: Scan, warm_up: float) -> Window:
-    """What counts of a source that was scanned. ``warm_up`` in seconds."""
+def window_of(scan: Scan, warm_up: float | None, *, is_made_up: bool) -> Window:
+    """What counts of a source that was scanned. Seconds.
+
+    Without a ``warm_up`` that somebody wishes: made-up sessions begin with all GPUs free, which is
+    no usual day, so the first days do not count where there are enough. All of a trace counts.
+    """
+    if warm_up is None:
+        warm_up = WARM_UP if is_made_up and scan.end > 2 * WARM_UP else 0.0
     return Window(min(warm_up, scan.end), scan.end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from .quantiles import Quantiles
@@ -30,6 +31,11 @@ class Window:
 class Tally:
     """Counts of one or several nodes. Seconds and bytes.
 
+    ``asked`` are the GPU-seconds that cells would compute in the window if every session had GPUs
+    of its own, ``computed`` those of them that were computed there. What a cell computes in the
+    window though it was due before is in neither, so ``computed`` is never more than ``asked``.
+    ``busy`` counts a GPU once on which several cells compute.
+
     ``first`` is how long cells waited before they ran, ``delay`` all the time in which they
     had been sent and did not compute: the two differ for what is preempted. A cell that had not
     begun, or not ended, at the window's end is counted with ``inf`` where that is not known:
@@ -44,6 +50,7 @@ class Tally:
     delay: Quantiles = field(default_factory=Quantiles)
     prompt: int = 0
     asked: float = 0.0
+    computed: float = 0.0
     busy: float = 0.0
     bound: float = 0.0
     capacity: float = 0.0
@@ -83,8 +90,37 @@ class Tally:
 
     @property
     def served(self) -> float:
-        """GPU time computed, of what would have been with a GPU for everybody."""
-        return self.busy / self.asked if self.asked else 1.0
+        """GPU time computed, of what would have been with a GPU for everybody; 0 to 1."""
+        return self.computed / self.asked if self.asked else 1.0
+
+
+class Due:
+    """What one session's cells have computed of what was due in the window, in GPU-seconds.
+
+    ``alone`` tells when each cell would compute if the session had GPUs of its own.
+    """
+
+    __slots__ = ("_alone", "_done", "_due", "_window")
+
+    def __init__(self, window: Window, alone: Iterator[tuple[float, float]]) -> None:
+        self._window = window
+        self._alone = alone
+        self._due = 0.0
+        self._done = 0.0
+
+    def next_cell(self, gpus: int) -> None:
+        """The next cell was sent."""
+        self._due = gpus * self._window.overlap(*next(self._alone))
+        self._done = 0.0
+
+    def add(self, gpus: int, since: float, until: float) -> None:
+        """It computed on so many GPUs."""
+        self._done += gpus * self._window.overlap(since, until)
+
+    @property
+    def computed(self) -> float:
+        """Of the cell that was sent last."""
+        return min(self._due, self._done)
 
 
 class Level:

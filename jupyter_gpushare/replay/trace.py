@@ -13,7 +13,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, TextIO
 
 from ..policy.say.texts import size
@@ -76,15 +76,32 @@ class Session:
     submits: array[float]
     seconds: array[float]
 
+    def earlier(self, seconds: float) -> Session:
+        """The same session, ``seconds`` earlier."""
+        return replace(
+            self,
+            start=self.start - seconds,
+            end=self.end - seconds,
+            submits=array("d", (submit - seconds for submit in self.submits)),
+        )
+
+    def alone(self) -> Iterator[tuple[float, float]]:
+        """From when to when each cell would compute if its session had GPUs of its own."""
+        free = self.start
+        for submit, seconds in zip(self.submits, self.seconds, strict=True):
+            begin = max(free, submit)
+            free = begin + seconds
+            yield begin, free
+
     def gaps(self) -> Iterator[float]:
         """Idle seconds before each cell, and after the last: what the person's pace is.
 
         A cell that was sent while the one before it still ran has waited for no person: 0.
         """
         free = self.start
-        for submit, seconds in zip(self.submits, self.seconds, strict=True):
-            yield max(0.0, submit - free)
-            free = max(submit, free) + seconds
+        for begin, end in self.alone():
+            yield begin - free
+            free = end
         yield max(0.0, self.end - free)
 
 

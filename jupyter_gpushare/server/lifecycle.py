@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from .otherpythons import has_hook, lacking, other_python
+
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+
+_HOOK_TOLD_WITHIN = 5.0  # seconds that a kernel's Python may take to answer
 
 Tell = Callable[[str, int | None], Awaitable[None]]
 """Called with the kernel's id and the process id that ended (``None``: whatever it had)."""
@@ -40,6 +44,7 @@ class KernelLifecycle:
         self._log = log
         self._pids: dict[str, int | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: set[str] = set()  # Pythons of kernels
 
     def start(self) -> None:
         """Listen to the server's kernel events."""
@@ -73,6 +78,7 @@ class KernelLifecycle:
         kernel = self._kernel(kernel_id)
         if kernel is None:
             return
+        self._look_for_hook(kernel)
 
         def died() -> None:
             # A dead process's id is told, so what the restarted kernel asks for is safe.
@@ -88,6 +94,21 @@ class KernelLifecycle:
         kernel.add_restart_callback(died, "restart")
         kernel.add_restart_callback(gone, "dead")
 
+    def _look_for_hook(self, kernel: Any) -> None:
+        """Ask a Python that is not this one, once, whether it has the import hook."""
+        spec = kernel.kernel_spec
+        python = None if spec is None else other_python(spec.argv)
+        if python is None or python in self._asked:
+            return
+        self._asked.add(python)
+
+        async def look() -> None:
+            if await asyncio.to_thread(has_hook, python, _HOOK_TOLD_WITHIN) is False:
+                text, fix = lacking(kernel.kernel_name, python)
+                self._log.warning("gpushare: %s To mend it: %s", text, fix)
+
+        self._keep(look())
+
     def _kernel(self, kernel_id: str) -> Any:
         return self._kernels.get_kernel(kernel_id) if kernel_id in self._kernels else None
 
@@ -97,7 +118,10 @@ class KernelLifecycle:
         return pid if isinstance(pid, int) else None
 
     def _ended(self, kernel_id: str, pid: int | None) -> None:
-        task = asyncio.get_running_loop().create_task(self._say(kernel_id, pid))
+        self._keep(self._say(kernel_id, pid))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,8 @@ configure_jupyter_server(c)
 c.JupyterNotebookApp.expose_app_in_browser = True
 # What it switches off for convenience is what users have.
 c.ServerApp.ip = "127.0.0.1"
-c.ServerApp.port = 0
+c.ServerApp.port = {port!r}
+c.ServerApp.port_retries = 50
 c.ServerApp.disable_check_xsrf = False
 c.ServerApp.allow_unauthenticated_access = False
 c.ServerApp.allow_root = True
@@ -200,7 +202,7 @@ class Place:
         )
         token = secrets.token_hex(16)
         config = home / "server_config.py"
-        config.write_text(SERVER_CONFIG.format(root=str(root), token=token))
+        config.write_text(SERVER_CONFIG.format(root=str(root), token=token, port=free_port()))
         log = self.logs / f"{name}.log"
         process = self.spawn([app, "--no-browser", f"--config={config}"], log, env=environ)
         info = home / "run" / f"jpserver-{process.pid}.json"
@@ -278,6 +280,16 @@ def wait_for(predicate: Callable[[], str | None], what: str) -> str:
             raise Failed(f"{what} did not answer within {PATIENCE:.0f} s")
         time.sleep(0.05)
     return answer
+
+
+def free_port() -> int:
+    """One that nobody has now; a server that finds it taken tries others.
+
+    With 0 older servers do not say which one they found.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def tail(log: Path, lines: int = 40) -> str:

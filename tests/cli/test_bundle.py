@@ -62,7 +62,9 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Runn
     people.append({"token": BOB, "environment": "bobby-tables", "admin": False})
     tokens.write_text(json.dumps({"tokens": people}))
     arguments = [f"--token-file={tokens}"]
-    with RunningNode(tmp_path, arguments=arguments) as node, Puppet() as puppet:
+    # These clients give no sign of life while the bundle is made.
+    config = "c.Policy.heartbeat_timeout = 600.0\n"
+    with RunningNode(tmp_path, config=config, arguments=arguments) as node, Puppet() as puppet:
         task = {"name": BOBS_TASK, "kind": "kernel", "path": BOBS_NOTEBOOK}
         with puppet.client(node.socket, BOB) as bob, node.client(ALICE) as alice:
             bobs = bob.call(Method.REQUEST, task={**task, "kernel_id": BOBS_KERNEL})

@@ -8,12 +8,15 @@ import sys
 
 def test_a_closed_pipe_ends_quietly():
     with subprocess.Popen(
-        [sys.executable, "-m", "jupyter_gpushare.cli", "--help-all"],
+        [sys.executable, "-m", "jupyter_gpushare.cli", "plan"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         process.stdout.close()
+        process.stdin.write("{}\n")
+        process.stdin.close()
         told = process.stderr.read()
         assert process.wait(30) == 1
     assert told == ""

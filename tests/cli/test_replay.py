@@ -54,6 +54,21 @@ def test_what_is_saved_is_replayed_as_a_trace(tmp_path: Path) -> None:
     assert saved.stdout == f"{path}: {document['cells']} cells\n"
 
 
+def test_the_beginning_of_a_trace_may_only_warm_up_and_its_end_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "unix.csv"
+    now = 1_600_000_000
+    lines = [f"s,alice,1,,,{now},{now + 400},{now + at},10" for at in (0, 100, 200, 300)]
+    path.write_text(HEADER + "\n".join(lines) + "\n")
+    trace = ["--trace", path, "--gpus", "1", "--policies", "park", "--json"]
+    whole = json.loads(replay(*trace).stdout)
+    assert (whole["cells"], whole["seconds"], whole["open_sessions_per_gpu"]) == (4, 400, 1)
+    assert whole["policies"][0]["cells"] == 4
+    part = json.loads(replay(*trace, "--warm-up", "50s", "--until", "250s").stdout)
+    assert (part["cells"], part["counted_from"], part["counted_until"]) == (3, 50, 250)
+    assert part["policies"][0]["cells"] == 2
+    assert part["policies"][0]["gpu_hours_busy"] == pytest.approx(20 / 3600)
+
+
 def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "s,e,1,,,0,9,2,1\ns,e,1,,,0,9,1,1\n")
@@ -85,11 +100,13 @@ def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
         ("--generate --mix 1:0.5,2", "--mix must be like"),
         ("--generate --mix 1:0", "must not all be 0"),
         ("--generate --gpus 0", "gpus"),
-        ("--generate --days nan", "must be numbers"),
-        ("--generate --parking nan", "must be numbers"),
+        ("--generate --days nan", "must be a number from"),
+        ("--generate --parking nan", "must be a number from"),
         ("--generate --idle-timeout 0", "more than 0"),
         ("--generate --plot picture.bmp", ".svg"),
         ("--trace x.csv --save y.csv", "--save goes with --generate"),
+        ("--generate --days 1 --warm-up 2d", "nothing would count"),
+        ("--generate --until soon", "it is not a time"),
     ],
 )
 def test_a_wrong_command_line(arguments: str, said: str) -> None:

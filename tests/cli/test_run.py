@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -195,11 +196,8 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
         "print('up', flush=True)\n"
         "while True: os.read(wakes, 1)\n"
     )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(CLI[0], [*CLI, "run", "--", sys.executable, "-S", "-c", script], node.environ)
-    try:
-        screen = Screen(terminal)
+    with in_a_terminal(node, "run", "--", sys.executable, "-S", "-c", script) as (pid, screen):
+        terminal = screen.terminal
         screen.until("up")
         # `run` stands still while the command gets its own: two at once would look like one.
         os.kill(pid, signal.SIGSTOP)
@@ -211,19 +209,33 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
         screen.until("got 1")
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-    except BaseException:
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
-    finally:
-        os.close(terminal)
+
+
+def test_request_opens_a_shell_that_holds_the_gpu_until_it_is_left(node: LiveNode) -> None:
+    """Ctrl-C in it ends neither the shell nor the lease; programs that it starts see the GPU."""
+    shell = {"SHELL": "/bin/sh", "PS1": "ready> ", "HOME": str(node.folder)}
+    with in_a_terminal(node, "request", "--name", "at work", **shell) as (pid, screen):
+        terminal = screen.terminal
+        screen.until("Leave this shell to give it back.", 60.0)
+        screen.until("ready> ", 60.0)
+        screen.text = ""
+        os.write(terminal, b"\x03")
+        screen.until("ready> ")
+        os.write(terminal, b"sh -c 'echo sees=$CUDA_VISIBLE_DEVICES=end'\n")
+        screen.until("sees=GPU-", 60.0)
+        (lease,) = leases(node)
+        assert (lease["name"], lease["phase"]) == ("at work", "held")
+        os.write(terminal, b"exit 7\n")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+    until(lambda: leases(node) == [], "it is given back")
 
 
 class Screen:
     """What has appeared on a pseudo-terminal."""
 
     def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
+        self.terminal = terminal
         self.text = ""
 
     def until(self, wanted: str, within: float = 20.0) -> None:
@@ -231,8 +243,24 @@ class Screen:
         while wanted not in self.text:
             left = deadline - time.monotonic()
             assert left > 0, f"{wanted!r} did not appear: {self.text!r}"
-            if select.select([self._terminal], [], [], left)[0]:
-                self.text += os.read(self._terminal, 4096).decode()
+            if select.select([self.terminal], [], [], left)[0]:
+                self.text += os.read(self.terminal, 4096).decode()
+
+
+@contextlib.contextmanager
+def in_a_terminal(node: LiveNode, *arguments: str, **environ: str) -> Iterator[tuple[int, Screen]]:
+    """The command on a pseudo-terminal: its process id and what appears. The test waits for it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(CLI[0], [*CLI, *arguments], {**node.environ, **environ})
+    try:
+        yield pid, Screen(terminal)
+    except BaseException:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(terminal)
 
 
 # -- waiting ---------------------------------------------------------------------------------

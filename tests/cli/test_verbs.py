@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,18 +15,14 @@ from support.livenode import CLI, LiveNode, until
 
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli import leases
-from jupyter_gpushare.cli.app import GpuShareApp
-from jupyter_gpushare.cli.gpu import GpuApp
-from jupyter_gpushare.cli.ledger import LedgerApp
-from jupyter_gpushare.cli.quota import QuotaApp
+from jupyter_gpushare.cli.app import GpuShareApp, find
 from jupyter_gpushare.cli.release import whole_name
 from jupyter_gpushare.cli.table import clean, duration, table
-from jupyter_gpushare.cli.verb import Verb
 
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    *("gpu", "systemd", "ledger"),
+    *("gpu", "systemd", "ledger", "request"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
 ]
@@ -62,24 +59,41 @@ def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
     assert done.stderr == ""
     assert re.search(r"\w{4}", done.stdout)
     if verb != "node":
-        assert f"Usage: jupyter gpushare {verb}" in done.stdout
+        assert f"usage: jupyter gpushare {verb}" in done.stdout
         assert "`jupyter-gpushare" not in done.stdout, "there is no such command to type"
         assert "Exit codes:" in done.stdout
-        assert "--json" in done.stdout or verb in ("run", "quota")
+        assert "--json" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["", "quota", "gpu", "ledger"])
+def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app, _ = find(verb.split())
+    app.parser().print_help()
+    told = capsys.readouterr().out
+    assert f"`{app.command()} VERB --help` explains a verb." in told
+    assert all(f"  {below} " in told for below in app.subcommands)
+
+
 @pytest.mark.parametrize(
-    ("app", "named"),
-    [(GpuShareApp, ""), (QuotaApp, " quota"), (GpuApp, " gpu"), (LedgerApp, " ledger")],
+    ("typed", "offered"),
+    [("rel", ["release "]), ("quota un", ["unset "]), ("run --no", ["--no-wait "])],
 )
-def test_help_and_completion_know_the_verbs(
-    app: type[Verb], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verbs = app()
-    assert verbs._create_loader([], {}, {}, None).subcommands == app.subcommands
-    verbs.print_subcommands()
-    assert f"`jupyter gpushare{named} VERB --help` explains a verb." in capsys.readouterr().out
+def test_the_shell_completes_verbs_and_options(typed: str, offered: list[str]) -> None:
+    """As bash asks by argcomplete: the line in the environment, the answer on descriptor 8."""
+    script = Path(sys.executable).with_name("jupyter-gpushare")
+    line = f"{script} {typed}"
+    environ = {**os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    done = subprocess.run(
+        ["sh", "-c", '"$0" 8>&1 >/dev/null', script],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split("\n") == offered
 
 
 def test_the_script_is_installed_for_jupyter() -> None:
@@ -94,7 +108,7 @@ def test_the_script_is_installed_for_jupyter() -> None:
     [
         ("", ""),
         ("stauts", "no verb 'stauts'; did you mean status?"),
-        ("frobnicate", "no verb 'frobnicate'\n"),
+        ("frobnicate", "no verb 'frobnicate'; say status, leases,"),
         ("status --jsn", "there is no option --jsn; did you mean --json?"),
         ("status --gpus=3", "there is no option --gpus"),
         ("status extra", "takes no argument 'extra'"),
@@ -103,6 +117,7 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("quota set alice --gpu 2", "there is no option --gpu; did you mean --gpus?"),
         ("quota set alice --gpus 2 --idle-timeot=9", "did you mean --idle-timeout?"),
         ("quota remove alice", "list, set or unset"),
+        ("usage --since", "--since: expected one argument"),
         ("quota set alice", "--gpus"),
         ("quota set --gpus 1", "say whose quota"),
         ("quota set alice bob --gpus 1", "say whose quota"),
@@ -128,7 +143,7 @@ def test_the_script_is_installed_for_jupyter() -> None:
         ("usage --since -1d", "since"),
         ("run", "run what?"),
         ("run --gpus 0 -- true", "gpus"),
-        ("run --class royal -- true", "priority_class"),
+        ("run --class royal -- true", "--class=royal cannot be used: say interactive or batch"),
         ("run --gups 1 -- true", "no option --gups; did you mean --gpus?"),
         ("run --gpu 1 -- true", "no option --gpu; did you mean --gpus?"),
         ("run --gpu 1 train.py", "no option --gpu; did you mean --gpus?"),
@@ -177,16 +192,6 @@ def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) ->
     )
     assert done.returncode == 1
     assert "No node manager is set up here" in done.stderr
-
-
-def test_a_config_file_gives_defaults(node: LiveNode) -> None:
-    config = Path(node.environ["JUPYTER_CONFIG_DIR"], "jupyter_gpushare_config.py")
-    config.parent.mkdir(exist_ok=True)
-    config.write_text("c.Verb.json = True\n")
-    try:
-        assert json.loads(node.cli("status").stdout)["node"]["simulated"] is True
-    finally:
-        config.unlink()
 
 
 # -- reading ---------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -111,6 +113,40 @@ def test_only_news_are_told_and_again_after_a_reconnect(
     assert scene.wire.count(Method.MEMORY) == 6, "before it gives its turn back all is told"
 
 
+def test_a_gate_of_the_users_own_is_told_once_and_waits_like_any_other(scene: Scene) -> None:
+    for _ in range(3):
+        scene.turns.checkpoint()
+    assert scene.wire.told == [
+        (Method.MEMORY, {"lease": "L", "figures": [], "steps": 0, "can_take_turns": True})
+    ]
+    scene.wire.hello = {}
+    scene.turns.checkpoint()
+    assert scene.wire.count(Method.MEMORY) == 2, "a new node manager is told, too"
+    scene.recalled()
+    waiting = threading.Thread(target=scene.turns.checkpoint, daemon=True)
+    waiting.start()
+    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
+    assert scene.dropped == [1]
+    scene.given()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_without_a_lease_the_users_gates_do_nothing() -> None:
+    """Also in a program that has nothing to do with GPUs, and where no node manager is."""
+    program = (
+        "from jupyter_gpushare import checkpoint, steps\n"
+        "checkpoint()\n"
+        "assert list(steps(n for n in range(3))) == [0, 1, 2]\n"
+        "assert len(steps([1, 2])) == 2\n"
+        "try:\n    len(steps(iter([])))\nexcept TypeError as error:\n    print(error)\n"
+        "import sys; assert not any('broker' in name for name in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "list_iterator has no length\n"
+
+
 def test_unknown_figures_are_not_told(scene: Scene) -> None:
     scene.turns.report(use(5, step=None))
     assert not scene.wire.told
@@ -183,6 +219,43 @@ def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
     assert "goes on without waiting" in scene.said[-1]
     scene.turns.gate()
     assert scene.dropped == [1]
+
+
+def test_without_a_node_manager_it_waits_for_room(scene: Scene) -> None:
+    """Tasks that all went on at once would run out of memory: that is why they took turns."""
+    looked: list[int] = []
+    room = threading.Event()
+
+    def fits() -> bool:
+        looked.append(1)
+        return room.is_set()
+
+    scene.turns.fits = fits
+    scene.recalled()
+    waiting = scene.in_gate()
+    scene.wire.link = Link.DOWN
+    until(lambda: len(looked) > 1, "it looks again and again")
+    assert waiting.is_alive()
+    assert not any("goes on" in said for said in scene.said)
+    room.set()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert "fits in the memory that is free" in scene.said[-1]
+
+
+def test_a_node_manager_that_comes_back_decides_again(scene: Scene) -> None:
+    scene.turns.fits = lambda: False
+    scene.recalled()
+    waiting = scene.in_gate()
+    scene.wire.link = Link.DOWN
+    until(lambda: scene.said, "it says why it waits")
+    assert "does not answer" in scene.said[-1]
+    scene.wire.hello, scene.wire.link = {}, Link.UP
+    asked = scene.wire.count(Method.TURN_ASK)
+    until(lambda: scene.wire.count(Method.TURN_ASK) > asked, "it asks again")
+    scene.given()
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

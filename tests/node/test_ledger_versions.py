@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +143,21 @@ def test_what_was_asked_of_tasks_is_read_from_an_earlier_ledger(
         state = core.evolve(state, event)
     core.check(state)
     told = durable(tmp_path / "snapshot.sqlite", snapshot.split("\n", 1)[1])
-    assert list(core.summarise(state)) == told
+    assert apart_from_use(core.summarise(state)) == apart_from_use(told)
     again = State()
     for event in told:
         again = core.evolve(again, event)
-    assert list(core.summarise(again)) == told
+    assert apart_from_use(core.summarise(again)) == apart_from_use(told)
+
+
+def apart_from_use(events: Iterable[ev.Event]) -> list[ev.Event]:
+    """``events`` without what each environment has used.
+
+    An earlier release counted all tasks of a GPU by turns; now the one that has the turn counts.
+    """
+    return [
+        replace(event, accounts=tuple((name, 0.0, 0, 0.0) for name, *_ in event.accounts))
+        if isinstance(event, ev.BooksRestored)
+        else event
+        for event in events
+    ]

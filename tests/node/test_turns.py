@@ -5,7 +5,11 @@ What is asserted of turns is what the processes themselves wrote down, on one cl
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,6 +193,47 @@ def test_without_a_node_manager_nobody_waits_for_ever(node: RunningNode, tmp_pat
         bob.trains(10)
         said = alice.stderr.read_text() + bob.stderr.read_text()
         assert "goes on without waiting for its turn" in said
+
+
+LOOP = """
+import sys, time
+from jupyter_gpushare import steps
+from jupyter_gpushare.client import request
+request(memory="8GiB")
+for _ in steps(iter(int, 1)):
+    began = time.monotonic()
+    time.sleep(0.02)
+    print("step", began, time.monotonic(), flush=True)
+"""
+
+
+def test_loops_without_an_optimizer_take_turns_at_the_gates_that_they_name(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        files = [tmp_path / f"{who}.steps" for who in ("alice", "bob")]
+        for who, file in zip(("alice", "bob"), files, strict=True):
+            environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
+            with file.open("w") as out:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", LOOP], env={**os.environ, **environ}, stdout=out
+                )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+
+        def steps_of(file: Path) -> list[list[float]]:
+            lines = file.read_text().splitlines()
+            return [
+                [float(at) for at in line.split()[1:]] for line in lines if line.count(" ") == 2
+            ]
+
+        until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns")
+        before = [len(steps_of(file)) for file in files]
+        for file, count in zip(files, before, strict=True):
+            until(lambda f=file, c=count: len(steps_of(f)) >= c + 20, "both go on")
+        alice, bob = map(steps_of, files)
+        since = max(steps[count][1] for steps, count in zip((alice, bob), before, strict=True))
+        assert overlaps(alice[:-1], bob[:-1], since) == []
 
 
 def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:

@@ -1,6 +1,6 @@
 """Which JupyterLab the prebuilt side says that it fits: `jupyter labextension list` believes it.
 
-`make test-oldest-lab` looks at the oldest one in a browser; this is quick, and notices when a
+`make matrix MATRIX=oldest` looks at the oldest one in a browser; this is quick, and notices when a
 range is narrowed by an upgrade of what it is built with.
 """
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from support.wheels import (
+    ROOT,
+    Environment,
+    attempt,
+    build,
+    call_hook,
+    files_in_wheel,
+    kernel_spec,
+    make_environment,
+    run,
+)
 
 from jupyter_gpushare import __version__
 
-ROOT = Path(__file__).parents[2]
 DATA = f"jupyter_gpushare-{__version__}.data/data"
 WHERE_IT_MATTERS = {
-    "jupyter_gpushare.pth",
-    "jupyter_gpushare.start",
-    f"{DATA}/etc/ipython/ipython_kernel_config.json",
     f"{DATA}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",
     f"{DATA}/share/jupyter_gpushare/systemd/jupyter-gpushare.service",
     f"{DATA}/share/jupyter_gpushare/systemd/jupyter-gpushare.socket",
@@ -48,47 +51,6 @@ UI = {
 }
 
 
-def attempt(
-    *command: str | Path, cwd: Path = ROOT, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")}
-    beside = str(Path(sys.executable).parent)  # where jlpm is, if the UI has to be built
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={
-            **kept,
-            "PATH": os.pathsep.join((beside, kept.get("PATH", os.defpath))),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-
-
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    done = attempt(*command, cwd=cwd, **environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def call_hook(hook: str, target: Path) -> tuple[str | Path, ...]:
-    """Return the command that calls a hook of the build backend, as pip does, but offline."""
-    code = f"import hatchling.build, sys; print(hatchling.build.{hook}(sys.argv[1]))"
-    return (sys.executable, "-c", code, target)
-
-
-def build(source: Path, target: Path, hook: str, **environment: str) -> Path:
-    return target / run(*call_hook(hook, target), cwd=source, **environment).splitlines()[-1]
-
-
-def files_in_wheel(wheel: Path) -> set[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
-
-
 def lacks(files: set[str], patterns: set[str], below: str) -> set[str]:
     return {p for p in patterns if not any(fnmatchcase(f, f"{below}/{p}") for f in files)}
 
@@ -97,6 +59,12 @@ def lacks(files: set[str], patterns: set[str], below: str) -> set[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built with the UI that is in the tree (`make ui`); only without one it is built here."""
     return build(ROOT, tmp_path_factory.mktemp("wheel"), "build_wheel")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The light client's wheel, without which the other is not whole."""
+    return build(ROOT / "client", tmp_path_factory.mktemp("client"), "build_wheel")
 
 
 @pytest.fixture(scope="module")
@@ -113,23 +81,22 @@ def unpacked(sdist: Path, tmp_path: Path) -> Path:
     return root
 
 
-def test_the_wheel_has_everything(wheel: Path) -> None:
-    files = files_in_wheel(wheel)
+def test_the_wheels_have_everything_once(wheel: Path, client: Path) -> None:
+    files, light = files_in_wheel(wheel), files_in_wheel(client)
     assert files >= WHERE_IT_MATTERS
+    assert not files & light
     assert lacks(files, UI, f"{DATA}/{LABEXTENSION}") == set()
     assert not any(name.startswith("jupyter_gpushare/labextension") for name in files)
     package = ROOT / "jupyter_gpushare"
     for source in package.rglob("*"):
         if source.suffix in {".py", ".yaml", ".typed"}:
-            assert f"jupyter_gpushare/{source.relative_to(package)}" in files
+            assert f"jupyter_gpushare/{source.relative_to(package)}" in files | light
     pages = [*(package / "hub" / "templates").rglob("*.html"), *(package / "hub/static").iterdir()]
     assert {path.suffix for path in pages} == {".html", ".css", ".js"}
     for page in pages:
         assert f"jupyter_gpushare/{page.relative_to(package)}" in files
     others = {name.partition("/")[0] for name in files} - {
         "jupyter_gpushare",
-        "jupyter_gpushare.pth",
-        "jupyter_gpushare.start",
         f"jupyter_gpushare-{__version__}.data",
         f"jupyter_gpushare-{__version__}.dist-info",
     }
@@ -144,11 +111,6 @@ def test_the_ui_in_the_wheel_is_one_build(wheel: Path) -> None:
         package = json.loads(archive.read(f"{DATA}/{LABEXTENSION}/package.json"))
     load = package["jupyterlab"]["_build"]["load"]
     assert entries == [f"{DATA}/{LABEXTENSION}/{load}"]
-
-
-def test_the_ui_has_the_version_of_the_package() -> None:
-    package = json.loads((ROOT / "labextension" / "package.json").read_text())
-    assert package["version"] == __version__
 
 
 def test_an_editable_install_has_the_same_beside_the_package(wheel: Path, tmp_path: Path) -> None:
@@ -208,44 +170,29 @@ def test_a_development_build_goes_to_nobody(unpacked: Path, tmp_path: Path) -> N
     build(unpacked, tmp_path, "build_editable", SKIP_JUPYTER_BUILDER="1")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment that sees this one's packages, but not its start-up files."""
-
-    root: Path
-
-    @property
-    def python(self) -> Path:
-        return self.root / "bin" / "python"
-
-    @property
-    def site(self) -> Path:
-        return self.root / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-
-    def files(self) -> set[Path]:
-        return {path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file()}
-
-    def pip(self, *arguments: str | Path) -> None:
-        run(sys.executable, "-m", "pip", "--python", self.python, *arguments)
-
-    def ask(self, code: str, **environment: str) -> str:
-        return run(self.python, "-c", code, cwd=self.root, **environment)
+def test_a_ui_of_another_version_goes_to_nobody(unpacked: Path, tmp_path: Path) -> None:
+    built = unpacked / "jupyter_gpushare" / "labextension" / "package.json"
+    built.write_text(json.dumps(json.loads(built.read_text()) | {"version": "0.0.9"}))
+    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
+    assert done.returncode != 0
+    assert "labextension/package.json': '0.0.9'" in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Environment:
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    environment = Environment(tmp_path / "venv")
+    """It sees the packages of the tests' own environment, but not its start-up files."""
+    environment = make_environment(tmp_path / "venv")
     (environment.site / "zz_outside.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment
 
 
 @pytest.fixture
-def installed(bare: Environment, wheel: Path) -> Iterator[Environment]:
+def installed(bare: Environment, wheel: Path, client: Path) -> Iterator[Environment]:
     before = bare.files()
-    bare.pip("install", "--quiet", "--no-deps", "--no-index", wheel)
+    bare.pip("install", "--quiet", "--no-deps", "--no-index", wheel, client)
     yield bare
-    bare.pip("uninstall", "--quiet", "--yes", "jupyter_gpushare")
+    bare.pip("uninstall", "--quiet", "--yes", "jupyter_gpushare", "jupyter-gpushare-client")
     assert bare.files() == before
     assert bare.ask("import sys; print(type(sys.meta_path[0]).__name__)").strip() != "Finder"
 
@@ -351,14 +298,3 @@ finally:
     )
     (installed.site / "users_own.py").unlink()
     assert {"jupyter_gpushare", "users_own"} <= set(json.loads(told.splitlines()[-1]))
-
-
-def kernel_spec(environment: Environment, tmp_path: Path) -> Path:
-    """A kernel that runs in this environment."""
-    spec = tmp_path / "share" / "kernels" / "python3"
-    spec.mkdir(parents=True)
-    argv = [str(environment.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": argv, "display_name": "Python", "language": "python"})
-    )
-    return spec.parents[1]

@@ -21,7 +21,7 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.evolve import turns as turn_events
 from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.recall import offers, patience, plan
-from jupyter_gpushare.policy.turns import order
+from jupyter_gpushare.policy.turns import levels, order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -172,7 +172,7 @@ def test_a_holder_that_dies_gives_all_back_at_once() -> None:
 def test_who_overruns_is_told_of_and_bars_nobody() -> None:
     at, alice, bob = two_by_turns()
     at.begin_step(alice)
-    for _ in range(int(CONFIG.quantum + CONFIG.turn_bound) + 3):
+    for _ in range(int(9 * CONFIG.quantum + CONFIG.turn_bound) + 3):
         at.train(bob, 1)
         at.second()
     assert any(isinstance(event, ev.TurnOverran) for event in at.history)
@@ -414,7 +414,7 @@ def test_who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
 
 
 def test_who_waits_has_a_place_in_the_line() -> None:
-    """Who asked first is next, and the status says it to the ones who wait."""
+    """Who had least is next, and the status says it to the ones who wait."""
     at, alice, bob = two_by_turns()
     carol = come(at, "carol", 3, gib=8)
     for _ in range(60):
@@ -426,22 +426,22 @@ def test_who_waits_has_a_place_in_the_line() -> None:
             break
     else:
         raise AssertionError("two of three wait for the third")
-    line = sorted(waiting, key=lambda one: at.state.turns[one.lease].order)
-    assert [order.place(at.state, CONFIG, one.lease) for one in line] == [1, 2]
+    line = sorted(waiting, key=lambda one: levels.rank(at.state, CONFIG, one.lease))
+    assert [order.place(at.state, CONFIG, one.lease, at.at) for one in line] == [1, 2]
     for place, one in enumerate(line, 1):
-        told = sharing.of_lease(at.state, at.state.leases[one.lease], 100.0, CONFIG)
+        told = sharing.of_lease(at.state, at.state.leases[one.lease], at.at, 100.0, CONFIG)
         assert (told["turn"], told["turn_place"]) == ("waits", place)
         assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
     (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
-    told = sharing.of_lease(at.state, at.state.leases[holder.lease], 0.0, CONFIG)
+    told = sharing.of_lease(at.state, at.state.leases[holder.lease], at.at, 0.0, CONFIG)
     assert told["turn_place"] is None
-    for _ in range(3 * int(CONFIG.quantum)):
+    for _ in range(9 * int(CONFIG.quantum)):
         at.train(holder, 1)
         at.second()
         if phase(at, holder) == "waits":
             break
     assert phase(at, line[0]) == "holds", "the first in line is next"
-    assert order.place(at.state, CONFIG, line[1].lease) == 1
+    assert order.place(at.state, CONFIG, line[1].lease, at.at) == 1
 
 
 pytestmark = pytest.mark.timeout(900)
@@ -525,7 +525,7 @@ def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has the turn is not looked at."""
 
     def give(state: State, config: PolicyConfig, shared: Any, at: float) -> Any:
-        line = order._line(state)
+        line = order._line(state, config, shared, at)
         return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
 
     monkeypatch.setattr(order, "_give", give)

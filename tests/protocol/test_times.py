@@ -8,6 +8,7 @@ import pytest
 from traitlets import TraitError
 
 from jupyter_gpushare.cli.usage import UsageApp
+from jupyter_gpushare.cli.verb import UsageError
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.hub.forms import read_quota
 from jupyter_gpushare.protocol.times import parse_duration
@@ -51,7 +52,9 @@ def test_what_is_no_time_is_told_how_to_write_one(text: Any) -> None:
 
 
 def test_each_place_reads_the_same_times() -> None:
-    assert UsageApp(since="1h30m").since == 5400
+    usage = UsageApp()
+    usage.parse(["--since", "1h30m"])
+    assert usage.since == 5400
     assert read_settings({"JUPYTER_GPUSHARE_WAIT_TIMEOUT": "1d12h"}).wait_timeout == 129600
     assert GpuShareExtension(wait_timeout="1h30m").wait_timeout == 5400
     _form, wish = read_quota({"idle": "1h30m"})
@@ -69,5 +72,5 @@ def test_a_server_setting_that_is_no_time_is_refused_by_name(bad: Any) -> None:
 
 
 def test_an_option_that_is_no_time_is_refused_by_name() -> None:
-    with pytest.raises(TraitError, match=r"^--since = 'soon' cannot be used: it is not a time"):
-        UsageApp(since="soon")
+    with pytest.raises(UsageError, match=r"^--since=soon cannot be used: it is not a time"):
+        UsageApp().parse(["--since", "soon"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ from jupyter_gpushare.replay.run import (
     Source,
     Variant,
     assign,
+    beside,
     next_try,
     search,
+    window_of,
     works_out,
 )
 from jupyter_gpushare.replay.tally import Tally, Window
@@ -161,6 +164,29 @@ def test_the_cells_that_nobody_got_to_count_as_never() -> None:
     assert not works_out(tally)
 
 
+def test_a_backlog_of_the_warm_up_is_not_served_in_the_window() -> None:
+    """Else a host that works off what came before would serve more than all."""
+    crowd = [session("alice", 0, 200, (0, 100)), session("bob", 0, 200, (0, 100), (150, 50))]
+    tally, _grants = play(PolicyName.HELD, crowd, window=Window(100.0, 600.0))
+    # Of Bob's first cell nothing was due in the window. Its compute there is busy, not served.
+    assert tally.busy == pytest.approx(150)
+    assert tally.asked == tally.computed == pytest.approx(50)
+    late, _grants = play(PolicyName.HELD, crowd, window=Window(50.0, 260.0))
+    # Half of each first cell was due, and more of Bob's was computed: half of it counts.
+    assert late.asked == pytest.approx(150)
+    assert late.computed == pytest.approx(100)
+
+
+def test_who_share_a_gpu_are_each_served() -> None:
+    """A shared GPU is busy once, and what each of them asked for counts."""
+    whole, part = session("big", 0, 2000, (0, 10)), 30 * GIB
+    crowd = [session(name, 0, 100, (0, 50), memory=part) for name in ("a", "b")]
+    tally, _grants = play(PolicyName.HELD, [*crowd, whole])
+    assert tally.busy == pytest.approx(60)
+    assert tally.asked == tally.computed == pytest.approx(110)
+    assert tally.served == 1.0
+
+
 def test_only_what_is_in_the_window_counts() -> None:
     tally, _grants = play(PolicyName.HELD, [ALICE], window=Window(50.0, 220.0))
     # Its first cell was sent before, its second goes on after.
@@ -185,6 +211,21 @@ def test_what_can_never_be_is_refused_and_said() -> None:
     assert not works_out(tally)
 
 
+def test_memory_on_its_way_out_is_coming() -> None:
+    """Nobody else is interrupted for a cell that a slow parking already makes room for."""
+    slow = replace(QUICK, cost=ParkingCost(0.0, 0.0, fixed=50.0), idle_timeout=1000.0)
+    crowd = [
+        session("alice", 0, 900, (0, 300)),
+        session("bob", 0, 900, (0, 300)),
+        # What he does at 40 has the chooser look again, while Alice's memory moves out for Carol.
+        session("dave", 0, 900, (0, 5), (40, 20)),
+        session("carol", 30, 900, (30, 20)),
+    ]
+    tally, grants = play(PolicyName.PREEMPT, crowd, slow, gpus=3, window=Window(0.0, 79.0))
+    assert [grant.session for grant in grants] == ["alice", "bob", "dave"]
+    assert tally.preemptions == 1
+
+
 class Nobody:
     """Another chooser: it never interrupts anybody, and notes what it was shown."""
 
@@ -197,8 +238,6 @@ class Nobody:
 
 
 def test_another_preemption_needs_no_other_simulator() -> None:
-    from dataclasses import replace
-
     chooser = Nobody()
     node = VirtualNode(1, replace(behaviour(PolicyName.PREEMPT, QUICK), preemption=chooser), HOUR)
     node.add(ALICE)
@@ -264,6 +303,7 @@ def test_everything_is_served_and_adds_up(
     assert tally.delay.infinite == 0, "somebody never ran though there was all the time"
     assert tally.busy <= tally.bound + 1e-6
     assert tally.bound <= tally.capacity
+    assert tally.computed == pytest.approx(tally.asked)
     if all(one.memory is None for one in crowd):
         assert tally.busy == pytest.approx(tally.asked)
 
@@ -296,7 +336,7 @@ def test_the_clairvoyant_computes_everything_and_sooner(crowd: list[Session]) ->
     best = ideal.finish()
     assert best.cells == sum(len(one.submits) for one in crowd)
     assert best.delay.infinite == 0
-    assert best.busy == pytest.approx(best.asked)
+    assert best.busy == pytest.approx(best.asked) == pytest.approx(best.computed)
     if sum(one.gpus for one in crowd) <= 2:
         assert best.prompt == best.cells
 
@@ -350,7 +390,7 @@ def test_sessions_are_spread_and_stay() -> None:
 def test_a_scan_counts_what_is_asked() -> None:
     scan = Scan.of([ALICE, session("b", 10, 50, gpus=3)])
     assert (scan.sessions, scan.cells, scan.end) == (2, 2, 300.0)
-    assert scan.gpu_seconds == 150
+    assert Scan.of([ALICE, BOB], until=150).cells == 2
     assert scan.open_seconds == 340
     assert scan.open_gpu_seconds == 420
 
@@ -364,8 +404,47 @@ def test_the_search_finds_the_most(low: int, width: int, truth: int) -> None:
         assert count not in works
         works[count] = count <= truth
         assert len(works) < 20
+    while (count := beside(works, low, high)) is not None:
+        assert low <= count <= high
+        assert count not in works
+        works[count] = count <= truth
     best = max((count for count, well in works.items() if well), default=None)
     assert best == (min(truth, high) if truth >= low else None)
+
+
+def test_people_who_fare_better_where_fewer_fared_worse_are_found() -> None:
+    fails = {14, 16, 17}
+    works: dict[int, bool] = {}
+    while (count := next_try(works, 8, 40) or beside(works, 8, 40)) is not None:
+        works[count] = count not in fails and count < 20
+    # The bisection alone ends between 15 and 16.
+    assert {13, 14, 15, 16} <= works.keys()
+    assert not works[14]
+    assert works[15]
+
+
+@given(
+    crowds(),
+    st.sampled_from([PolicyName.PARK, PolicyName.PREEMPT, PolicyName.SESSION]),
+    st.integers(0, 2**31),
+)
+@settings(deadline=None, max_examples=20)
+def test_a_trace_may_count_from_any_instant(
+    tmp_path_factory: pytest.TempPathFactory, crowd: list[Session], name: PolicyName, instant: int
+) -> None:
+    first = tmp_path_factory.mktemp("traces")
+    found = []
+    for number, shift in enumerate((0, instant, 1_600_000_000)):
+        path = first / f"{number}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            write_trace([one.earlier(-float(shift)) for one in crowd], file)
+        source = Source(trace=path)
+        scan = Scan.of(source.sessions())
+        window = window_of(scan, None, is_made_up=False)
+        with Crew() as crew:
+            tallies = crew.replay(source, Cluster(2), window, [Variant("one", name, QUICK)])
+        found.append((scan, window, tallies))
+    assert found[0] == found[1] == found[2]
 
 
 def test_session_binding_serves_one_person_for_each_gpu() -> None:

@@ -96,6 +96,10 @@ class Server:
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def wait_logged(self, text: str, within: float = 30.0) -> None:
+        """Return once its log has the text."""
+        wait_for(lambda: text in self.log.read_text(errors="replace"), within, text)
+
     def kill(self) -> None:
         """``kill -9``."""
         self.process.kill()
@@ -242,19 +246,26 @@ class Home:
         app: str = "jupyter_server",
         environ: Mapping[str, str] | None = None,
         simulate: str | None = "2x24GiB",
+        enabled_by_hand: bool = True,
+        port: int = 0,
     ) -> Server:
-        """Start a server and return it when it answers."""
+        """Start a server and return it when it answers.
+
+        Not ``enabled_by_hand``: with the extensions that installed files enable. ``port``: servers
+        older than 2.20 do not say which one they found.
+        """
         number = len(self.servers)
         log = self.path / f"server-{number}.log"
         simulated = [] if simulate is None else [f"--GpuShareExtension.simulate={simulate}"]
+        extensions = "{'jupyter_gpushare': True, 'jupyter_server_terminals': True}"
+        by_hand = [f"--ServerApp.jpserver_extensions={extensions}"] if enabled_by_hand else []
         command = [
             *(sys.executable, "-m", app, "--no-browser", "--allow-root", "--debug"),
-            *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--ServerApp.port_retries=0"),
+            *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
             f"--IdentityProvider.token={TOKEN}",
             f"--ServerApp.root_dir={self.work}",
             "--ServerApp.allow_unauthenticated_access=False",
-            "--ServerApp.jpserver_extensions="
-            "{'jupyter_gpushare': True, 'jupyter_server_terminals': True}",
+            *by_hand,
             *simulated,
             *arguments,
         ]

@@ -454,14 +454,17 @@ class NobodyStarves(TakingTurns):
 
     config = dataclasses.replace(CONFIG, turn_patience=30.0)
 
+    @property
+    def bound(self) -> float:
+        """Seconds; the timer comes once a second, three times for each turn."""
+        n, config = len(self.world.state.takers) + 1, self.config
+        return config.turn_patience + n * (10 * config.quantum + config.turn_bound + 3.0)
+
     @invariant()
     def nobody_waits_for_longer_than_the_bound(self) -> None:
         if not hasattr(self, "world"):
             return
-        world, config = self.world, self.config
-        n = len(world.state.takers)
-        # The timer comes once a second, three times for each turn.
-        bound = config.turn_patience + (n + 1) * (config.quantum + config.turn_bound + 3.0)
+        world, bound = self.world, self.bound
         for turn in world.state.turns.values():
             if turn.phase is TurnPhase.WAITS:
                 assert world.at - turn.since <= bound, "somebody waits for ever"
@@ -470,9 +473,7 @@ class NobodyStarves(TakingTurns):
     @rule()
     def wait_until_all_had_a_turn(self) -> None:
         waiting = {n for n, t in self.world.state.turns.items() if t.phase is TurnPhase.WAITS}
-        n, config = len(self.world.state.takers), self.config
-        bound = config.turn_patience + (n + 1) * (config.quantum + config.turn_bound + 3.0)
-        for _ in range(int(bound) + 1):
+        for _ in range(int(self.bound) + 1):
             for actor in list(self.world.actors.values()):
                 turn = self.world.state.turns.get(actor.lease)
                 if turn is not None and turn.phase is TurnPhase.HOLDS:

@@ -71,7 +71,7 @@ class CpuAllocator:
     """`jupyter_gpushare.client.adapters.parkers.allocator.Allocator` for the CPU.
 
     ``exact``: whether it counts what was requested, or only blocks.
-    ``planted``: bytes that somebody else has of it.
+    ``planted``: bytes that somebody else has of it. ``room``: bytes that are free.
     """
 
     name = "native"
@@ -83,6 +83,7 @@ class CpuAllocator:
         self.exact = exact
         self.counts = counts
         self.planted = 0
+        self.room: int | None = None
         self.held: list[int] = []
         self.streams = self.mempools = 0
         self.recording = False
@@ -126,6 +127,9 @@ class CpuAllocator:
         self.reserved = max(self.reserved, allocated)
         requested = sum(sizes) + self.planted if self.exact else None
         return Figures(requested, allocated, self.reserved, self.peak, self.counting.allocations)
+
+    def free(self, device: Any) -> int | None:
+        return self.room
 
     def empty_cache(self) -> None:
         self.calls.append("empty_cache")

@@ -3,8 +3,9 @@
 A task that is alone on its GPU is never held up and sends nothing but its memory figures, when they
 change. Where several tasks take turns, the node manager says when to stop: at the end of that step
 temporary memory is dropped, the node manager is told, and the step after it waits, visibly, for the
-next turn. Ctrl-C leaves the wait. A node manager that cannot be reached does not hold the task up
-for long.
+next turn. Ctrl-C leaves the wait. While the node manager cannot be reached the task that has the
+turn computes on. The others wait, for a node manager that restarts is back soon; after that a task
+goes on if its step fits in the memory that is measured free.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ GRAIN: Final = 64 * 1024**2
 KNOWN_AFTER: Final = 2
 #: Seconds between two asks while waiting: one may have gone astray.
 ASK_AGAIN: Final = 5.0
-#: Seconds without a node manager after which a task goes on without turns.
-UNREACHABLE: Final = 15.0
+#: Seconds without a node manager after which a task goes on without turns. A restart takes less:
+#: the node manager itself waits 30 s for its clients to come back (`restart_grace`).
+UNREACHABLE: Final = 45.0
 _LOOK: Final = 0.25  # seconds
 
 
@@ -69,6 +71,7 @@ class Turns:
 
     ``session`` and ``grant`` tell what this process has now. ``drop`` clears
     temporary memory at the end of a step, ``trim`` what only caches keep.
+    ``fits`` measures whether the next step has room beside what is on its GPUs now.
     ``watch_first_use(call)`` calls ``call`` before a framework computes again and
     returns what ends that.
     """
@@ -83,6 +86,7 @@ class Turns:
     ) -> None:
         self.drop: Callable[[], object] = _nothing
         self.trim: Callable[[], object] = _nothing
+        self.fits: Callable[[], bool] = _always
         self.watch_first_use: Callable[[Callable[[], None]], Callable[[], None]] | None = None
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
@@ -97,6 +101,7 @@ class Turns:
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
         self._told_in: object = None  # the greeting of the session it was told in
+        self._named_in: object = None  # the same of the user's own gates
         self._shown = _Shown(say)
         self._unwatch: Callable[[], None] | None = None
 
@@ -174,6 +179,19 @@ class Turns:
             self._cleared = True
             self._wait()
 
+    def checkpoint(self) -> None:
+        """A gate in the user's own code. Raises as :meth:`gate`.
+
+        The node manager hears of it once: from then on this task can take turns.
+        """
+        session, grant = self._session(), self._grant()
+        if session is None or grant is None:
+            return
+        if session.hello is not self._named_in:
+            self._named_in = session.hello
+            session.tell(Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True)
+        self.gate()
+
     # -- between cells; on the user's thread -------------------------------------------
 
     def before_cell(self) -> None:
@@ -225,12 +243,13 @@ class Turns:
                     if session.hello is not asked_in or now >= asked_at + ASK_AGAIN:
                         asked_at, asked_in = now, session.hello
                         session.tell(Method.TURN_ASK, lease=grant.lease)
-                elif now >= heard_at + self._unreachable:
-                    self._go_on_without()
+                elif now >= heard_at + self._unreachable and self.fits():
+                    self._go_on_without(now - heard_at)
                     return
                 if self._opened.wait(_LOOK):
                     return
-                self._shown.update(_names(grant), time.monotonic() - began)
+                is_silent = now > heard_at
+                self._shown.update(_names(grant), time.monotonic() - began, is_silent=is_silent)
         except BaseException:
             self._leave()
             raise
@@ -242,11 +261,12 @@ class Turns:
         if session is not None and grant is not None:
             session.tell(Method.TURN_DONE, lease=grant.lease)
 
-    def _go_on_without(self) -> None:
+    def _go_on_without(self, seconds: float) -> None:
         self._gate, self._takes_turns = Gate.OPEN, False
         self._say(
-            f"The GPU node manager has not answered for {self._unreachable:g} s, so this task "
-            "goes on without waiting for its turn. Others may compute on the same GPU."
+            f"The GPU node manager has not answered for {format_duration(seconds)}, and the next "
+            "step fits in the memory that is free, so this task goes on without waiting for its "
+            "turn. Others may compute on the same GPU."
         )
 
 
@@ -261,19 +281,22 @@ class _Shown:
         self._times, self._seconds = 0, 0.0
         self._now = ""
 
-    def update(self, where: str, seconds: float) -> None:
-        """A wait goes on, for ``seconds`` so far."""
+    def update(self, where: str, seconds: float, *, is_silent: bool) -> None:
+        """A wait goes on, for ``seconds`` so far; ``is_silent``: no node manager answers."""
         if seconds < 1.0:
             return
         publisher = display.notebook_publisher()
         if publisher is not None:
             text = f"Waiting for its turn on {where}; {format_duration(seconds)} so far"
+            if is_silent:
+                text += ". The GPU node manager does not answer"
             self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
             return
         now = time.monotonic()
         if self._said_at is None or now >= self._said_at + 60.0:
             self._said_at = now
-            self._say(f"Waiting for its turn on {where}, which another task uses (Ctrl-C stops).")
+            why = "the GPU node manager does not answer" if is_silent else "another task uses it"
+            self._say(f"Waiting for its turn on {where}: {why} (Ctrl-C stops).")
 
     def waited(self, seconds: float) -> None:
         """A wait is over."""
@@ -325,6 +348,10 @@ def before_first_use_of_torch(torch: Any) -> Callable[[Callable[[], None]], Call
 
 def _nothing() -> None:
     return
+
+
+def _always() -> bool:
+    return True
 
 
 def _names(grant: Grant) -> str:

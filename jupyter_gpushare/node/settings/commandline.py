@@ -5,20 +5,15 @@ Traitlets only warns in a line that scrolls by, and goes on without the option.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 from traitlets.config import Config
 from traitlets.config.loader import ArgumentError, KVArgParseConfigLoader
 
+from ...protocol.words import did_you_mean
+
 _ALWAYS = ("help", "help-all", "version")
-
-
-def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean …?``, or an empty string if no known name is similar."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 class StrictLoader(KVArgParseConfigLoader):

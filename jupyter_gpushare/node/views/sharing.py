@@ -38,8 +38,10 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
     }
 
 
-def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) -> doc.LeaseTurn:
-    """How a task stands with its turn; ``None``: it needs none.
+def of_lease(
+    state: State, lease: Lease, at: float, offset: float, config: PolicyConfig
+) -> doc.LeaseTurn:
+    """How a task stands with its turn ``at`` this boot time; ``None``: it needs none.
 
     Adding ``offset`` to a boot time gives a Unix time, in seconds.
     """
@@ -48,6 +50,6 @@ def of_lease(state: State, lease: Lease, offset: float, config: PolicyConfig) ->
     return {
         "turn": None if turn is None else "yields" if recall else turn.phase.value,
         "turn_since": None if turn is None else (recall or turn).since + offset,
-        "turn_place": order.place(state, config, lease.id) if waits else None,
+        "turn_place": order.place(state, config, lease.id, at) if waits else None,
         "overran": bool(state.takers.get(lease.id, False)),
     }

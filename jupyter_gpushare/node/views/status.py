@@ -294,7 +294,7 @@ class Sheet:
             "stall": self._stall(lease),
             **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
-            **sharing.of_lease(state, lease, offset, config),
+            **sharing.of_lease(state, lease, self._facts.boot, offset, config),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 

@@ -40,7 +40,8 @@ CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
 class Account:
     """An environment's recent use. ``charge`` is log2 of forward-decayed GPU-seconds.
 
-    ``gpus`` are GPUs held since boot time ``since`` and not charged yet.
+    ``gpus`` are GPUs whose time it has used since boot time ``since``, not charged yet: those it
+    holds, and of those in turns the ones whose turn it has.
     """
 
     charge: float = -math.inf

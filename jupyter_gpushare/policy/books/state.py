@@ -32,7 +32,7 @@ from ..words.model import (
     Task,
 )
 from ..words.recalls import Give, Recall, RecallKey
-from ..words.turns import Figures, Share, Turn
+from ..words.turns import Figures, Share, Turn, TurnPhase
 from .queue import Account, Queue
 from .quotas import QuotaBook
 from .table import Map
@@ -244,6 +244,7 @@ class State:
     accounts: Map[EnvironmentName, Account] = Map()
     budgets: Map[EnvironmentName, Budget] = Map()
     usage_half_life: float = 3600.0
+    quantum: float = 10.0
     problem: str | None = None
     #: Not ``None`` while leases are presented again; nothing is granted then.
     rebuild: Rebuild | None = None
@@ -268,6 +269,22 @@ class State:
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
+
+    def gpus_used(self, environment: EnvironmentName) -> int:
+        """The GPUs whose time is this environment's: those it holds, without those in turns where
+        all its tasks rest or wait. O(reservations), and O(claims) where tasks take turns.
+        """
+        held = {gpu for name, gpu in self.reservations if name == environment}
+        if not self.turns:
+            return len(held)
+        return len(
+            {
+                gpu
+                for name, gpu in self.claims
+                if gpu in held and self.leases[name].environment == environment
+                if (turn := self.turns.get(name)) is None or turn.phase is TurnPhase.HOLDS
+            }
+        )
 
     def parked_memory(self, environment: EnvironmentName | None = None) -> int:
         """Bytes of host memory that parked tasks use or are promised, of one environment or of all.

@@ -26,7 +26,8 @@ from .serving import serve
 @decides(cmd.Start)
 def _start(draft: Draft, command: cmd.Start) -> Decision:
     rebooted = draft.state.boot_id not in ("", command.boot_id)
-    draft.emit(ev.BootSeen(draft.at, command.boot_id, draft.config.usage_half_life))
+    config = draft.config
+    draft.emit(ev.BootSeen(draft.at, command.boot_id, config.usage_half_life, config.quantum))
     if rebooted:
         for lease in tuple(draft.state.leases.values()):
             if lease.phase is not LeasePhase.ENDED:

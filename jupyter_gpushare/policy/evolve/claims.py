@@ -19,12 +19,12 @@ from .registry import evolves
 from .steps import (
     books_of,
     changed,
-    charge,
     claim_phase,
     forget_lease,
     in_line,
     put_books,
     put_lease,
+    uses,
 )
 
 
@@ -70,7 +70,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
         state = put_books(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
         state = replace(state, reservations=state.reservations.delete(key))
         state = lifts.forget_reservation(state, key)
-        state = charge(state, lease.environment, event.at, -1)
+    state = uses(state, lease.environment, event.at, -(held.claims == 1))
     state = shares.forget(state, lease.id, event.gpu)
     if lease.phase is LeasePhase.PARKED:
         left = tuple(part for part in lease.allocations if part.gpu != event.gpu)

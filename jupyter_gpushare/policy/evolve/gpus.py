@@ -33,6 +33,7 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
         state,
         boot_id=event.boot_id,
         usage_half_life=event.usage_half_life,
+        quantum=event.quantum,
         started_at=event.at,
     )
 

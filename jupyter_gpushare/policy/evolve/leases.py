@@ -38,6 +38,7 @@ from .steps import (
     forget_lease,
     in_line,
     put_lease,
+    uses,
 )
 
 
@@ -124,7 +125,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         worked_at=None,
     )
     state = put_lease(state, before, lease)
-    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id)
+    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if event.rung.stays:
         state = lifts.parked(state, lease)
     else:
@@ -210,7 +211,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         state = lifts.forget(state, event.lease, part.gpu)
         if key in earlier:
             state = lifts.granted(state, key, earlier[key].memory, sizes[part.gpu])
-    return charge(state, event.environment, event.at, opened)
+    return uses(state, event.environment, event.at, opened)
 
 
 @evolves(ev.MemberJoined)
@@ -294,7 +295,8 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         changed_at=event.at,
         worked_at=None,
     )
-    return put_lease(recalls.forget(state, lease.id), before, lease)
+    state = put_lease(recalls.forget(state, lease.id), before, lease)
+    return turns.begins_anew(state, lease.id) if event.activity is Activity.BUSY else state
 
 
 @evolves(ev.LeaseEnded)
@@ -327,7 +329,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stalled=drop(state.stalled, lease.id),
         queue=state.queue.remove(lease.id),
     )
-    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id)
+    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     state = replace(state, takers=drop(state.takers, lease.id))
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)

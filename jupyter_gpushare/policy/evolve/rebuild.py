@@ -43,9 +43,12 @@ def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
 
 @evolves(ev.BooksRestored)
 def _books_restored(state: State, event: ev.BooksRestored) -> State:
+    # The turns are told after this: till then all that is held counts.
     accounts = {
-        environment: Account(-math.inf if charge is None else charge, gpus, since)
-        for environment, charge, gpus, since in event.accounts
+        environment: Account(
+            -math.inf if charge is None else charge, state.gpus_used(environment), since
+        )
+        for environment, charge, _gpus, since in event.accounts
     }
     state = replace(
         state,

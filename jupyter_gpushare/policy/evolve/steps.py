@@ -99,8 +99,15 @@ def put_books(state: State, gpu: GpuState) -> State:
     return replace(state, gpus=state.gpus.set(gpu.gpu.uuid, gpu))
 
 
+def uses(state: State, environment: EnvironmentName, at: float, held: int = 0) -> State:
+    """It holds ``held`` GPUs more (or fewer), or a task of it has, or has no longer, a turn."""
+    if state.turns or not held:
+        held = state.gpus_used(environment) - state.accounts.get(environment, Account()).gpus
+    return charge(state, environment, at, held)
+
+
 def charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0) -> State:
-    """Charge use up to ``at``, then hold ``gpus`` more (or fewer)."""
+    """Charge use up to ``at``, then use ``gpus`` more (or fewer)."""
     account = state.accounts.get(environment, Account()).settled(at, state.usage_half_life)
     account = replace(account, gpus=account.gpus + gpus)
     weight = state.quotas.resolve(environment)[0].weight

@@ -6,12 +6,13 @@ from ..books.copies import replace
 from ..books.index import drop, lease_of
 from ..books.state import State
 from ..words import events as ev
-from ..words.model import LeaseId
+from ..words.model import Activity, LeaseId
 from ..words.moves import move
 from ..words.recalls import MEMORY, Give
 from ..words.turns import TURN_MOVES, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
+from .steps import uses
 
 
 @evolves(ev.MemoryReported)
@@ -31,25 +32,59 @@ def turns_joined(state: State, event: ev.TurnsJoined) -> State:
     return replace(state, takers=state.takers.set(lease_of(state, event.lease).id, False))
 
 
+def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
+    """The task's turn with what it has computed until now.
+
+    Who was left alone until now has computed since its cell began.
+    """
+    turn = state.turns.get(lease)
+    if turn is None:
+        found = lease_of(state, lease)
+        computes = found.activity is Activity.BUSY and found.granted_at is not None
+        had = (at - found.changed_at) * len(found.allocations) if computes else 0.0
+        return Turn(TurnPhase.REST, at, state.asks, had=max(0.0, had))
+    if turn.phase is not TurnPhase.HOLDS:
+        return turn
+    lasted = max(0.0, at - turn.since)
+    turn = replace(turn, had=turn.had + lasted * len(turn.gpus))
+    return replace(turn, wants=None, served=at) if lasted >= state.quantum else turn
+
+
+def begins_anew(state: State, lease: LeaseId) -> State:
+    """Its person was waited for, and has sent another cell."""
+    turn = state.turns.get(lease)
+    if turn is None:
+        return state
+    return replace(state, turns=state.turns.set(lease, replace(turn, had=0.0)))
+
+
 def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:
-    known = state.turns.get(lease)
-    if known is not None:
+    known = _so_far(state, lease, at)
+    if lease in state.turns:
         move(TURN_MOVES, known.phase, phase, f"turn of {lease}")
-    order, asks = (known.order if known else 0), state.asks
+    order, asks = known.order, state.asks
     if phase is TurnPhase.WAITS:
         order, asks = asks, asks + 1
-    turns = state.turns.set(lease, Turn(phase, at, order))
-    return recalls.forget(replace(state, turns=turns, asks=asks), lease, (Give.TURN,))
+    wants = None if phase is TurnPhase.REST else at if known.wants is None else known.wants
+    turn = Turn(phase, at, order, had=known.had, wants=wants, served=known.served)
+    state = _has_turn(replace(state, asks=asks), lease, turn, at)
+    return recalls.forget(state, lease, (Give.TURN,))
 
 
-def no_turn(state: State, lease: LeaseId) -> State:
-    without = replace(state, turns=drop(state.turns, lease))
-    return recalls.forget(without, lease, (Give.TURN,))
+def _has_turn(state: State, lease: LeaseId, turn: Turn | None, at: float) -> State:
+    known = drop(state.turns, lease) if turn is None else state.turns.set(lease, turn)
+    return uses(replace(state, turns=known), lease_of(state, lease).environment, at)
 
 
-def gives_up(state: State, lease: LeaseId) -> State:
+def no_turn(state: State, lease: LeaseId, at: float) -> State:
+    if lease not in state.turns:
+        return state
+    return recalls.forget(_has_turn(state, lease, None, at), lease, (Give.TURN,))
+
+
+def gives_up(state: State, lease: LeaseId, at: float) -> State:
     """Take a lease that is no longer held out of the turns: no other task waits for it any more."""
-    return recalls.forget(no_turn(state, lease), lease, (Give.CACHE, *MEMORY))
+    return recalls.forget(no_turn(state, lease, at), lease, (Give.CACHE, *MEMORY))
 
 
 def leave_behind(state: State, lease: LeaseId, at: float) -> State:
@@ -65,19 +100,19 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
     # The ledger keeps no moves between two turns: giving the turn to one task ends the others'.
     for other, turn in tuple(state.turns.items()):
         if turn.phase is TurnPhase.HOLDS and set(turn.gpus) & set(event.gpus):
-            state = no_turn(state, other)
-    known = state.turns.get(event.lease)
-    if known is not None:
+            state = no_turn(state, other, event.at)
+    known = _so_far(state, event.lease, event.at)
+    if event.lease in state.turns:
         move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
-    order = known.order if known else state.asks
-    turn = Turn(TurnPhase.HOLDS, event.at, order, event.gpus)
-    return replace(state, turns=state.turns.set(event.lease, turn))
+    wants = event.at if known.wants is None else known.wants
+    turn = replace(known, phase=TurnPhase.HOLDS, since=event.at, gpus=event.gpus, wants=wants)
+    return _has_turn(state, event.lease, turn, event.at)
 
 
 @evolves(ev.TurnMoved)
 def turn_moved(state: State, event: ev.TurnMoved) -> State:
     if event.phase is None:
-        return no_turn(state, event.lease)
+        return no_turn(state, event.lease, event.at)
     if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
         left = state.left
         for part in lease_of(state, event.lease).allocations:

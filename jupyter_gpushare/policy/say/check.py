@@ -48,9 +48,9 @@ def _books(state: State) -> None:
         promises = books.reserved + books.shared
         _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
         _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
-    held_gpus = Counter(environment for environment, _gpu in state.reservations)
     for environment, account in state.accounts.items():
-        _require(account.gpus == held_gpus[environment], f"account of {environment} is wrong")
+        used = state.gpus_used(environment)
+        _require(account.gpus == used, f"account of {environment} is wrong")
 
 
 def _shares(state: State) -> None:

@@ -1,18 +1,21 @@
 """Taking turns on a GPU: which task may compute now, which is next, and which loses its turn.
 
 A task has its turn on all shared GPUs of its lease at once, or on none. So no task holds one GPU
-while it waits for another, and there is no deadlock. The task that asked first is served first. A
-later one passes it only if they share no GPU, or if the memory for the earlier one's step is not
-free yet.
+while it waits for another, and there is no deadlock. Who is next goes by :mod:`.levels`: class,
+level of attained service, arrival. A later one passes only if they share no GPU, or if the memory
+for the earlier one's step is not free yet.
 
-The bound: with n tasks in turns a task that asks computes after at most ``turn_patience + n *
-(quantum + turn_bound)`` seconds, whatever the other tasks do.
+The bound: with n tasks that want the same GPUs, a task that asked is *owed* a quantum after ``9 *
+n`` quanta, and goes before all that are not. So it computes after at most ``turn_patience + 10 * n
+* quantum + n * turn_bound`` seconds, whatever the other tasks do: where steps are short, for one
+quantum in each ``10 * n``. Where batch and interactive tasks want the same GPU, batch tasks
+together have a twentieth of it. Both beat the order above.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..books import shares
 from ..books.state import State
@@ -21,6 +24,7 @@ from ..words.config import PolicyConfig
 from ..words.model import Activity, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
+from . import levels
 
 Sharers = dict[GpuUuid, tuple[LeaseId, ...]]
 
@@ -60,23 +64,77 @@ def holders(state: State, shared: Sharers) -> dict[GpuUuid, LeaseId]:
     }
 
 
-def _line(state: State) -> list[LeaseId]:
-    waiting = [n for n, turn in state.turns.items() if turn.phase is TurnPhase.WAITS]
-    return sorted(waiting, key=lambda name: state.turns[name].order)
+def _waiting(state: State) -> Iterator[LeaseId]:
+    return (name for name, turn in state.turns.items() if turn.phase is TurnPhase.WAITS)
 
 
-def place(state: State, config: PolicyConfig, lease: LeaseId) -> int:
+def _line(state: State, config: PolicyConfig, shared: Sharers, at: float) -> list[LeaseId]:
+    """Who waits, in order: first those that are owed a turn, the longest first."""
+
+    def key(name: LeaseId) -> tuple[bool, float, tuple[bool, int, int]]:
+        waits_on = at < owed_at(state, config, shared, name)
+        since = math.inf if waits_on else _wants_since(state, name)
+        return waits_on, since, levels.rank(state, config, name)
+
+    return sorted(_waiting(state), key=key)
+
+
+def place(state: State, config: PolicyConfig, lease: LeaseId, at: float) -> int:
     """The place of a waiting task in the line for its GPUs; 1 is next. O(tasks in turns)."""
     shared = sharers(state, config)
     gpus = gpus_of(shared, lease)
-    line = _line(state)
+    line = _line(state, config, shared, at)
     return 1 + sum(bool(gpus & gpus_of(shared, name)) for name in line[: line.index(lease)])
 
 
-def _is_wanted(state: State, shared: Sharers, holder: LeaseId) -> bool:
-    """Whether another task waits for a GPU of this holder."""
+def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId) -> float:
+    """Boot time from which on a waiting task goes before all that are not owed a turn."""
+    gpus, since = gpus_of(shared, lease), _wants_since(state, lease)
+    rivals = {name for gpu in gpus for name in shared[gpu] if _wants(state, name)}
+    at = since + levels.OWED_AFTER * len(rivals) * config.quantum
+    if levels.is_batch(state, lease):
+        served = (_batch_served(state, shared[gpu], since) for gpu in gpus)
+        at = min(at, min(served, default=math.inf) + levels.BATCH_AFTER * config.quantum)
+    return at
+
+
+def _wants(state: State, name: LeaseId) -> bool:
+    turn = state.turns.get(name)
+    return turn is not None and turn.phase is not TurnPhase.REST
+
+
+def _wants_since(state: State, name: LeaseId) -> float:
+    turn = state.turns[name]
+    return turn.since if turn.wants is None else turn.wants
+
+
+def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float:
+    """When a batch task last had a quantum of this GPU; ``since`` then, at the earliest."""
+    for name in names:
+        turn = state.turns.get(name)
+        if turn is None or not levels.is_batch(state, name):
+            continue
+        if turn.phase is TurnPhase.HOLDS:
+            return math.inf
+        since = max(since, turn.served or since)
+    return since
+
+
+def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId) -> float:
+    """Boot time from which on this holder is asked for its turn; ``inf``: nobody wants it."""
     gpus = gpus_of(shared, holder)
-    return any(gpus & gpus_of(shared, name) for name in _line(state))
+    spared = levels.sheltered(state, config, holder)
+    return min(
+        (
+            min(
+                levels.due(state, config, holder, name),
+                max(owed_at(state, config, shared, name), spared),
+            )
+            for name in _waiting(state)
+            if gpus & gpus_of(shared, name)
+        ),
+        default=math.inf,
+    )
 
 
 def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
@@ -121,8 +179,7 @@ def _take_away(state: State, config: PolicyConfig, shared: Sharers, at: float) -
         recall = state.recall(name, Give.TURN)
         if recall is not None and at >= recall.since + config.turn_bound:
             return ev.TurnOverran(at, name, lease.environment)
-        is_over = recall is None and at >= turn.since + config.quantum
-        if is_over and _is_wanted(state, shared, name):
+        if recall is None and at >= _asked_at(state, config, shared, name):
             return ev.RecallMoved(at, name, Give.TURN, RecallPhase.TOLD, Why.QUANTUM)
     return None
 
@@ -131,7 +188,7 @@ def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev
     """Let newcomers take part: the oldest task that computes goes on, the others ask for a turn."""
     names = {name for names in shared.values() for name in names if name not in state.turns}
     taken = holders(state, shared)
-    waited_for = {gpu for name in _line(state) for gpu in gpus_of(shared, name)}
+    waited_for = {gpu for name in _waiting(state) for gpu in gpus_of(shared, name)}
     for name in sorted(names, key=lambda name: state.leases[name].order):
         lease, gpus = state.leases[name], gpus_of(shared, name)
         computes = lease.activity is Activity.BUSY and not lease.stalled
@@ -148,7 +205,7 @@ def _given(name: LeaseId, gpus: frozenset[GpuUuid], at: float) -> ev.TurnGiven:
 
 def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.Event | None:
     taken = set(holders(state, shared))
-    for name in _line(state):
+    for name in _line(state, config, shared, at):
         gpus = gpus_of(shared, name)
         waited = at >= state.turns[name].since + config.turn_patience
         if not waited and not has_memory(state, name, gpus):
@@ -173,7 +230,6 @@ def _deadlines(state: State, config: PolicyConfig, shared: Sharers) -> Iterator[
         if recall is not None:
             yield recall.since + config.turn_bound
         elif turn.phase is TurnPhase.HOLDS:
-            if _is_wanted(state, shared, name):
-                yield turn.since + config.quantum
+            yield _asked_at(state, config, shared, name)
         elif turn.phase is TurnPhase.WAITS and not has_memory(state, name, gpus_of(shared, name)):
             yield turn.since + config.turn_patience

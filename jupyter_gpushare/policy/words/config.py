@@ -285,7 +285,8 @@ class PolicyConfig:
     quantum: float = setting(
         10.0,
         Unit.SECONDS,
-        "Seconds of one turn; it ends with the step that runs then.",
+        "Seconds: what a task computes before one that had as much takes its turn, and the first "
+        "level of attained service; the levels after it double.",
         least=0.01,
     )
     turn_bound: float = setting(

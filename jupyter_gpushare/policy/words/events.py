@@ -73,11 +73,13 @@ class OfLease(AboutLease):
 class BootSeen(Event):
     """The node manager runs in this boot. A new boot forgets recent use.
 
-    ``usage_half_life`` (seconds) travels along so that evolving needs no configuration.
+    ``usage_half_life`` and ``quantum`` (seconds) travel along so that evolving needs no
+    configuration.
     """
 
     boot_id: str
     usage_half_life: float
+    quantum: float = since(2, 10.0)
 
 
 @dataclass(frozen=True, slots=True)

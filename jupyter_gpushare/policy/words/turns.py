@@ -76,11 +76,17 @@ class Share:
 class Turn:
     """One task's turn. ``since`` is when this phase began (boot time).
 
-    ``order`` counts the asks: the task that asked first is served first. While this task has its
-    turn no other task may compute on ``gpus``.
+    ``order`` counts the asks: at the same level the task that asked first is served first. While
+    this task has its turn no other task may compute on ``gpus``. ``had`` are the GPU-seconds that
+    it computed before this phase, since it last waited for a person. ``wants`` is the boot time
+    since which it wants to compute and had no whole quantum, ``None`` while it rests; ``served`` is
+    when its last whole quantum ended, ``None`` if it had none.
     """
 
     phase: TurnPhase
     since: float
     order: int = 0
     gpus: tuple[GpuUuid, ...] = ()
+    had: float = 0.0
+    wants: float | None = None
+    served: float | None = None

@@ -163,7 +163,7 @@ describe('a GPU in turns', () => {
     it('explains turns, in the row and in the toolbar', () => {
       const { container } = show(LeasesView, with_(mine, bobs));
       const words = screen.getByText(/^Waits 12 s for its turn/);
-      expect(words.title).toContain('A turn lasts 10 s');
+      expect(words.title).toContain('has waited for long gets 10 s');
       expect(screen.getByText('Turns').parentElement?.textContent).toContain(
         'The cell goes on by itself'
       );

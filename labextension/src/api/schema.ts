@@ -681,7 +681,7 @@ export interface components {
                 /** @description the most for which an idle task keeps its GPUs */
                 pin_limit: number;
                 problem: string | null;
-                /** @description after which a turn ends with the step, if others wait */
+                /** @description that a task computes before one that had as much takes its turn */
                 quantum: number;
                 /** @description when JupyterHub, which is away, told its groups' quotas */
                 quotas_as_of?: number | null;

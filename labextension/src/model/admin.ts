@@ -104,19 +104,6 @@ export interface IQuotaDraft {
 
 export type DraftField = keyof IQuotaDraft;
 
-/** The mistake in a field; the view has the words for it. */
-export enum Mistake {
-  NoName = 'no-name',
-  BadName = 'bad-name',
-  NotWhole = 'not-whole',
-  NoSize = 'no-size',
-  NotPositive = 'not-positive',
-  NoHours = 'no-hours',
-  NoPeriod = 'no-period',
-  NoMinutes = 'no-minutes',
-  NoBurst = 'no-burst'
-}
-
 /** The bounds that the server's OpenAPI document states. */
 const {
   gpus: GPUS,
@@ -158,52 +145,41 @@ function exactSize(bytes: number): string {
   return `${bytes / 1024} KiB`;
 }
 
-/** Read a draft: either what to ask the server for, or what is wrong with which field. */
+/** Read a draft: either what to ask the server for, or which fields cannot be read. */
 export function readDraft(
   draft: IQuotaDraft
 ):
   | { wish: QuotaWish; mistakes: null }
-  | { wish: null; mistakes: Partial<Record<DraftField, Mistake>> } {
-  const mistakes: Partial<Record<DraftField, Mistake>> = {};
+  | { wish: null; mistakes: readonly DraftField[] } {
+  const mistakes: DraftField[] = [];
+  const check = (field: DraftField, right: boolean): void => {
+    if (!right) {
+      mistakes.push(field);
+    }
+  };
   const name = draft.environment;
-  if (!name.trim()) {
-    mistakes.environment = Mistake.NoName;
-  } else if (
-    name !== name.trim() ||
-    name.length > LONGEST_NAME ||
-    /\p{Cc}|\u2028|\u2029/u.test(name)
-  ) {
-    mistakes.environment = Mistake.BadName;
-  }
+  check(
+    'environment',
+    name !== '' &&
+      name === name.trim() &&
+      name.length <= LONGEST_NAME &&
+      !/\p{Cc}|\u2028|\u2029/u.test(name)
+  );
   const gpus = /^\s*\d+\s*$/.test(draft.gpus) ? Number(draft.gpus) : NaN;
-  if (!(gpus <= MOST_GPUS)) {
-    mistakes.gpus = Mistake.NotWhole;
-  }
+  check('gpus', gpus <= MOST_GPUS);
   const memory = draft.memory.trim() ? parseBytes(draft.memory) : null;
-  if (draft.memory.trim() && memory === null) {
-    mistakes.memory = Mistake.NoSize;
-  }
+  check('memory', !draft.memory.trim() || memory !== null);
   const weight = draft.weight.trim() ? Number(draft.weight) : NaN;
-  if (!(weight >= WEIGHT.minimum && weight <= WEIGHT.maximum)) {
-    mistakes.weight = Mistake.NotPositive;
-  }
+  check('weight', weight >= WEIGHT.minimum && weight <= WEIGHT.maximum);
   const hours = readNumber(draft.hours, HOURS.maximum);
-  if (Number.isNaN(hours)) {
-    mistakes.hours = Mistake.NoHours;
-  }
+  check('hours', !Number.isNaN(hours));
   const per = draft.per.trim() || null;
-  if (per && !/^(week|month|\d{4}-\d\d-\d\d)$/.test(per)) {
-    mistakes.per = Mistake.NoPeriod;
-  }
+  check('per', !per || /^(week|month|\d{4}-\d\d-\d\d)$/.test(per));
   const minutes = readNumber(draft.idle, IDLE.maximum / 60);
-  if (Number.isNaN(minutes)) {
-    mistakes.idle = Mistake.NoMinutes;
-  }
+  check('idle', !Number.isNaN(minutes));
   const burst = readBurst(draft.burst);
-  if (Number.isNaN(burst)) {
-    mistakes.burst = Mistake.NoBurst;
-  }
-  return Object.keys(mistakes).length
+  check('burst', !Number.isNaN(burst));
+  return mistakes.length
     ? { wish: null, mistakes }
     : {
         wish: {

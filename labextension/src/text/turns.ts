@@ -44,7 +44,7 @@ export function turnHint(
   trans: TranslationBundle
 ): string {
   return trans.__(
-    'Tasks on this GPU compute one after the other. A turn lasts %1 and then until the end of the training step; who asked first is next. The cell goes on by itself, and nothing is lost meanwhile. Interrupt the kernel to stop waiting.',
+    'Tasks on this GPU compute one after the other and change at the end of a training step. The task that has computed least since its cell began goes first; a task that has waited for long gets %1 before it. The cell goes on by itself, and nothing is lost meanwhile. Interrupt the kernel to stop waiting.',
     formatDuration(node.quantum, trans)
   );
 }

@@ -17,7 +17,6 @@ import {
   environmentRows,
   type IEnvironmentRow,
   type IQuotaDraft,
-  Mistake,
   MOST_GPUS,
   readDraft,
   undoOf
@@ -34,6 +33,8 @@ import { useSettings, useView } from './host';
 import { FetchNote, IconButton } from './parts';
 
 const HOUR = 3600;
+/** The inputs in the column of GPU-hours and rules. */
+const RULES = ['hours', 'per', 'idle', 'burst'] as const;
 const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
 
 /** A change that was made, and how to take it back. */
@@ -122,21 +123,19 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       void apply(draft.environment, read.wish, data.quotas);
     }
   };
-  const field = (
-    name: DraftField,
-    label: string,
-    placeholder?: string
-  ): JSX.Element | null =>
+  const inputs = draftInputs(trans);
+  const field = (name: DraftField): JSX.Element | null =>
     draft && (
       <DraftInput
-        label={label}
-        placeholder={placeholder}
-        value={draft[name]}
-        mistake={
-          read?.mistakes?.[name]
-            ? mistakeText(read.mistakes[name], trans)
-            : null
+        key={name}
+        label={
+          editing === null
+            ? inputs[name].label
+            : trans.__('%1 of %2', inputs[name].label, editing)
         }
+        placeholder={inputs[name].placeholder}
+        value={draft[name]}
+        mistake={read?.mistakes?.includes(name) ? inputs[name].wanted : null}
         autoFocus={name === (editing === null ? 'environment' : 'gpus')}
         onChange={value => setDraft({ ...draft, [name]: value })}
         onSave={save}
@@ -178,7 +177,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       label: trans.__('GPUs'),
       renderCell: row =>
         edited(row) ? (
-          field('gpus', trans.__('GPUs of %1', row.environment))
+          field('gpus')
         ) : (
           <span data-over={row.usedGpus > row.gpus}>
             {trans.__('%1 of %2', row.usedGpus, row.gpus)}
@@ -191,11 +190,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       label: trans.__('Memory each'),
       renderCell: row =>
         edited(row)
-          ? field(
-              'memory',
-              trans.__('Memory on each GPU of %1', row.environment),
-              trans.__('whole GPU')
-            )
+          ? field('memory')
           : row.memory === null
             ? trans.__('whole GPU')
             : formatBytes(row.memory, units),
@@ -204,10 +199,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
     {
       id: 'weight',
       label: trans.__('Weight'),
-      renderCell: row =>
-        edited(row)
-          ? field('weight', trans.__('Weight of %1', row.environment))
-          : row.weight,
+      renderCell: row => (edited(row) ? field('weight') : row.weight),
       sort: number(row => row.weight)
     },
     {
@@ -215,31 +207,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       label: trans.__('GPU-hours and rules'),
       renderCell: row =>
         edited(row) ? (
-          <>
-            {field(
-              'hours',
-              trans.__('Budget of %1 in GPU-hours', row.environment),
-              trans.__('not limited')
-            )}
-            {field(
-              'per',
-              trans.__('Period of the budget of %1', row.environment),
-              trans.__('week or month')
-            )}
-            {field(
-              'idle',
-              trans.__(
-                'Minutes until an idle GPU of %1 may be taken',
-                row.environment
-              ),
-              trans.__('idle minutes')
-            )}
-            {field(
-              'burst',
-              trans.__('Up to what limits of %1 are lifted', row.environment),
-              trans.__('lifted to 60GiB')
-            )}
-          </>
+          <>{RULES.map(field)}</>
         ) : (
           <>
             <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
@@ -375,38 +343,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
       )}
       {draft && editing === null && (
         <div className="jp-gpushare-controls">
-          {field(
-            'environment',
-            trans.__('Name of the environment'),
-            trans.__('name')
-          )}
-          {field('gpus', trans.__('GPUs'))}
-          {field(
-            'memory',
-            trans.__('Memory on each GPU'),
-            trans.__('whole GPU')
-          )}
-          {field('weight', trans.__('Weight'))}
-          {field(
-            'hours',
-            trans.__('Budget in GPU-hours'),
-            trans.__('no limit of GPU-hours')
-          )}
-          {field(
-            'per',
-            trans.__('Period of the budget'),
-            trans.__('week, month or 2026-10-01')
-          )}
-          {field(
-            'idle',
-            trans.__('Minutes until an idle GPU may be taken'),
-            trans.__('idle minutes, as on the node')
-          )}
-          {field(
-            'burst',
-            trans.__('Up to what limits are lifted'),
-            trans.__('lifted to 60GiB or 0.9, as on the node')
-          )}
+          {(Object.keys(inputs) as DraftField[]).map(field)}
           {buttons}
         </div>
       )}
@@ -469,37 +406,67 @@ function DraftInput(props: {
   );
 }
 
-function mistakeText(mistake: Mistake, trans: TranslationBundle): string {
-  switch (mistake) {
-    case Mistake.NoName:
-      return trans.__('A name is needed.');
-    case Mistake.BadName:
-      return trans.__(
-        'At most 256 characters, no space around them, no control characters.'
-      );
-    case Mistake.NotWhole:
-      return trans.__('A whole number from 0 to %1.', MOST_GPUS);
-    case Mistake.NoSize:
-      return trans.__(
+interface IDraftInput {
+  readonly label: string;
+  readonly placeholder?: string;
+  /** What may be typed there, said beside anything else. */
+  readonly wanted: string;
+}
+
+/** The inputs of a quota, in the order in which a new one is typed. */
+function draftInputs(
+  trans: TranslationBundle
+): Record<DraftField, IDraftInput> {
+  return {
+    environment: {
+      label: trans.__('Name of the environment'),
+      placeholder: trans.__('name'),
+      wanted: trans.__(
+        'A name of at most 256 characters, without spaces around it or control characters.'
+      )
+    },
+    gpus: {
+      label: trans.__('GPUs'),
+      wanted: trans.__('A whole number from 0 to %1.', MOST_GPUS)
+    },
+    memory: {
+      label: trans.__('Memory on each GPU'),
+      placeholder: trans.__('whole GPU'),
+      wanted: trans.__(
         'A size with its unit, such as 8GiB or 16 GB; empty is the whole GPU.'
-      );
-    case Mistake.NotPositive:
-      return trans.__('A number above 0, as 1 or 2.5.');
-    case Mistake.NoHours:
-      return trans.__('A number from 0, as 20 or 2.5; empty is no budget.');
-    case Mistake.NoPeriod:
-      return trans.__(
+      )
+    },
+    weight: {
+      label: trans.__('Weight'),
+      wanted: trans.__('A number above 0, as 1 or 2.5.')
+    },
+    hours: {
+      label: trans.__('Budget in GPU-hours'),
+      placeholder: trans.__('no limit of GPU-hours'),
+      wanted: trans.__('A number from 0, as 20 or 2.5; empty is no budget.')
+    },
+    per: {
+      label: trans.__('Period of the budget'),
+      placeholder: trans.__('week, month or 2026-10-01'),
+      wanted: trans.__(
         'week, month, or the first day of the term as 2026-10-01; empty is the rolling window.'
-      );
-    case Mistake.NoMinutes:
-      return trans.__(
+      )
+    },
+    idle: {
+      label: trans.__('Idle time-out in minutes'),
+      placeholder: trans.__('idle minutes, as on the node'),
+      wanted: trans.__(
         "Minutes from 0, which is never; empty is the node's own."
-      );
-    case Mistake.NoBurst:
-      return trans.__(
+      )
+    },
+    burst: {
+      label: trans.__('Upper bound of lifted limits'),
+      placeholder: trans.__('lifted to 60GiB or 0.9, as on the node'),
+      wanted: trans.__(
         "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty is the node's own."
-      );
-  }
+      )
+    }
+  };
 }
 
 function wishText(

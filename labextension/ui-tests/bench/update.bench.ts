@@ -91,7 +91,9 @@ test('from a status to its paint', async ({ gpushare, pageOf }) => {
   const after = await size(page, session);
 
   const result = {
-    machine: `${os.cpus().length} cores, ${os.cpus()[0]?.model ?? 'unknown'}`,
+    machine:
+      process.env.MACHINE ??
+      `${os.cpus().length} cores, ${os.cpus()[0]?.model ?? 'unknown'}`,
     updates: sent,
     small,
     first,

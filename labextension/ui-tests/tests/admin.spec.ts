@@ -29,13 +29,13 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
     .getByRole('textbox', { name: 'Memory on each GPU of alice' })
     .fill('12 GiB');
   await admin
-    .getByRole('textbox', { name: 'Budget of alice in GPU-hours' })
+    .getByRole('textbox', { name: 'Budget in GPU-hours of alice' })
     .fill('20');
   await admin
-    .getByRole('textbox', { name: 'idle GPU of alice may be taken' })
+    .getByRole('textbox', { name: 'Idle time-out in minutes of alice' })
     .fill('30');
   await admin
-    .getByRole('textbox', { name: 'Up to what limits of alice are lifted' })
+    .getByRole('textbox', { name: 'Upper bound of lifted limits of alice' })
     .fill('0.9');
   await carols.keyboard.press('Enter');
   await expect(admin).toContainText(

@@ -122,6 +122,25 @@ def test_temporary_and_cache(meter: StepMeter, told: Told, time: Time) -> None:
     assert (device.device, device.cache) == ("cpu", 500)
 
 
+def test_the_next_step_fits_in_what_is_free_and_in_its_own_cache(
+    meter: StepMeter, told: Told
+) -> None:
+    net = layer()
+    optimizer = torch.optim.AdamW(net.parameters())
+    assert meter.next_step_fits(), "nothing is known yet, so waiting helps nobody"
+    told.told = Figures(None, allocated=10**6, reserved=10**6, peak=5 * 10**6, allocations=1)
+    step(optimizer, net)
+    needed = used(meter).temporary
+    assert needed is not None
+    assert meter.next_step_fits(), "what is free cannot be measured"
+    told.room = needed - 1
+    assert not meter.next_step_fits()
+    told.room = needed
+    assert meter.next_step_fits()
+    told.room, told.told = needed - 500, told.told._replace(reserved=10**6 + 500)
+    assert meter.next_step_fits(), "its cache is its own"
+
+
 def test_state_is_added_up_when_it_changes_and_seldom(
     meter: StepMeter, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:

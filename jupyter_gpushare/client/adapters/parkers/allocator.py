@@ -37,6 +37,9 @@ class Allocator(Protocol):
     def figures(self, device: Any) -> Figures | None:
         """The figures now; ``None`` while the device is not used. Cheap: once per step."""
 
+    def free(self, device: Any) -> int | None:
+        """Bytes that nobody uses on the device now, measured; ``None``: that cannot be told."""
+
     def empty_cache(self) -> None:
         """Give back what no tensor uses; at any time."""
 
@@ -87,6 +90,12 @@ class CudaAllocator:
         # The nested form: flattening and sorting it costs many times what reading it does.
         stats = self._torch.cuda.memory_stats_as_nested_dict(device)
         return read_figures(stats) if stats else None
+
+    def free(self, device: Any) -> int | None:
+        try:
+            return int(self._torch.cuda.mem_get_info(device)[0])
+        except RuntimeError:  # the driver's error, whatever it is
+            return None
 
     def empty_cache(self) -> None:
         self._torch.cuda.empty_cache()  # does nothing before CUDA has started

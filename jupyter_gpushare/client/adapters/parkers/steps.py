@@ -130,6 +130,18 @@ class StepMeter:
             devices=devices,
         )
 
+    def next_step_fits(self) -> bool:
+        """Whether a step like the largest so far fits in the memory that is free now, measured.
+
+        True where that is not known: waiting would not help.
+        """
+        for device, needed in tuple(self._temporary.items()):
+            free, now = self._allocator.free(device), self._allocator.figures(device)
+            cached = 0 if now is None else now.reserved - now.allocated
+            if free is not None and needed > free + cached:
+                return False
+        return True
+
     def at_boundary(self) -> tuple[Any, ...]:
         """Optimizers that have made their step, if nothing has been computed since.
 

@@ -98,9 +98,15 @@ class TorchParker:
     def drop_temporary(self) -> int:
         """Let go of used-up gradients at a step's end, then `trim`; bytes freed.
 
-        Only gradients of an optimizer whose step has just ended are dropped: no memory was
-        allocated since, so no backward pass has added to them.
+        Work that is queued on the devices is waited for: the next task finds them idle. Only
+        gradients of an optimizer whose step has just ended are dropped: no memory was allocated
+        since, so no backward pass has added to them.
         """
+        try:
+            for device in self._allocator.devices():
+                self._allocator.synchronize(device)
+        except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
+            _log.warning("PyTorch's queued work could not be waited for: %s", error)
         for optimizer in self._meter.at_boundary() if self._meter is not None else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

@@ -1,0 +1,25 @@
+# The node manager's image. The driver's libraries come from the NVIDIA runtime.
+# After `make dist`, in the repository's root:
+#   docker build -f etc/deploy/docker/node.Dockerfile --build-arg VERSION=0.1.0 -t jupyter-gpushare-node:0.1.0 .
+ARG BASE=python:3.13-slim-trixie
+FROM ${BASE}
+ARG VERSION
+LABEL org.opencontainers.image.title="jupyter-gpushare-node" \
+      org.opencontainers.image.description="The GPU node manager of jupyter_gpushare" \
+      org.opencontainers.image.source="https://github.com/jupyter-gpushare/jupyter_gpushare" \
+      org.opencontainers.image.licenses="BSD-3-Clause" \
+      org.opencontainers.image.version="${VERSION}"
+# By their paths: of our packages nothing comes from an index.
+RUN --mount=type=bind,source=dist,target=/wheels \
+    pip install --no-cache-dir --no-compile --find-links /wheels \
+    /wheels/jupyter_gpushare*-"${VERSION:?say --build-arg VERSION=...}"-*.whl
+ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1
+VOLUME ["/run/jupyter-gpushare", "/var/lib/jupyter-gpushare"]
+EXPOSE 9464
+# Root, but it needs no capability: the socket's directory has to be root's, so that nobody else can
+# put a socket there. It ends on SIGTERM, and starts no processes that it would have to wait for.
+USER root
+ENTRYPOINT ["jupyter-gpushare", "node", "--shared", "--socket=/run/jupyter-gpushare/node.sock", "--ledger=/var/lib/jupyter-gpushare/ledger.sqlite", "--metrics-port=9464"]
+# Not `jupyter gpushare status`: with --hub it needs somebody's token.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:9464/metrics', timeout=8)"]

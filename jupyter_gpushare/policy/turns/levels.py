@@ -1,0 +1,107 @@
+"""How much a task has computed, and who goes before whom because of it.
+
+The rule is least attained service first, in levels (after Tiresias: J. Gu et al., NSDI 2019, which
+takes up multi-level feedback queues). *Attained service* are the GPU-seconds that a task has
+computed since it last waited for a person: since its cell began, or a program its request. A
+*level* is attained service in steps that double from the quantum on: so interruptions get rarer,
+and a task that computes for hours is not asked every ten seconds. An environment has a level, too,
+from all that it used lately, divided by its weight: so neither many kernels nor many short cells
+gain anything.
+
+Nothing here reads a clock. A task's attained service grows only while it has its turn; what an
+environment used is as of the last time it was settled. So :func:`due` can say in advance when a
+turn ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from ..books.state import State
+from ..words.config import PolicyConfig
+from ..words.model import LeaseId, PriorityClass
+from ..words.turns import Turn
+
+#: Quanta, times the tasks that want the same GPUs, for which a task waits at most before it is
+#: *owed* a quantum. With the quanta of the others that are owed one it comes in 10 times as many.
+OWED_AFTER: Final = 9
+#: A batch task's turn comes after at most so many quanta of interactive ones, and lasts at least
+#: this part of what it waited: so batch has a twentieth of each GPU.
+BATCH_AFTER: Final = 19
+
+
+def level(service: float, quantum: float) -> int:
+    """0 below one quantum, then one more for each doubling. ``service`` in GPU-seconds."""
+    return 0 if service < quantum else 1 + math.floor(math.log2(service / quantum))
+
+
+def reaches(lvl: int, quantum: float) -> float:
+    """GPU-seconds from which on the level is ``lvl``."""
+    return 0.0 if lvl <= 0 else math.ldexp(quantum, lvl - 1)
+
+
+def environment_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
+    """The level of what the task's environment held lately, by its weight."""
+    environment = state.leases[lease].environment
+    account = state.accounts.get(environment)
+    if account is None or account.charge == -math.inf:
+        return 0
+    quota, _source = state.quotas.resolve(environment)
+    recent = 2.0 ** (account.charge - state.settled_at / state.usage_half_life)
+    return level(recent / quota.weight, config.quantum)
+
+
+def task_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
+    """The larger of the task's own level, before this turn of it, and its environment's."""
+    own = level(state.turns[lease].had, config.quantum)
+    return max(own, environment_level(state, config, lease))
+
+
+def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int, int]:
+    """The key of the order of turns, the least first: class, level, arrival."""
+    turn = state.turns[lease]
+    return is_batch(state, lease), task_level(state, config, lease), turn.order
+
+
+def rate(turn: Turn) -> int:
+    """GPU-seconds of service in a second of this turn."""
+    return max(1, len(turn.gpus))
+
+
+def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
+    """Boot time until which nobody may ask for this turn.
+
+    Who waited for long has a quantum at least, or the turn would be lost to the next newcomer.
+    """
+    turn = state.turns[holder]
+    waited = 0.0 if turn.wants is None else turn.since - turn.wants
+    if waited < OWED_AFTER * config.quantum:
+        return -math.inf
+    lasts = config.quantum
+    if is_batch(state, holder):
+        lasts = max(lasts, waited / BATCH_AFTER)
+    return turn.since + lasts
+
+
+def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
+    """Boot time from which on ``holder`` yields to ``waiting``, which is not owed its turn yet.
+
+    An interactive task goes before a batch one. In a class the holder yields once its level is as
+    high as the other's and it had a quantum and twice what the other had.
+    """
+    held, waits = is_batch(state, holder), is_batch(state, waiting)
+    if held is not waits:
+        return sheltered(state, config, holder) if held else math.inf
+    turn, quantum = state.turns[holder], config.quantum
+    needed = max(quantum, 2 * state.turns[waiting].had)
+    lvl = task_level(state, config, waiting)
+    if lvl > environment_level(state, config, holder):
+        needed = max(needed, reaches(lvl, quantum))
+    has_it_at = turn.since + max(0.0, needed - turn.had) / rate(turn)
+    return max(has_it_at, sheltered(state, config, holder))
+
+
+def is_batch(state: State, lease: LeaseId) -> bool:
+    """Whether nobody waits for the task at a screen."""
+    return state.leases[lease].request.priority_class is PriorityClass.BATCH

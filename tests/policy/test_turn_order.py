@@ -1,0 +1,208 @@
+"""Who computes next: least attained service first, and a bound that nobody's order changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.policy_turns import CONFIG, Actor, TurnWorld
+from support.policy_world import GIB, gpu
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.turns import levels
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import Activity, Bytes, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.turns import TurnPhase
+
+QUANTUM = CONFIG.quantum
+BATCH = PriorityClass.BATCH
+
+
+class Crowd:
+    """Residents of one GPU; each makes a step a second if it may."""
+
+    def __init__(self, config: PolicyConfig = CONFIG) -> None:
+        self.world = TurnWorld(dataclasses.replace(config, max_tasks_per_gpu=8))
+        self.world.start([gpu(0, 80)], Quota(1, None))
+        self.had: dict[int, list[bool]] = {}
+
+    def come(self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE) -> Actor:
+        request = Request(1, Bytes(8 * GIB), priority_class=kind)
+        decision = self.world.request(who, pid, request, wait=False)
+        assert isinstance(decision, core.Grant), decision
+        actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)
+        self.world.actors[decision.lease] = actor
+        self.world.train(actor, 3)
+        self.world.observe()
+        return actor
+
+    def cell_ends(self, actor: Actor) -> None:
+        """Its person reads and thinks."""
+        actor.idle, actor.waiting = True, False
+        activity = cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE)
+        self.world.run(activity)
+
+    def cell_begins(self, actor: Actor) -> None:
+        self.world.begin_step(actor)
+
+    def computes(self, actor: Actor) -> bool:
+        turn = self.world.state.turns.get(actor.lease)
+        is_busy = not actor.idle
+        return is_busy and (turn is None or turn.phase is TurnPhase.HOLDS)
+
+    def second(self) -> None:
+        for actor in list(self.world.actors.values()):
+            if not actor.idle:
+                self.world.train(actor, 1)
+        self.world.second()
+        for actor in self.world.actors.values():
+            self.had.setdefault(actor.pid, []).append(self.computes(actor))
+
+    def seconds(self, count: float) -> None:
+        for _ in range(int(count)):
+            self.second()
+
+    def share(self, actor: Actor, last: int) -> float:
+        return sum(self.had[actor.pid][-last:]) / last
+
+
+def test_a_short_cell_takes_over_at_the_next_gate_of_a_long_one() -> None:
+    crowd = Crowd()
+    bob = crowd.come("bob", 2)
+    crowd.cell_ends(bob)
+    alice = crowd.come("alice", 1)
+    crowd.seconds(5 * QUANTUM)
+    crowd.cell_begins(bob)
+    crowd.second()
+    assert crowd.computes(bob), "at the end of her step, not after a quantum"
+    crowd.cell_ends(bob)
+    crowd.second()
+    assert crowd.computes(alice)
+
+
+def test_who_had_less_than_a_quantum_is_not_asked() -> None:
+    crowd = Crowd()
+    alice, bob = crowd.come("alice", 1), crowd.come("bob", 2)
+    for actor in (alice, bob):
+        crowd.cell_ends(actor)
+    crowd.second()
+    crowd.cell_begins(alice)
+    crowd.seconds(3)
+    crowd.cell_begins(bob)
+    crowd.seconds(QUANTUM - 5)
+    assert crowd.computes(alice)
+    crowd.seconds(4)
+    assert crowd.computes(bob), "she had a quantum"
+
+
+def test_a_new_cell_counts_from_nothing_and_a_new_step_does_not() -> None:
+    crowd = Crowd()
+    alice, bob = crowd.come("alice", 1), crowd.come("bob", 2)
+    crowd.seconds(6 * QUANTUM)
+    had = crowd.world.state.turns[alice.lease].had
+    assert had >= QUANTUM
+    crowd.seconds(2)
+    assert crowd.world.state.turns[alice.lease].had >= had
+    crowd.cell_ends(alice)
+    crowd.cell_begins(alice)
+    assert crowd.world.state.turns[alice.lease].had == 0.0
+    assert crowd.world.state.turns[bob.lease].had >= QUANTUM
+
+
+def test_interruptions_get_rarer() -> None:
+    """Two that compute for long: the turns get longer, up to the bound."""
+    crowd = Crowd()
+    alice, _bob = crowd.come("alice", 1), crowd.come("bob", 2)
+    crowd.seconds(400)
+    changes = _changes(crowd.had[alice.pid])
+    assert changes >= 4
+    crowd.had.clear()
+    crowd.seconds(400)
+    assert 1 <= _changes(crowd.had[alice.pid]) <= changes - 1
+
+
+def _changes(had: Sequence[bool]) -> int:
+    return sum(one is not other for one, other in itertools.pairwise(had))
+
+
+def test_interactive_goes_before_batch_and_batch_has_its_twentieth() -> None:
+    crowd = Crowd()
+    batch = crowd.come("bob", 2, BATCH)
+    crowd.seconds(30)
+    alice = crowd.come("alice", 1)
+    crowd.second()
+    crowd.seconds(2)
+    assert crowd.computes(alice), "not after a quantum of the batch task: at its next gate"
+    crowd.seconds(1000)
+    assert 0.05 <= crowd.share(batch, 1000) <= 0.07
+
+
+def test_neither_many_kernels_nor_many_short_cells_gain() -> None:
+    """Alice's three kernels run one short cell after the other, Bob one long one."""
+    crowd = Crowd()
+    many = [crowd.come("alice", pid) for pid in (1, 2, 3)]
+    bob = crowd.come("bob", 4)
+    crowd.seconds(10)
+    for second in range(1500):
+        for actor in many:
+            if crowd.computes(actor) and second % 5 == 0:
+                crowd.cell_ends(actor)
+                crowd.cell_begins(actor)
+        crowd.second()
+    assert crowd.share(bob, 1000) >= 0.3, "a half would be fair, a quarter is what each task has"
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[tuple[str, PriorityClass]]:
+    kinds = st.sampled_from([PriorityClass.INTERACTIVE, BATCH])
+    people = st.sampled_from("abc")
+    return draw(st.lists(st.tuples(people, kinds), min_size=2, max_size=5))
+
+
+@settings(deadline=None, max_examples=8)
+@given(crowds(), st.integers(3, 200))
+def test_a_quantum_in_each_ten_for_everybody_under_overload(
+    people: list[tuple[str, PriorityClass]], cell: int
+) -> None:
+    """Whatever the order says, and though the first one's cells are short and never end."""
+    crowd = Crowd()
+    actors = [crowd.come(who, pid, kind) for pid, (who, kind) in enumerate(people, 1)]
+    crowd.had.clear()
+    # The timer comes once a second, and a step lasts one.
+    window = int(len(actors) * (10 * QUANTUM + 3))
+    seconds = 3 * window // 2
+    for second in range(seconds):
+        if second % cell == cell - 1 and crowd.computes(actors[0]):
+            crowd.cell_ends(actors[0])
+            crowd.cell_begins(actors[0])
+        crowd.second()
+    for actor in actors[1:]:
+        sums = [0, *itertools.accumulate(crowd.had[actor.pid])]
+        least = min(end - begin for begin, end in zip(sums, sums[window:], strict=False))
+        assert least >= QUANTUM - 1, f"{actor} starves"
+    kinds = [kind for _who, kind in people]
+    if BATCH in kinds[1:] and PriorityClass.INTERACTIVE in kinds:
+        batch = [actor for actor, kind in zip(actors, kinds, strict=True) if kind is BATCH]
+        assert sum(crowd.share(actor, seconds) for actor in batch) >= 0.04
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0.01, 1e4))
+def test_levels_double(one: float, other: float, quantum: float) -> None:
+    low, high = sorted((one, other))
+    assert levels.level(low, quantum) <= levels.level(high, quantum)
+    lvl = levels.level(high, quantum)
+    assert high >= levels.reaches(lvl, quantum) * (1 - 1e-9)
+    assert high < levels.reaches(lvl + 1, quantum) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"), [(0, 0), (9.9, 0), (10, 1), (19.9, 1), (20, 2), (40, 3), (81, 4)]
+)
+def test_a_level_is_a_doubling_of_the_quantum(service: float, expected: int) -> None:
+    assert levels.level(service, 10.0) == expected
+    assert levels.reaches(expected, 10.0) <= service
