@@ -41,8 +41,8 @@ class ReplayApp(Verb):
     )
     gpu_memory = option(80 * 2**30, "Memory of a GPU. Default: 80GiB.", parse_size)
     policies = option(
-        "session,batch,held,park,preempt,clairvoyant",
-        "What is compared, separated by commas: session, batch, held, park, preempt, "
+        "session,batch,held,park,turns,clairvoyant",
+        "What is compared, separated by commas: session, batch, held, park, turns, "
         "clairvoyant. Default: all.",
     )
     people = option(
@@ -59,7 +59,9 @@ class ReplayApp(Verb):
     seed = option(1, "With --generate: another number, other sessions. Default: 1.", int)
     start_up = option(30.0, "batch: start-up of each task. Default: 30s.", parse_duration)
     idle_timeout = option(
-        60.0, "park: idle for so long, a kernel may be parked. Default: 60s.", parse_duration
+        60.0,
+        "park, turns: idle for so long, a kernel may be parked. Default: 60s.",
+        parse_duration,
     )
     always = flag("Park every kernel past the idle time-out, not only when somebody waits.")
     parking = option(

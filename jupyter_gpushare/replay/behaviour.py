@@ -13,7 +13,7 @@ from typing import Final
 
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import ParkWhen
-from .preemption import LeastAttained, Preemption
+from ..policy.words.turns import Moving, ShareMode
 
 
 class PolicyName(Enum):
@@ -23,7 +23,7 @@ class PolicyName(Enum):
     BATCH = "batch"
     HELD = "held"
     PARK = "park"
-    PREEMPT = "preempt"
+    TURNS = "turns"
     CLAIRVOYANT = "clairvoyant"
 
 
@@ -62,15 +62,33 @@ SETTLE: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCost:
+    """Seconds until a computing task comes to a gate, and until the next one computes after it."""
+
+    step: float = 0.25
+    hand_over: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One policy. ``start_up`` is seconds of each cell's own start, where it is a new process."""
+    """One policy. ``start_up`` is seconds of each cell's own start, where it is a new process.
+
+    ``reserve``: a request that names no memory reserves so many times what its task keeps on a
+    GPU; 0: the whole GPU. ``turns``: tasks take turns where several are on a GPU. Of those the
+    share ``gated`` can be stopped within a cell, and ``movable`` can be moved. ``resident`` scales
+    what a trace's sessions keep.
+    """
 
     name: PolicyName
     asks: Asks
     config: PolicyConfig
     start_up: float = 0.0
     cost: ParkingCost = FREE
-    preemption: Preemption | None = None
+    reserve: float = 0.0
+    turns: TurnCost | None = None
+    gated: float = 1.0
+    movable: float = 1.0
+    resident: float = 1.0
 
     @property
     def parks(self) -> bool:
@@ -83,14 +101,22 @@ class Options:
 
     ``start_up`` is that of a batch task: a scheduler's pass, a process, imports, a CUDA context
     and the data. Assumed: it depends on all of these. ``idle_timeout`` is when an idle kernel may
-    be asked for its GPUs. ``quantum`` is what a cell computes before it may be preempted.
+    be asked for its GPUs.
+    ``reserve`` is what a resident reserves, as a multiple of its memory; without ``moves`` none is
+    moved while it computes. ``gated`` and ``movable`` are shares of the sessions, ``resident``
+    multiplies what they keep.
     """
 
     start_up: float = 30.0
     idle_timeout: float = 60.0
     park_when: ParkWhen = ParkWhen.CONTENDED
     cost: ParkingCost = field(default_factory=ParkingCost)
-    quantum: float = 60.0
+    reserve: float = 1.0
+    turns: TurnCost = field(default_factory=TurnCost)
+    moves: bool = True
+    gated: float = 1.0
+    movable: float = 1.0
+    resident: float = 1.0
 
 
 #: The node is asked for nothing that needs a clock but what the policy under test does.
@@ -115,12 +141,26 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
             return Behaviour(name, Asks.AT_FIRST_CELL, _BASE)
         case PolicyName.PARK:
             return Behaviour(name, Asks.AT_FIRST_CELL, parking, cost=options.cost)
-        case PolicyName.PREEMPT:
-            # A preempted cell may be passed by everybody: that is what preempting it was for.
-            config = replace(parking, overtake_interactive=1_000_000_000)
-            chooser = LeastAttained(options.quantum)
+        case PolicyName.TURNS:
+            per_gib = (options.cost.park + options.cost.resume) / 2
+            config = replace(
+                parking,
+                share_mode=ShareMode.TIME,
+                max_tasks_per_gpu=1_000_000,
+                overtake_interactive=1_000_000_000,
+                turn_bound=math.inf,
+                moving=Moving(per_gib) if options.moves else None,
+            )
             return Behaviour(
-                name, Asks.AT_FIRST_CELL, config, cost=options.cost, preemption=chooser
+                name,
+                Asks.AT_FIRST_CELL,
+                config,
+                cost=options.cost,
+                reserve=options.reserve,
+                turns=options.turns,
+                gated=options.gated,
+                movable=options.movable,
+                resident=options.resident,
             )
         case PolicyName.CLAIRVOYANT:
             raise ValueError("the clairvoyant schedule is no behaviour of tasks")

@@ -35,12 +35,13 @@ from ..policy.words.model import (
     ProcessId,
     Quota,
     Request,
+    Rung,
     Task,
     TaskKind,
 )
-from ..policy.words.recalls import RecallPhase
+from ..policy.words.recalls import Give, RecallPhase
+from ..policy.words.turns import TurnPhase
 from .behaviour import Asks, Behaviour
-from .preemption import Cells
 from .tally import Due, Level, Tally, Window
 from .trace import Session
 
@@ -60,7 +61,7 @@ class _Phase(Enum):
     COMPUTING = "a cell computes"
     PARKING = "its memory is on the way out"
     PARKED = "parked"
-    INTERRUPTED = "parked in the midst of a cell"
+    PAUSED = "at a gate, in the midst of a cell"
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +73,8 @@ class _Run:
     due: Due
     number: int
     process: ProcessId
+    #: Bytes that it keeps on each GPU.
+    resident: int = 0
     phase: _Phase = _Phase.AWAY
     lease: LeaseId | None = None
     gpus: tuple[Allocation, ...] = ()
@@ -85,12 +88,16 @@ class _Run:
     #: Counts what was begun: the end of something that was called off means nothing.
     turn: int = 0
     in_memory: int = 0
-    was_interrupted: bool = False
     is_closed: bool = False
     serial: int = 0
 
 
 _Event = tuple[float, int, Callable[[Any], None], Any]
+
+
+def _one_of(number: int, share: float) -> bool:
+    """Whether a session belongs to a share of them, the same ones in every replay."""
+    return number * 0.6180339887498949 % 1.0 < share
 
 
 @dataclass(slots=True)
@@ -124,16 +131,16 @@ class VirtualNode:
         self._open: dict[int, _Run] = {}
         self._claims = [0] * self.gpus
         self._computing = [0] * self.gpus
+        #: When the last transfer on each GPU's link ends.
+        self._link = [0.0] * self.gpus
         self._bound, self._busy = Level(self.window), Level(self.window)
         self._parked = Level(self.window)
         self._quiet: State | None = None
+        self._timed: State | None = None
+        self._tick_due = math.inf
         self._tick_at = math.inf
         self._ticked_at = -math.inf
-        self._look_at = math.inf
-        self._looked: State | None = None
-        self._look_again = math.inf
         self._processes = 0
-        self._interrupted = 0
         names = [GpuUuid(f"GPU-{index}") for index in range(self.gpus)]
         self._index = {name: index for index, name in enumerate(names)}
         self._readings = {name: GpuReading(name, None, Bytes(0)) for name in names}
@@ -156,6 +163,7 @@ class VirtualNode:
         self._processes += 1
         due = Due(self.window, session.alone())
         run = _Run(session, session.gaps(), due, self._processes, self._process())
+        run.resident = min(self.memory, int(session.resident * self.behaviour.resident))
         self._open[run.number] = run
         self._after(session.start - self.at, self._begin, run)
 
@@ -226,6 +234,8 @@ class VirtualNode:
                 self._claim_moved(event)  # type: ignore[arg-type]
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
+            elif kind is ev.TurnGiven or kind is ev.TurnMoved:
+                self._after(0.0, self._turn_moved, self._runs.get(event.lease))  # type: ignore[attr-defined]
         if self.state.draining:
             freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
             readings = tuple(self._readings[gpu] for gpu in freed)
@@ -235,12 +245,12 @@ class VirtualNode:
     def _keep_time(self) -> None:
         """One timer, as the node manager has."""
         # A sum of times is not exact: a tick that comes a hair too soon must not come for ever.
-        at = max(self._next_tick(), self._ticked_at + RESOLUTION)
+        if self.state is not self._timed:
+            self._timed, self._tick_due = self.state, self._next_tick()
+        at = max(self._tick_due, self._ticked_at + RESOLUTION)
         if at < self._tick_at:
             self._tick_at = at
             self._after(at - self.at, self._tick, at)
-        if self.behaviour.preemption is not None:
-            self._look()
 
     def _next_tick(self) -> float:
         """When a tick is needed. One that can change nothing is left out.
@@ -251,7 +261,7 @@ class VirtualNode:
         """
         state, config = self.state, self.behaviour.config
         always = config.park_when is ParkWhen.ALWAYS and state.idle
-        if self.every_tick or always:
+        if self.every_tick or always or state.turns:
             return max(self.at, core.next_deadline(state, config))
         if not state.queue.waiting:
             return math.inf
@@ -272,8 +282,12 @@ class VirtualNode:
             return  # an earlier one was set after it
         self._tick_at = math.inf
         self._ticked_at = self.at
+        self._timed = None  # the time itself may matter
         self._submit(cmd.Tick(self.at, self.at))
         self._quiet = self.state
+
+    def _say(self, command: cmd.Command) -> None:
+        self._submit(command)
 
     # -- what the policy said -------------------------------------------------
 
@@ -288,6 +302,13 @@ class VirtualNode:
         if self.on_grant is not None:
             where = tuple(self._index[part.gpu] for part in event.gpus)
             self.on_grant(Grant(self.at, run.session.name, where))
+        if self.behaviour.turns is not None and event.lease not in self.state.takers:
+            who = EnvironmentName(run.session.environment)
+            if not _one_of(run.number, self.behaviour.movable):
+                stays = cmd.ReportAbility(self.at, event.lease, who, run.process, Rung.NONE)
+                self._after(0.0, self._say, stays)
+            says = cmd.ReportMemory(self.at, event.lease, who, run.process, (), 0, True)
+            self._after(0.0, self._say, says)
         self._after(0.0, self._holds, run)
 
     def _claim_moved(self, event: ev.ClaimMoved) -> None:
@@ -319,6 +340,8 @@ class VirtualNode:
         self._runs[run.lease] = run
         task = Task(run.process, run.session.name, TaskKind.KERNEL)
         memory = run.session.memory
+        if memory is None and self.behaviour.reserve:
+            memory = min(self.memory, max(1, int(run.resident * self.behaviour.reserve)))
         request = Request(run.session.gpus, None if memory is None else Bytes(memory))
         who = EnvironmentName(run.session.environment)
         decision = self._submit(cmd.RequestLease(self.at, run.lease, who, task, request))
@@ -366,12 +389,20 @@ class VirtualNode:
         run.phase = _Phase.STARTING
         wait = self.behaviour.start_up
         if run.in_memory:
-            wait += self.behaviour.cost.to_resume(run.session.resident)
+            wait += self._transfer(run, self.behaviour.cost.to_resume(run.resident))
         run.turn += 1
         if wait > 0:
             self._after(wait, self._started, (run, run.turn))
         else:
             self._start(run)
+
+    def _transfer(self, run: _Run, seconds: float) -> float:
+        """Seconds until its memory is moved: one transfer at a time on the link of a GPU."""
+        gpus = [self._index[part.gpu] for part in run.gpus]
+        ends = max([self.at, *(self._link[gpu] for gpu in gpus)]) + seconds
+        for gpu in gpus:
+            self._link[gpu] = ends
+        return ends - self.at
 
     def _started(self, subject: tuple[_Run, int]) -> None:
         run, turn = subject
@@ -379,7 +410,15 @@ class VirtualNode:
             self._start(run)
 
     def _start(self, run: _Run) -> None:
+        """Compute, or wait for the turn."""
         self._keep_in_memory(run, 0)
+        if self._has_turn(run):
+            self._go_on(run)
+        else:
+            run.phase = _Phase.PAUSED
+            self._ask_turn(run)
+
+    def _go_on(self, run: _Run) -> None:
         run.phase = _Phase.COMPUTING
         run.since = self.at
         if run.first is None:
@@ -387,6 +426,8 @@ class VirtualNode:
         self._compute(run, 1)
         run.turn += 1
         self._after(run.left, self._end_cell, (run, run.turn))
+        if self.behaviour.turns is not None and self._is_asked(run):  # while it started
+            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
 
     def _keep_in_memory(self, run: _Run, size: int) -> None:
         """How many bytes of it are parked in the host's memory."""
@@ -438,81 +479,88 @@ class VirtualNode:
         self._keep_in_memory(run, 0)
         del self._open[run.number]
 
+    # -- turns --------------------------------------------------------------------
+
+    def _has_turn(self, run: _Run) -> bool:
+        turn = None if run.lease is None else self.state.turns.get(run.lease)
+        return turn is None or turn.phase is TurnPhase.HOLDS
+
+    def _ask_turn(self, run: _Run) -> None:
+        assert run.lease is not None
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.AskTurn(self.at, run.lease, who, run.process))
+
+    def _turn_moved(self, run: _Run | None) -> None:
+        """It was given a turn, or needs none any more, or needs one from now on."""
+        if run is None or run.lease is None or self.behaviour.turns is None:
+            return
+        if run.phase is _Phase.PAUSED and self._has_turn(run):
+            run.phase = _Phase.STARTING
+            run.turn += 1
+            alone = run.lease not in self.state.turns
+            wait = 0.0 if alone else self.behaviour.turns.hand_over
+            self._after(wait, self._started, (run, run.turn))
+        elif run.phase is _Phase.COMPUTING and not self._has_turn(run):
+            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
+
+    def _gate(self, subject: tuple[_Run, int]) -> None:
+        """It has come to its gate: it stops if it was asked for its turn or its memory."""
+        run, turn = subject
+        if run.turn != turn or run.lease is None or run.phase is not _Phase.COMPUTING:
+            return
+        if not _one_of(run.number, self.behaviour.gated):
+            return  # its next gate is the end of its cell
+        if self._is_asked(run):
+            self._stop(run)
+            run.phase = _Phase.PAUSED
+            run.turn += 1
+            if self._leaves(run):
+                self._move_out(run)
+            else:
+                self._ask_turn(run)
+
+    def _is_asked(self, run: _Run) -> bool:
+        """Whether it is to stop at its next gate."""
+        assert run.lease is not None
+        asked = self.state.recall(run.lease, Give.TURN) is not None
+        return asked or not self._has_turn(run) or self._leaves(run)
+
+    def _leaves(self, run: _Run) -> bool:
+        """Whether it was asked for its memory."""
+        recall = None if run.lease is None else self.state.memory_recall(run.lease)
+        return recall is not None and recall.is_out
+
+    def _stop(self, run: _Run) -> None:
+        self._compute(run, -1)
+        self._computed(run, self.at)
+
     # -- parking ----------------------------------------------------------------
 
     def _asked(self, run: _Run) -> None:
-        if run.phase is _Phase.HOLDING and run.lease is not None and run.cell < 0:
+        if run.lease is None:
+            return
+        if run.phase is _Phase.HOLDING and run.cell < 0:
+            self._move_out(run)
+        elif self.behaviour.turns is not None and run.phase is _Phase.COMPUTING:
+            self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
+        elif run.phase is _Phase.PAUSED and self._leaves(run):
             self._move_out(run)
 
     def _move_out(self, run: _Run) -> None:
         run.phase = _Phase.PARKING
         run.turn += 1
-        self._after(
-            self.behaviour.cost.to_park(run.session.resident), self._moved_out, (run, run.turn)
-        )
+        self.tally.moves += run.cell >= 0
+        wait = self._transfer(run, self.behaviour.cost.to_park(run.resident))
+        self._after(wait, self._moved_out, (run, run.turn))
 
     def _moved_out(self, subject: tuple[_Run, int]) -> None:
         run, turn = subject
         if run.turn != turn or run.is_closed or run.lease is None:
             return
         self.tally.parks += 1
-        self._keep_in_memory(run, run.session.resident * run.session.gpus)
+        self._keep_in_memory(run, run.resident * run.session.gpus)
         run.phase = _Phase.PARKED
         who = EnvironmentName(run.session.environment)
         self._submit(cmd.Park(self.at, run.lease, who, run.process))
-        if run.was_interrupted:
-            run.was_interrupted = False
-            run.phase = _Phase.INTERRUPTED
-            self._interrupted += 1
-        elif run.cell >= 0:
+        if run.cell >= 0:
             self._resume(run)
-
-    # -- preemption: not in the product -------------------------------------------
-
-    def _look(self) -> None:
-        """Ask the study's chooser, when anything has changed or the time has come."""
-        chooser = self.behaviour.preemption
-        state = self.state
-        if chooser is None or not (state.queue.waiting or self._interrupted):
-            return
-        if state is self._looked and self.at < self._look_again:
-            return
-        running, waiting, interrupted, leaving = {}, {}, {}, set()
-        for name, run in self._runs.items():
-            if run.phase is _Phase.PARKING:
-                leaving.add(name)
-            if run.cell < 0:
-                continue
-            had = run.session.seconds[run.cell] - run.left
-            match run.phase:
-                case _Phase.COMPUTING:
-                    running[name] = had + self.at - run.since
-                case _Phase.WAITING:
-                    waiting[name] = had
-                case _Phase.INTERRUPTED:
-                    interrupted[name] = had
-        cells = Cells(running, waiting, interrupted, frozenset(leaving))
-        verdict = chooser.choose(state, self.behaviour.config, self.at, cells)
-        for name in verdict.yields:
-            self._interrupt(self._runs[name])
-        if verdict.enters is not None:
-            run = self._runs[verdict.enters]
-            self._interrupted -= 1
-            run.phase = _Phase.WAITING
-            self._after(0.0, self._resume, run)
-        again = max(verdict.again, self.at + RESOLUTION)
-        self._looked, self._look_again = self.state, again
-        if again < self._look_at or self._look_at <= self.at:
-            self._look_at = again
-            if again < math.inf:
-                self._after(again - self.at, self._nothing, None)
-
-    def _nothing(self, _subject: None) -> None:
-        """Time has passed; what follows every event is done."""
-
-    def _interrupt(self, run: _Run) -> None:
-        self._compute(run, -1)
-        self._computed(run, self.at)
-        self.tally.preemptions += 1
-        run.was_interrupted = True
-        self._move_out(run)

@@ -26,7 +26,7 @@ HEADINGS = (
     "≤ 5 S %",
     "PARKED GIB",
     "PEAK/NODE",
-    "INTERRUPTED",
+    "MOVED",
 )
 
 
@@ -54,8 +54,8 @@ def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
         "delay": quantiles(tally.delay),
         "parked_bytes_mean": tally.parked_mean,
         "parked_bytes_peak_node": tally.parked_peak,
-        "parks": tally.parks - tally.preemptions,
-        "preemptions": tally.preemptions,
+        "parks": tally.parks - tally.moves,
+        "moves": tally.moves,
         "requests_refused": tally.refused,
         "commands": tally.commands,
         "works_out": works_out(tally),
@@ -85,7 +85,7 @@ def row(figure: dict[str, Any]) -> tuple[object, ...]:
         round(100 * figure["cells_prompt"] / cells) if cells else 100,
         round(figure["parked_bytes_mean"] / GIB),
         round(figure["parked_bytes_peak_node"] / GIB),
-        figure["preemptions"],
+        figure["moves"],
     )
 
 

@@ -55,7 +55,7 @@ class Tally:
     bound: float = 0.0
     capacity: float = 0.0
     parks: int = 0
-    preemptions: int = 0
+    moves: int = 0
     parked_mean: float = 0.0
     parked_peak: int = 0
     refused: int = 0

@@ -27,7 +27,7 @@ def test_all_policies_in_one_run_as_a_table_and_as_json(tmp_path: Path) -> None:
     assert "open sessions" in first
     assert headings.startswith("POLICY")
     names = [line.split()[0] for line in lines]
-    assert names == ["session", "batch", "held", "park", "preempt", "clairvoyant"]
+    assert names == ["session", "batch", "held", "park", "turns", "clairvoyant"]
     assert "<svg" in (tmp_path / "picture.svg").read_text()
     document = json.loads(replay(*SMALL, "--json").stdout)
     assert [one["policy"] for one in document["policies"]] == names

@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import ParkWhen
 from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName, behaviour
 from jupyter_gpushare.replay.generate import DAY, Population
 from jupyter_gpushare.replay.node import Grant, VirtualNode
-from jupyter_gpushare.replay.preemption import Cells, Verdict
 from jupyter_gpushare.replay.run import (
     Cluster,
     Crew,
@@ -37,7 +35,8 @@ from jupyter_gpushare.replay.trace import Session, write_trace
 
 GIB = 2**30
 HOUR = Window(0.0, 1000.0)
-QUICK = Options(start_up=0.0, idle_timeout=1.0, cost=FREE, quantum=10.0)
+FAR = Window(0.0, 5000.0)
+QUICK = Options(start_up=0.0, idle_timeout=1.0, cost=FREE)
 REAL = [name for name in PolicyName if name is not PolicyName.CLAIRVOYANT]
 
 
@@ -59,6 +58,15 @@ ALICE = session("alice", 0, 300, (0, 100), (200, 50))
 BOB = session("bob", 10, 100, (20, 30))
 
 
+class Checked(VirtualNode):
+    """A node whose policy's promises are checked after each command."""
+
+    def _submit(self, command: cmd.Command) -> core.Decision:
+        decision = super()._submit(command)
+        core.check(self.state)
+        return decision
+
+
 def play(
     name: PolicyName,
     sessions: Sequence[Session],
@@ -69,7 +77,7 @@ def play(
     every_tick: bool = False,
 ) -> tuple[Tally, list[Grant]]:
     grants: list[Grant] = []
-    node = VirtualNode(
+    node = Checked(
         gpus, behaviour(name, options), window, on_grant=grants.append, every_tick=every_tick
     )
     for one in sessions:
@@ -95,8 +103,8 @@ def delays(tally: Tally) -> tuple[float | None, float | None]:
         (PolicyName.BATCH, 180, 80),
         # … and for her to be idle a second; she resumes when he has left.
         (PolicyName.PARK, 281, 81),
-        # Her first cell is interrupted and goes on when his kernel is idle for a second.
-        (PolicyName.PREEMPT, 331, 31),
+        # Her first cell stops at its gate and goes on when his is done.
+        (PolicyName.TURNS, 330.4, 30.4),
     ],
 )
 def test_two_people_and_one_gpu(name: PolicyName, bound: float, worst: float) -> None:
@@ -108,7 +116,7 @@ def test_two_people_and_one_gpu(name: PolicyName, bound: float, worst: float) ->
     assert tally.asked == pytest.approx(180)
     assert delays(tally) == (0.0, pytest.approx(worst, rel=0.02))
     assert grants[0].session == "alice"
-    assert tally.preemptions == (name is PolicyName.PREEMPT)
+    assert tally.moves == 0
 
 
 def test_what_parking_costs() -> None:
@@ -211,41 +219,67 @@ def test_what_can_never_be_is_refused_and_said() -> None:
     assert not works_out(tally)
 
 
-def test_memory_on_its_way_out_is_coming() -> None:
-    """Nobody else is interrupted for a cell that a slow parking already makes room for."""
-    slow = replace(QUICK, cost=ParkingCost(0.0, 0.0, fixed=50.0), idle_timeout=1000.0)
-    crowd = [
-        session("alice", 0, 900, (0, 300)),
-        session("bob", 0, 900, (0, 300)),
-        # What he does at 40 has the chooser look again, while Alice's memory moves out for Carol.
-        session("dave", 0, 900, (0, 5), (40, 20)),
-        session("carol", 30, 900, (30, 20)),
+LONG = session("long", 0, 5000, (0, 2000))
+
+
+def test_a_cell_of_minutes_moves_to_the_gpu_that_idles() -> None:
+    """The short cell that took its turn goes on where it is."""
+    crowd = [LONG, session("brief", 0, 900, (5, 50)), session("short", 10, 900, (20, 400))]
+    cost = ParkingCost(park=1.0, resume=2.0)
+    tally, grants = play(PolicyName.TURNS, crowd, replace(QUICK, cost=cost), gpus=2, window=FAR)
+    # At 20 the least served task of GPU 0 had most. GPU 1 is free at 55.
+    assert [(grant.session, grant.gpus) for grant in grants] == [
+        ("long", (0,)),
+        ("brief", (1,)),
+        ("short", (0,)),
+        ("long", (1,)),
     ]
-    tally, grants = play(PolicyName.PREEMPT, crowd, slow, gpus=3, window=Window(0.0, 79.0))
-    assert [grant.session for grant in grants] == ["alice", "bob", "dave"]
-    assert tally.preemptions == 1
+    assert tally.moves == 1
+    # Stopped at the gate 0.25 s after 20, out from 55 on, and in again.
+    assert tally.delay.at(1.0) == pytest.approx(55 - 20.25 + 1 + 2, rel=0.02)
+    assert tally.delay.at(0.5) == pytest.approx(0.45, rel=0.02)
 
 
-class Nobody:
-    """Another chooser: it never interrupts anybody, and notes what it was shown."""
+@pytest.mark.parametrize(
+    ("options", "waits"),
+    [
+        # The cell of 400 s has to end, or to have twice what the long one had.
+        ({"moves": False}, 40.4),
+        ({"movable": 0.0}, 40.4),
+    ],
+)
+def test_who_cannot_be_moved_waits_for_a_turn(options: dict[str, object], waits: float) -> None:
+    crowd = [LONG, session("brief", 0, 900, (5, 50)), session("short", 10, 900, (20, 40))]
+    tally, _grants = play(PolicyName.TURNS, crowd, replace(QUICK, **options), gpus=2, window=FAR)
+    assert tally.moves == 0
+    assert tally.delay.at(1.0) == pytest.approx(waits, rel=0.02)
 
-    def __init__(self) -> None:
-        self.seen: list[Cells] = []
 
-    def choose(self, state: State, config: PolicyConfig, at: float, cells: Cells) -> Verdict:
-        self.seen.append(cells)
-        return Verdict()
+def test_who_has_no_gate_is_waited_for() -> None:
+    tally, _grants = play(PolicyName.TURNS, [ALICE, BOB], replace(QUICK, gated=0.0))
+    assert delays(tally) == (0.0, pytest.approx(80.2, rel=0.02))
 
 
-def test_another_preemption_needs_no_other_simulator() -> None:
-    chooser = Nobody()
-    node = VirtualNode(1, replace(behaviour(PolicyName.PREEMPT, QUICK), preemption=chooser), HOUR)
-    node.add(ALICE)
-    node.run_until(BOB.start)
-    node.add(BOB)
-    assert node.finish().preemptions == 0
-    assert list(chooser.seen[0].running.values()) == [20.0]
-    assert list(chooser.seen[0].waiting.values()) == [0.0]
+FIRST = (("a", 0), ("b", 10))
+
+
+def test_one_transfer_at_a_time_goes_over_a_link() -> None:
+    """Two kernels that made room for a large one come back to the GPU at the same time."""
+    crowd = [session(n, at, 900, (at, 2), (500, 2), resident=30 * GIB) for n, at in FIRST]
+    crowd.append(session("large", 100, 300, (100, 50), resident=70 * GIB))
+    cost = ParkingCost(park=0.0, resume=0.1)
+    tally, _grants = play(PolicyName.TURNS, crowd, replace(QUICK, cost=cost))
+    assert tally.parks == 2
+    # Each takes three seconds, and then the second one takes the turn over.
+    assert tally.delay.at(1.0) == pytest.approx(6.2, rel=0.02)
+
+
+def test_what_is_reserved_is_what_a_resident_keeps() -> None:
+    """Three residents of 30 GiB do not fit beside each other; two do."""
+    crowd = [session(name, 0, 300, (0, 50), resident=30 * GIB) for name in ("a", "b", "c")]
+    _tally, grants = play(PolicyName.TURNS, crowd)
+    assert [grant.at for grant in grants[:2]] == [0.0, 0.0]
+    assert grants[2].at > 50.0
 
 
 # -- what always holds -----------------------------------------------------------------------
@@ -270,6 +304,7 @@ def crowds(draw: st.DrawFn) -> list[Session]:
                 *cells,
                 gpus=draw(st.integers(1, 2)),
                 memory=draw(st.sampled_from([None, 30 * GIB])),
+                resident=draw(st.sampled_from([1, 30, 60])) * GIB,
             )
         )
     return sorted(sessions, key=lambda one: one.start)
@@ -293,7 +328,7 @@ def test_everything_is_served_and_adds_up(
     when: ParkWhen,
     idle_timeout: float,
 ) -> None:
-    options = Options(3.0, idle_timeout, when, cost, 10.0)
+    options = Options(3.0, idle_timeout, when, cost)
     window = Window(0.0, 1e6)
     tally, grants = play(name, crowd, options, gpus=2, window=window)
     again, same = play(name, crowd, options, gpus=2, window=window)
@@ -425,7 +460,7 @@ def test_people_who_fare_better_where_fewer_fared_worse_are_found() -> None:
 
 @given(
     crowds(),
-    st.sampled_from([PolicyName.PARK, PolicyName.PREEMPT, PolicyName.SESSION]),
+    st.sampled_from([PolicyName.PARK, PolicyName.TURNS, PolicyName.SESSION]),
     st.integers(0, 2**31),
 )
 @settings(deadline=None, max_examples=20)

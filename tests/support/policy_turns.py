@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import shares
+from jupyter_gpushare.policy.books import demand, shares
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.say.effects import TellTurn
 from jupyter_gpushare.policy.turns import order
@@ -456,9 +456,16 @@ class NobodyStarves(TakingTurns):
 
     @property
     def bound(self) -> float:
-        """Seconds; the timer comes once a second, three times for each turn."""
-        n, config = len(self.world.state.takers) + 1, self.config
-        return config.turn_patience + n * (10 * config.quantum + config.turn_bound + 3.0)
+        """Seconds; the timer comes once a second, three times for each turn.
+
+        What the others are owed grows by a part of what they compute meanwhile.
+        """
+        state, config = self.world.state, self.config
+        n = len(state.takers) + 1
+        had = (demand.attained(state, name, self.world.at) for name in state.turns)
+        most = max((demand.owed(one, config.quantum) for one in had), default=config.quantum)
+        turns = n * (10 * most + config.turn_bound + 3.0)
+        return (config.turn_patience + turns) / (1 - demand.OWED_PART)
 
     @invariant()
     def nobody_waits_for_longer_than_the_bound(self) -> None:

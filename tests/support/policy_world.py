@@ -39,7 +39,7 @@ from jupyter_gpushare.policy.words.model import (
     Vitals,
 )
 from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
-from jupyter_gpushare.policy.words.turns import ShareMode
+from jupyter_gpushare.policy.words.turns import ShareMode, TurnPhase
 
 GIB = 1024**3
 BOOT = "boot-1"
@@ -281,6 +281,10 @@ class World:
             waits = any(i.left is None for i in before.queue.waiting.values())
             assert waits or out, "nobody waits"
             return  # it did nothing since it parked, and what it left is wanted
+        if event.why in (Why.MOVED, Why.SERVED):
+            assert self.config.moving is not None, "a busy task was asked for its GPUs"
+            assert before.takers.get(lease.id) is False, "it cannot be stopped within its cell"
+            return
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
         if out:
@@ -309,7 +313,10 @@ class World:
         assert event.at - since >= seconds, "it was asked too soon"
         self.asked[event.lease] = event.at
         if event.why is Why.CONTENDED:
-            assert any(i.left is None for i in before.queue.waiting.values()), "nobody waits"
+            waits = any(i.left is None for i in before.queue.waiting.values())
+            if self.config.moving is not None:  # for a task that would come
+                waits |= any(turn.phase is TurnPhase.WAITS for turn in before.turns.values())
+            assert waits, "nobody waits"
 
     def within_budget(self, before: State, event: ev.LeaseGranted) -> None:
         """Nobody whose GPU-hours are spent is granted more."""

@@ -25,7 +25,8 @@ class GpuRoom:
     by anyone without a lease, in bytes (negative when a squatter took more
     than was left). ``reservation`` is this environment's own there, ``None``
     when it does not hold the GPU, of which its tasks ``named`` bytes in their requests.
-    ``tasks`` counts everybody's tasks.
+    ``tasks`` counts everybody's tasks. ``rank`` is higher the later one more task would have its
+    turn there; 0 where none computes, and on GPUs that are not used by turns.
     """
 
     uuid: GpuUuid
@@ -36,6 +37,7 @@ class GpuRoom:
     reservation: Bytes | None = None
     usable: bool = True
     named: int = 0
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def place(
             and room.tasks < max_tasks_per_gpu
             and room.free >= want(room)
         ),
-        key=lambda room: (-room.free, room.index),
+        key=lambda room: (room.rank, -room.free, room.index),
     )[:new]
     chosen = [(room, want(room)) for room in candidates[:gpus]]
     reuse = gpus - len(chosen)

@@ -72,7 +72,9 @@ def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[t
         yield rooms
         return
     had, places = frozenset(parked.gpus), state.places_of(lease)
-    yield _only(rooms, had)
+    # Where others compute by turns it would only wait; perhaps another GPU idles.
+    if places == had or not any(room.rank for room in rooms if room.uuid in had):
+        yield _only(rooms, had)
     if places != had:
         yield rooms if places is None else _only(rooms, places)
 

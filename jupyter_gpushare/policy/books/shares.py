@@ -15,6 +15,7 @@ from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from ..words.turns import Figures, Share, ShareMode
 from .copies import replace
+from .demand import ranks
 from .placement import GpuRoom
 from .state import Reservation, State
 
@@ -34,6 +35,8 @@ def promised(shares: Iterable[Share], offset: int) -> int:
 
 def mode(config: PolicyConfig, gpu: Gpu) -> ShareMode:
     """How the tasks of this GPU share it; a mode for its UUID overrides one for its name."""
+    if not config.share_modes:
+        return config.share_mode
     by_uuid = {part.lower(): how for part, how in config.share_modes}
     found = by_uuid.get(gpu.uuid.lower())
     if found is not None:
@@ -206,7 +209,12 @@ def rooms(
     """The rooms ``plain``, with GPUs used by turns; ``squeeze``: also with those that could be."""
     if not (state.takers or state.shares):
         return tuple(plain)
-    return tuple(_room(state, config, environment, room, squeeze) for room in plain)
+    crowd = ranks(state)
+    seen = (
+        replace(room, rank=crowd.get(room.uuid, 0)) if in_time(state, config, room.uuid) else room
+        for room in plain
+    )
+    return tuple(_room(state, config, environment, room, squeeze) for room in seen)
 
 
 def _room(

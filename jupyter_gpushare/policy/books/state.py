@@ -265,6 +265,8 @@ class State:
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()
+    #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).
+    attained: Map[LeaseId, tuple[float, float]] = Map()
     left: Map[ClaimKey, float] = Map()
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..books.state import Lease, State
-from ..recall import lifts, offers, plan
+from ..recall import lifts, plan, sources
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -20,7 +20,7 @@ from .serving import serve
 
 def ask_back(draft: Draft) -> None:
     """Ask tasks for their caches, and idle ones for their GPUs, where that helps."""
-    ripe = [o for o in offers.offers(draft.state, draft.config) if o.due <= draft.at]
+    ripe = [o for o in sources.all_offers(draft.state, draft.config) if o.due <= draft.at]
     if not ripe:
         return
     for asked in tuple(plan.asks(draft.state, draft.config, draft.at, ripe)):

@@ -124,7 +124,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         pinned_until=None,
         worked_at=None,
     )
-    state = put_lease(state, before, lease)
+    state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if event.rung.stays:
         state = lifts.parked(state, lease)
@@ -296,7 +296,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         worked_at=None,
     )
     state = put_lease(recalls.forget(state, lease.id), before, lease)
-    return turns.begins_anew(state, lease.id) if event.activity is Activity.BUSY else state
+    return turns.begins_anew(state, lease.id)
 
 
 @evolves(ev.LeaseEnded)
@@ -330,7 +330,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         queue=state.queue.remove(lease.id),
     )
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
-    state = replace(state, takers=drop(state.takers, lease.id))
+    takers, attained = drop(state.takers, lease.id), drop(state.attained, lease.id)
+    state = replace(state, takers=takers, attained=attained)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:

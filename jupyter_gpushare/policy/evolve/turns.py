@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..books.copies import replace
+from ..books.demand import attained, computes, owed
 from ..books.index import drop, lease_of
 from ..books.state import State
 from ..words import events as ev
-from ..words.model import Activity, LeaseId
+from ..words.model import LeaseId
 from ..words.moves import move
-from ..words.recalls import MEMORY, Give
+from ..words.recalls import MEMORY, Give, Why
 from ..words.turns import TURN_MOVES, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
@@ -33,29 +34,32 @@ def turns_joined(state: State, event: ev.TurnsJoined) -> State:
 
 
 def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
-    """The task's turn with what it has computed until now.
-
-    Who was left alone until now has computed since its cell began.
-    """
-    turn = state.turns.get(lease)
+    """The task's turn with what it has computed until now."""
+    turn, had = state.turns.get(lease), attained(state, lease, at)
     if turn is None:
-        found = lease_of(state, lease)
-        computes = found.activity is Activity.BUSY and found.granted_at is not None
-        had = (at - found.changed_at) * len(found.allocations) if computes else 0.0
-        return Turn(TurnPhase.REST, at, state.asks, had=max(0.0, had))
+        return Turn(TurnPhase.REST, at, state.asks, had=had)
     if turn.phase is not TurnPhase.HOLDS:
         return turn
-    lasted = max(0.0, at - turn.since)
-    turn = replace(turn, had=turn.had + lasted * len(turn.gpus))
-    return replace(turn, wants=None, served=at) if lasted >= state.quantum else turn
+    lasted, due = at - turn.since, owed(turn.had, state.quantum)
+    turn = replace(turn, had=had, wants=None if lasted >= due else turn.wants)
+    return replace(turn, served=at) if lasted >= state.quantum else turn
 
 
 def begins_anew(state: State, lease: LeaseId) -> State:
-    """Its person was waited for, and has sent another cell."""
+    """Its cell has ended, or its person was waited for and has sent another one."""
     turn = state.turns.get(lease)
-    if turn is None:
+    state = replace(state, attained=drop(state.attained, lease))
+    if turn is None or not computes(state.leases[lease]):
         return state
     return replace(state, turns=state.turns.set(lease, replace(turn, had=0.0)))
+
+
+def remember(state: State, lease: LeaseId, at: float) -> State:
+    """A busy task has no turn from now on, or holds no GPU: its service counts on later."""
+    if not computes(lease_of(state, lease)):
+        return state
+    service = (attained(state, lease, at), at)
+    return replace(state, attained=state.attained.set(lease, service))
 
 
 def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:
@@ -79,6 +83,7 @@ def _has_turn(state: State, lease: LeaseId, turn: Turn | None, at: float) -> Sta
 def no_turn(state: State, lease: LeaseId, at: float) -> State:
     if lease not in state.turns:
         return state
+    state = remember(state, lease, at)
     return recalls.forget(_has_turn(state, lease, None, at), lease, (Give.TURN,))
 
 
@@ -106,13 +111,20 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
         move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
     wants = event.at if known.wants is None else known.wants
     turn = replace(known, phase=TurnPhase.HOLDS, since=event.at, gpus=event.gpus, wants=wants)
-    return _has_turn(state, event.lease, turn, event.at)
+    return _has_turn(_stays(state, event.lease), event.lease, turn, event.at)
+
+
+def _stays(state: State, lease: LeaseId) -> State:
+    """It has its turn where it is: it need not move any more."""
+    recall = state.memory_recall(lease)
+    moves = recall is not None and recall.why is Why.MOVED
+    return recalls.forget(state, lease) if moves else state
 
 
 @evolves(ev.TurnMoved)
 def turn_moved(state: State, event: ev.TurnMoved) -> State:
     if event.phase is None:
-        return no_turn(state, event.lease, event.at)
+        return no_turn(_stays(state, event.lease), event.lease, event.at)
     if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
         left = state.left
         for part in lease_of(state, event.lease).allocations:

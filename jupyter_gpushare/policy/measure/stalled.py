@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from ..books.state import Lease, Stall, State
 from ..recall import plan
+from ..recall.choosing import fewest
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, HolderAction, LeaseId, LeasePhase, TaskKind, Vitals
@@ -120,5 +121,5 @@ def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> fro
     for waiting in plan.line(state) if longest else ():
         if not plan.fits_without(state, config, waiting, found):
             fits = partial(plan.fits_without, state, config, waiting)
-            found.update(plan.fewest((n for n in longest if n not in found), found, fits))
+            found.update(fewest((n for n in longest if n not in found), found, fits))
     return frozenset(found)

@@ -20,7 +20,7 @@ no limit were lifted (:mod:`.lifts`). Turns have their own order (:mod:`..turns`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from ..books.state import Lease, State
 from ..words.config import PolicyConfig
 from ..words.model import Activity, BudgetLevel, GpuUuid, LeaseId, LeasePhase, ParkWhen, TaskKind
 from ..words.recalls import Give, Why
+from ..words.turns import Moving
 from . import patience
 
 #: Seconds without a cell and without GPU work after which a task counts as idle anyway.
@@ -48,13 +49,7 @@ class Offer:
     why: Why
     due: float
     if_needed: bool
-    order: tuple[float, int]
-
-
-def offers(state: State, config: PolicyConfig) -> list[Offer]:
-    """All offers, the cheapest kind first; offers of one kind come in their order."""
-    found = [offer for source in SOURCES for offer in source(state, config)]
-    return sorted(found, key=lambda offer: (_PRICE[offer.give], offer.order))
+    order: tuple[float, float]
 
 
 # -- caches ----------------------------------------------------------------------------
@@ -177,6 +172,11 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
     return max(due_at, patience.next_ask(give, recall, seconds))
 
 
+def price(moving: Moving, lease: Lease) -> float:
+    """Seconds until a task's memory is out and in again; that of all its GPUs at the same time."""
+    return moving.price(max((part.memory for part in lease.allocations), default=0))
+
+
 def _memory_of(state: State, lease: Lease) -> Give:
     return Give.PROCESS if lease.has_residue or state.leaves(lease) else Give.TENSORS
 
@@ -185,23 +185,19 @@ def idle(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Idle tasks past their time-out, the longest idle first. O(idle leases)."""
     usual = Why.IDLE if config.park_when is ParkWhen.ALWAYS else Why.CONTENDED
     for name in state.idle:
-        lease = state.leases[name]
-        due_at = due(state, lease, config)
-        if due_at is None:
-            continue
-        why = usual
+        lease, why = state.leases[name], usual
         if state.leaves(lease):
             why = Why.OUT_OF_SERVICE
         elif state.budget(lease.environment).level is BudgetLevel.SPENT:
             why = Why.BUDGET_SPENT
         if_needed = why is Why.CONTENDED or (lease.has_residue and why is not Why.OUT_OF_SERVICE)
+        if if_needed and not state.has_line:
+            continue
+        due_at = due(state, lease, config)
+        if due_at is None:
+            continue
         order = (lease.changed_at, lease.order)
         yield Offer(name, _memory_of(state, lease), why, due_at, if_needed, order)
-
-
-#: Running tasks with more attained service could become another source.
-SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (caches, idle)
-_PRICE: Final = {give: price for price, give in enumerate(Give)}
 
 
 # -- tasks over their limits ---------------------------------------------------------------

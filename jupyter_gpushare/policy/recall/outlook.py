@@ -19,6 +19,7 @@ from ..books.state import Lease, State
 from ..words.config import PolicyConfig
 from ..words.model import BudgetLevel, LeaseId, PriorityClass
 from . import offers, plan
+from .choosing import fewest
 
 #: The most idle leases that are looked at: those that are asked first.
 MOST_IDLE: Final = 16
@@ -137,7 +138,7 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         if not idle:
             break
         fits = partial(plan.fits_without, state, config, waiting)
-        needed = plan.fewest(idle, frozenset(), fits)
+        needed = fewest(idle, frozenset(), fits)
         if needed:
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
     return found

@@ -24,7 +24,8 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import MEMORY, Give, RecallPhase, Why
-from . import offers, patience
+from . import moving, offers, patience, sources
+from .choosing import fewest
 from .offers import Offer
 
 #: The first so many in line are helped.
@@ -72,26 +73,6 @@ def fits_emptied(
     without = replace(state, measured=state.measured.update(gone))
     see = partial(shares.rooms, without, config, lease.environment, squeeze=True)
     return isinstance(try_place(without, lease, config, see=see), Granted)
-
-
-def fewest(
-    could: Iterable[LeaseId], going: Set[LeaseId], fits: Callable[[Set[LeaseId]], bool]
-) -> list[LeaseId]:
-    """The first of ``could`` that make room with those ``going``, without any that is not needed.
-
-    The result is empty if all of them together would not make room.
-    """
-    asked: list[LeaseId] = []
-    for name in could:
-        asked.append(name)
-        if fits(going | set(asked)):
-            break
-    else:
-        return []
-    for name in tuple(asked):
-        if fits((going | set(asked)) - {name}):
-            asked.remove(name)
-    return asked
 
 
 def _helpers(
@@ -145,16 +126,27 @@ def _for_memory(
     for offer in ripe:
         if not offer.if_needed:
             going.add(offer.lease)
-            yield first_step(state, config, at, offer, _residue(state, offer.lease, config))
+            keep = () if offer.why is Why.MOVED else _residue(state, offer.lease, config)
+            yield first_step(state, config, at, offer, keep)
     if not could or not state.has_line or state.problem is not None:
         return
     fits = partial(fits_without, state, config)
-    for waiting, asked in _helpers(line(state), lambda _waiting: could, going, fits):
+
+    def helps(waiting: LeaseId) -> Iterator[LeaseId]:
+        return (n for n, o in could.items() if moving.outranks(state, waiting, o, at))
+
+    for waiting, asked in _helpers(line(state), helps, going, fits):
         slack = _slack(state, config, waiting, going)
         for name in asked:
             # A waiting request wants it, whatever the offer's own reason was.
-            offer = replace(could[name], why=Why.CONTENDED)
+            offer = could[name]
+            if offer.why is not Why.SERVED:
+                offer = replace(offer, why=Why.CONTENDED)
             yield first_step(state, config, at, offer, _may_stay(state, name, asked, slack))
+
+
+#: Nobody could keep anything: a task over its limit, and one that goes on in a moment.
+_UNWARNED: Final = (Why.OVER_LIMIT, Why.MOVED, Why.SERVED)
 
 
 def first_step(
@@ -164,7 +156,7 @@ def first_step(
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
     holds = config.notify_before + patience.WARNING_HOLDS
-    warns = config.notify_before and offer.why is not Why.OVER_LIMIT
+    warns = config.notify_before and offer.why not in _UNWARNED
     if (
         warns
         and not state.leases[offer.lease].has_residue
@@ -234,7 +226,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
     for key, recall in state.recalls.items():
         if key.give is Give.CACHE and recall.phase is RecallPhase.ANSWERED:
             result = min(result, recall.since + patience.HELD_FOR)
-    for offer in offers.offers(state, config):
+    for offer in sources.all_offers(state, config):
         if not offer.if_needed:
             result = min(result, offer.due)
         elif state.has_line:

@@ -7,7 +7,7 @@ from collections import Counter
 from ..books.state import State
 from ..words.model import BudgetLevel, ClaimPhase, LeasePhase
 from ..words.moves import InvariantBroken
-from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase, Why
 from ..words.turns import TurnPhase
 
 
@@ -129,9 +129,10 @@ def _recalls(state: State) -> None:
             lifted = (key.lease, key.gpu) in state.lifts
             _require(lifted, f"{key.lease} is asked for a lift that it has not")
         if key.give in MEMORY:
-            idle = lease.can_give or recall.phase is RecallPhase.KEPT
+            runs = recall.why in (Why.MOVED, Why.SERVED) and lease.phase is LeasePhase.HELD
+            idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
-            _require(not recall.moving or lease.can_give, f"{key.lease} moves nothing")
+            _require(not recall.moving or lease.can_give or runs, f"{key.lease} moves nothing")
             twice = all(RecallKey(key.lease, give) in state.recalls for give in MEMORY)
             _require(not twice, f"{key.lease} is asked for its memory twice")
 

@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from ..books import demand
+from ..books.demand import attained
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId, PriorityClass
-from ..words.turns import Turn
+from ..words.turns import Turn, TurnPhase
 
-#: Quanta, times the tasks that want the same GPUs, for which a task waits at most before it is
-#: *owed* a quantum. With the quanta of the others that are owed one it comes in 10 times as many.
+#: A task waits for so many times what it is owed, times the tasks that want the same GPUs, and then
+#: goes first. With what the others are owed meanwhile it has a part in 10 times as many.
 OWED_AFTER: Final = 9
 #: A batch task's turn comes after at most so many quanta of interactive ones, and lasts at least
 #: this part of what it waited: so batch has a twentieth of each GPU.
@@ -64,6 +66,11 @@ def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int,
     return is_batch(state, lease), task_level(state, config, lease), turn.order
 
 
+def owed(state: State, config: PolicyConfig, lease: LeaseId) -> float:
+    """Seconds of a turn that a task is owed once it has waited for long enough."""
+    return demand.owed(state.turns[lease].had, config.quantum)
+
+
 def rate(turn: Turn) -> int:
     """GPU-seconds of service in a second of this turn."""
     return max(1, len(turn.gpus))
@@ -72,13 +79,13 @@ def rate(turn: Turn) -> int:
 def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
     """Boot time until which nobody may ask for this turn.
 
-    Who waited for long has a quantum at least, or the turn would be lost to the next newcomer.
+    A task that waited for long has what it is owed, or the turn would be lost to the next newcomer.
     """
     turn = state.turns[holder]
     waited = 0.0 if turn.wants is None else turn.since - turn.wants
-    if waited < OWED_AFTER * config.quantum:
+    lasts = owed(state, config, holder)
+    if waited < OWED_AFTER * lasts:
         return -math.inf
-    lasts = config.quantum
     if is_batch(state, holder):
         lasts = max(lasts, waited / BATCH_AFTER)
     return turn.since + lasts
@@ -93,13 +100,30 @@ def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -
     held, waits = is_batch(state, holder), is_batch(state, waiting)
     if held is not waits:
         return sheltered(state, config, holder) if held else math.inf
-    turn, quantum = state.turns[holder], config.quantum
-    needed = max(quantum, 2 * state.turns[waiting].had)
+    has_it_at = has_had(state, holder, needed(state, config, holder, waiting))
+    return max(has_it_at, sheltered(state, config, holder))
+
+
+def needed(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
+    """GPU-seconds that a task must have had before it yields to another of its class."""
+    quantum = config.quantum
+    least = max(quantum, 2 * state.turns[waiting].had)
     lvl = task_level(state, config, waiting)
     if lvl > environment_level(state, config, holder):
-        needed = max(needed, reaches(lvl, quantum))
-    has_it_at = turn.since + max(0.0, needed - turn.had) / rate(turn)
-    return max(has_it_at, sheltered(state, config, holder))
+        least = max(least, reaches(lvl, quantum))
+    return least
+
+
+def has_had(state: State, name: LeaseId, service: float) -> float:
+    """Boot time at which a task has had so many GPU-seconds; ``inf``: not as things are."""
+    lease, turn = state.leases[name], state.turns.get(name)
+    since = lease.changed_at if turn is None else turn.since
+    had = attained(state, name, since)
+    if had >= service:
+        return since
+    if turn is not None and turn.phase is not TurnPhase.HOLDS:
+        return math.inf
+    return since + (service - had) / (len(lease.allocations) if turn is None else rate(turn))
 
 
 def is_batch(state: State, lease: LeaseId) -> bool:

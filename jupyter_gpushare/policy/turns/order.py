@@ -5,11 +5,11 @@ while it waits for another, and there is no deadlock. Who is next goes by :mod:`
 level of attained service, arrival. A later one passes only if they share no GPU, or if the memory
 for the earlier one's step is not free yet.
 
-The bound: with n tasks that want the same GPUs, a task that asked is *owed* a quantum after ``9 *
-n`` quanta, and goes before all that are not. So it computes after at most ``turn_patience + 10 * n
-* quantum + n * turn_bound`` seconds, whatever the other tasks do: where steps are short, for one
-quantum in each ``10 * n``. Where batch and interactive tasks want the same GPU, batch tasks
-together have a twentieth of it. Both beat the order above.
+The bound: with n tasks that want the same GPUs, a task that waited for ``9 * n`` times what it is
+*owed* (:func:`..books.demand.owed`: a quantum, or a quarter of what it had, up to ten minutes) goes
+before all that did not, and keeps its turn for so long. So where steps are short it has its part,
+one in ``10 * n``, of the GPU, whatever the other tasks do. Where batch and interactive tasks want
+the same GPU, batch tasks together have a twentieth of it. Both beat the order above.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId)
     """Boot time from which on a waiting task goes before all that are not owed a turn."""
     gpus, since = gpus_of(shared, lease), _wants_since(state, lease)
     rivals = {name for gpu in gpus for name in shared[gpu] if _wants(state, name)}
-    at = since + levels.OWED_AFTER * len(rivals) * config.quantum
+    at = since + levels.OWED_AFTER * len(rivals) * levels.owed(state, config, lease)
     if levels.is_batch(state, lease):
         served = (_batch_served(state, shared[gpu], since) for gpu in gpus)
         at = min(at, min(served, default=math.inf) + levels.BATCH_AFTER * config.quantum)
@@ -123,17 +123,24 @@ def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float
 def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId) -> float:
     """Boot time from which on this holder is asked for its turn; ``inf``: nobody wants it."""
     gpus = gpus_of(shared, holder)
-    spared = levels.sheltered(state, config, holder)
     return min(
         (
-            min(
-                levels.due(state, config, holder, name),
-                max(owed_at(state, config, shared, name), spared),
-            )
+            yields_at(state, config, shared, holder, name)
             for name in _waiting(state)
             if gpus & gpus_of(shared, name)
         ),
         default=math.inf,
+    )
+
+
+def yields_at(
+    state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId, waiting: LeaseId
+) -> float:
+    """Boot time from which a holder is asked for its turn because this task waits."""
+    owed = owed_at(state, config, shared, waiting)
+    return min(
+        levels.due(state, config, holder, waiting),
+        max(owed, levels.sheltered(state, config, holder)),
     )
 
 

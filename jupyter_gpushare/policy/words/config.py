@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .model import HolderAction, ParkWhen, PriorityClass
 from .settings import Unit, setting
-from .turns import ShareMode
+from .turns import Moving, ShareMode
 
 MIB = 1024**2
 
@@ -313,6 +313,9 @@ class PolicyConfig:
         "Bytes that CUDA itself takes in each process and that no framework reports; added to "
         "what a task keeps across its steps.",
     )
+
+    #: ``None``: no task is moved while it computes.
+    moving: Moving | None = None
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

@@ -32,7 +32,8 @@ MEMORY: Final = (Give.TENSORS, Give.PROCESS)
 class Why(Enum):
     """Why a task is asked. ``QUANTUM``: its turn is over, and another task waits for the next.
 
-    ``WISHED``: its own person parks it.
+    ``WISHED``: its own person parks it. ``MOVED``: it computes sooner on another GPU.
+    ``SERVED``: it had more GPU time than a task that waits for its memory.
     """
 
     CONTENDED = "contended"
@@ -42,6 +43,8 @@ class Why(Enum):
     OUT_OF_SERVICE = "out_of_service"
     QUANTUM = "quantum"
     WISHED = "wished"
+    MOVED = "moved"
+    SERVED = "served"
 
 
 class RecallPhase(Enum):

@@ -73,6 +73,24 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """What it takes to move a task that computes to another GPU, or out of its way. Seconds.
+
+    ``per_gib``: to move a GiB out, or in. A task is moved only once it had ``least`` GPU-seconds
+    and ``times`` what the move takes, and not again before ``rests`` times that.
+    """
+
+    per_gib: float
+    least: float = 60.0
+    times: float = 10.0
+    rests: float = 10.0
+
+    def price(self, memory: int) -> float:
+        """Seconds until ``memory`` bytes are out and in again."""
+        return 2 * self.per_gib * memory / 2**30
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One task's turn. ``since`` is when this phase began (boot time).
 

@@ -1,0 +1,76 @@
+"""``jupyter gpushare advise``, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.livenode import CLI, LiveNode
+
+from jupyter_gpushare.replay.trace import COLUMNS
+
+NAMED = ("--gpus", "2", "--gpu-memory", "80GiB")
+
+
+def advise(
+    *arguments: str | Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, "advise", *arguments], capture_output=True, text=True, env=env)
+
+
+def test_it_asks_the_node_manager_for_the_gpus(tmp_path: Path) -> None:
+    with LiveNode(tmp_path, "3x24GiB") as node:
+        done = advise("--days", "1", env=node.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 GPUs of 24 GiB;")
+    assert "assumed, not measured here" in done.stdout
+
+
+def test_without_a_node_manager_the_gpus_are_named(tmp_path: Path) -> None:
+    nowhere = {**LiveNode(tmp_path).environ, "JUPYTER_GPUSHARE_SOCKET": ""}
+    done = advise(env=nowhere)
+    assert done.returncode == 2
+    assert "Or name --gpus and --gpu-memory." in done.stderr
+    found = advise(*NAMED, "--days", "1", "--json", env=nowhere)
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert [one["label"] for one in document["compared"]] == ["space", "time", "time, with moves"]
+
+
+LINE = "{name},{name},1,,{resident},0,{end},{submit},{seconds}"
+
+
+@pytest.mark.parametrize(
+    ("resident", "better"),
+    [
+        # A cell of hours and short ones fit together: by turns nobody waits for long.
+        (10 * 2**30, "time"),
+        # They do not: by turns, too, people wait until the memory is free.
+        (70 * 2**30, "space"),
+    ],
+)
+def test_a_trace_of_the_nodes_own_decides(tmp_path: Path, resident: int, better: str) -> None:
+    lines = [LINE.format(name="long", resident=resident, end=90000, submit=0, seconds=80000)]
+    lines += [
+        LINE.format(name="short", resident=resident, end=90000, submit=at, seconds=30)
+        for at in range(1000, 80000, 1000)
+    ]
+    path = tmp_path / "cells.csv"
+    path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n", "utf-8")
+    named = ("--gpus", "1", "--gpu-memory", "80GiB", "--trace", path)
+    document = json.loads(advise(*named, "--json").stdout)
+    assert document["share_mode"] == better
+    words = "set share_mode to time" if better == "time" else "leave share_mode as it is"
+    assert words in advise(*named).stdout
+
+
+def test_a_trace_that_is_wrong_is_said_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "cells.csv"
+    path.write_text("nonsense\n", "utf-8")
+    done = advise(*NAMED, "--trace", path)
+    assert done.returncode != 0
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
