@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
     "serve_the_last_first": Case(Property.ORDER, ("wire cut",), ("pair",)),
     "write_another_size": Case(Property.LEDGER, ("wire cut",), ("short", "kernel")),
     "ignore_the_disk": Case(
-        Property.LOST, ("node manager killed with a full disk",), STAYERS, 0.4, seconds=8.0
+        Property.LEDGER, ("node manager killed with a full disk",), STAYERS, 0.4, seconds=8.0
     ),
     "answer_before_it_is_written": Case(
         Property.LEDGER, ("node manager killed after a grant",), STAYERS, 0.4
