@@ -19,8 +19,6 @@ from jupyter_gpushare.protocol.messages import Method
 
 __all__ = ["cuda_stubs", "cuda_world", "stage"]
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def bob_wants(stage: Stage, kernel: Kernel) -> Shown:
     """Only what is measured of alice's is known to be there when she is asked for it."""

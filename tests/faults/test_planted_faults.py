@@ -15,7 +15,6 @@ from support.faults.storm import Plan, Storm
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]
 ROUNDS = 6  # a bug is found in the first, nearly always

@@ -94,7 +94,7 @@ export const test = base.extend<IForATest, IForAWorker>({
       await use(gpushare);
       await gpushare.stop();
     },
-    { scope: 'worker', timeout: 120_000 }
+    { scope: 'worker', timeout: 300_000 }
   ],
 
   calm: [
