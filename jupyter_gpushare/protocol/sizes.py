@@ -23,9 +23,7 @@ _UNITS: Final = {
     "tib": 1024**4,
 }
 #: A comma is a decimal one; "1,024" might be a thousand and is refused.
-_SIZE: Final = re.compile(
-    r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII
-)
+_SIZE: Final = r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a-zA-Z]*)\s*"
 
 #: Said in the place of a number of GPUs: as many as the quota allows.
 GPUS_OF_QUOTA: Final = "quota"
@@ -55,7 +53,7 @@ def parse_size(text: str | int, least: int = 1) -> int:
     """
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
-    match = _SIZE.fullmatch(str(text))
+    match = re.fullmatch(_SIZE, str(text), re.ASCII)
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
     number, unit = match[1].replace(",", "."), _UNITS[match[2].lower()]
@@ -67,7 +65,7 @@ def parse_size(text: str | int, least: int = 1) -> int:
     return size
 
 
-_SHARE: Final = re.compile(r"\s*(0?[.,]\d{1,9}|[01][.,]\d{1,9})\s*", re.ASCII)
+_SHARE: Final = r"\s*(0?[.,]\d{1,9}|[01][.,]\d{1,9})\s*"
 
 
 def parse_share(text: object) -> float | None:
@@ -78,7 +76,7 @@ def parse_share(text: object) -> float | None:
     """
     if isinstance(text, float):
         share = text
-    elif isinstance(text, str) and _SHARE.fullmatch(text):
+    elif isinstance(text, str) and re.fullmatch(_SHARE, text, re.ASCII):
         share = float(text.replace(",", "."))
     else:
         return None

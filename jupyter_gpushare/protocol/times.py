@@ -7,8 +7,9 @@ from typing import Any, Final
 
 _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 _UNITS: Final = {"w": 7 * _DAY, "d": _DAY, "h": _HOUR, "m": _MINUTE, "s": 1}
-_ONE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([wdhms]?)", re.ASCII)
-_MANY: Final = re.compile(r"\s*".join(rf"(?:(\d{{1,12}})\s*{unit})?" for unit in _UNITS), re.ASCII)
+#: Compiled when first used: every process under a lease loads this module.
+_ONE: Final = r"(\d{1,12}(?:\.\d{1,9})?)\s*([wdhms]?)"
+_MANY: Final = r"\s*".join(rf"(?:(\d{{1,12}})\s*{unit})?" for unit in _UNITS)
 #: In seconds; no time is as long as this.
 LONGEST: Final = 1e12
 
@@ -23,9 +24,9 @@ def parse_duration(given: Any, least: float = 0.0, most: float = LONGEST) -> flo
         seconds = given
     elif isinstance(given, str):
         plain = given.strip().lower()
-        if (one := _ONE.fullmatch(plain)) is not None:
+        if (one := re.fullmatch(_ONE, plain, re.ASCII)) is not None:
             seconds = float(one[1]) * _UNITS.get(one[2], 1)
-        elif plain and (many := _MANY.fullmatch(plain)) is not None:
+        elif plain and (many := re.fullmatch(_MANY, plain, re.ASCII)) is not None:
             parts = zip(many.groups(), _UNITS.values(), strict=True)
             seconds = sum(int(count) * unit for count, unit in parts if count)
     if not 0 <= seconds < LONGEST:  # NaN is in no range

@@ -410,7 +410,7 @@ def test_a_container_of_the_same_user_gets_no_answer(
     )
     request = Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
     with in_another_pid_namespace(code) as container:
-        said, _ = container.communicate(encode_request(request), timeout=20)
+        said, _ = container.communicate(encode_request(request), timeout=60)
     assert said.strip() == b"b''"
     assert cuda_world.state_of(program.pid) == 0
     assert drive(program).park(10, 1).result is Result.DONE

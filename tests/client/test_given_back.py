@@ -22,8 +22,6 @@ from support.node import NodeClient, RunningNode, token_file, until
 
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = pytest.mark.timeout(240)
-
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
     "c.Policy.max_tasks_per_gpu = 1\nc.Policy.notify_before = 0.5\nc.Policy.idle_timeout = 0.5\n"

@@ -25,7 +25,6 @@ from jupyter_gpushare.protocol.messages import Method
 
 __all__ = ["nvml_stub", "nvml_world"]
 
-pytestmark = pytest.mark.timeout(240)
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"

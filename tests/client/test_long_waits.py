@@ -18,8 +18,6 @@ from support.node import NodeClient
 
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = pytest.mark.timeout(240)
-
 #: Seconds without a sign of life after which a task is stalled; on a busy machine a process that
 #: is well may stand still for a few.
 TIMEOUT = 8.0

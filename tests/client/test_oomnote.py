@@ -23,7 +23,6 @@ from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gat
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.protocol.sizes import format_size
 
-pytestmark = pytest.mark.timeout(240)
 GIB = 2**30
 
 

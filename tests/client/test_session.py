@@ -542,7 +542,7 @@ def test_telling_the_activity_does_not_wait(recorder: Recorder) -> None:
         for _ in range(100):
             session.set_activity(LEASE, False)
             session.set_activity(LEASE, True)
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < SLACK
 
 
 def test_a_node_manager_that_breaks_after_each_hello_is_not_rushed(recorder: Recorder) -> None:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -26,7 +24,6 @@ def test_the_demo_ends_well():
     assert "Everything as promised." in done.stdout
 
 
-@pytest.mark.timeout(240)
 def test_the_day_with_one_gpu_ends_well():
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "demo_parking.py"],

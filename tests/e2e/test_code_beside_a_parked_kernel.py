@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
 from support.cuda import GIB, Call, Cuda
 from support.cuda_fixtures import cuda_stubs, cuda_world
@@ -21,7 +20,6 @@ from jupyter_gpushare.protocol.messages import Method
 
 __all__ = ["cuda_stubs", "cuda_world", "stage"]
 
-pytestmark = pytest.mark.timeout(240)
 
 SAID = "read: b'alice was here'"
 

@@ -5,7 +5,6 @@ The driver blocks every CUDA call of a checkpointed process, and no interrupt en
 
 from __future__ import annotations
 
-import pytest
 from support.cuda import GIB, Call, Cuda
 from support.driverstage import READ, Stage, cuda_stubs, cuda_world, fill, stage
 from support.kernel import WITHIN, Kernel
@@ -13,7 +12,6 @@ from support.node import until
 
 __all__ = ["cuda_stubs", "cuda_world", "stage"]
 
-pytestmark = pytest.mark.timeout(120)
 WHOLE = "read: b'alice was here'"
 SHOWN = "class Shown:\n    def __repr__(self):\n        return f'has {read()}'\nshown = Shown()"
 

@@ -12,7 +12,6 @@ from support.faults.storm import Plan, Report, Storm
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]
 SEED = int(os.environ.get("SOAK_SEED", "6"))

@@ -20,7 +20,7 @@ from support.node import NodeClient
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 GIB = 2**30
 #: Light clients of these tests give no signs of life.

@@ -26,7 +26,6 @@ from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not(Spawning.ONE_USER)), reason=str(why_not(Spawning.ONE_USER))),
 ]
 

@@ -23,8 +23,6 @@ from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
 from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.protocol.messages import Method, Notice
 
-pytestmark = pytest.mark.timeout(240)
-
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
     "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 2.0\n"

@@ -97,7 +97,7 @@ def test_what_fails_is_started_less_and_less_often(kept: Kept) -> None:
     wait_for(lambda: len(kept.pids()) >= 4, what="the fourth start")
     assert time.monotonic() - begun >= sum(BACK_OFF[1:4])
     kept.keeper.terminate()
-    _, said = kept.hub.communicate(timeout=20)
+    _, said = kept.hub.communicate(timeout=60)
     assert "service x ended with status 3; it is started again in 0.25 s." in said
 
 

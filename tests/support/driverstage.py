@@ -28,6 +28,8 @@ c.Policy.idle_timeout = 0.5
 c.Policy.notify_before = 0.0
 c.Policy.parked_memory = 64 * 1024**3
 """
+#: Nothing is parked that the host has no free memory for, and a busy one may have little.
+GPU_MEMORY = 12 * GIB
 #: What a person's cells do: a context, 4 GiB, and something in it to recognise.
 FILL = """
 import ctypes, zlib
@@ -107,7 +109,7 @@ class Wish:
 def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
     wish = getattr(request, "param", Wish())
     for _ in range(wish.gpus):
-        cuda_world.add_gpu(memory=24 * GIB)
+        cuda_world.add_gpu(memory=GPU_MEMORY)
     config = CONFIG + wish.config
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,

@@ -341,12 +341,12 @@ class RunningHub:
     def start(self) -> None:
         """Start the Hub, and wait for it, its proxy and the node manager."""
         self.process = self._launch("jupyterhub", "-f", "jupyterhub_config.py")
-        wait_for(self._is_up, 60, "JupyterHub")
+        wait_for(self._is_up, 120, "JupyterHub")
         if self.node_arguments is not None and self.node is None:
             self.start_node()
-        wait_for(self._listens, 30, "the node manager")
+        wait_for(self._listens, 60, "the node manager")
         if self.pages_url is not None:
-            wait_for(self._pages_are_up, 30, "the pages")
+            wait_for(self._pages_are_up, 60, "the pages")
 
     def _pages_are_up(self) -> bool:
         with httpx.Client(base_url=self.url, trust_env=False) as client:
@@ -357,7 +357,7 @@ class RunningHub:
         assert self.node_arguments is not None
         module = ("jupyter_gpushare.cli", "node", f"--socket={self.socket}")
         self.node = self._launch(*module, *self.node_arguments)
-        wait_for(self._listens, 30, "the node manager")
+        wait_for(self._listens, 60, "the node manager")
 
     def _listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -406,7 +406,7 @@ class RunningHub:
                     continue
             return None
 
-        return wait_for(found, 30, "the node manager's process")
+        return wait_for(found, 60, "the node manager's process")
 
     def pages_processes(self) -> tuple[psutil.Process, psutil.Process]:
         """The keeper of the pages, and what it keeps."""

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ...protocol.sizes import format_size
 from ..words import display
 from ..words.grant import Grant, GrantedGpu
-from .parkers.allocator import CudaAllocator
 
 if TYPE_CHECKING:
+    from .parkers.allocator import CudaAllocator
     from .parkers.steps import StepMeter
     from .parkers.torch import TorchParker
 
@@ -96,6 +96,8 @@ class TorchAdapter:
 
     def _allocator_of(self, module: ModuleType) -> CudaAllocator:
         if self._allocator is None:
+            from .parkers.allocator import CudaAllocator
+
             self._allocator = CudaAllocator(module)
         return self._allocator
 

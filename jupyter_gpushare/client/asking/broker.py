@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -380,12 +379,12 @@ class Broker:
                 return None
             base = self._limits.of(grant) or grant
             gpus = tuple(
-                replace(now, memory=limits[own.uuid])
+                now._replace(memory=limits[own.uuid])
                 if limits.get(own.uuid, own.memory) < own.memory
                 else now
                 for own, now in zip(grant.gpus, base.gpus, strict=True)
             )
-            return replace(base, gpus=gpus)
+            return base._replace(gpus=gpus)
 
         self._frameworks.limit(now)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from ... import _boot
 from ..adapters.parkers.walk import live_objects
 
 #: Callbacks that a kernel's event loop runs by itself.
@@ -124,10 +125,9 @@ class _Places:
         packages = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
         packages.append(site.getusersitepackages())
         library = [paths["stdlib"], paths["platstdlib"]]
-        ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._packages = tuple(os.path.join(one, "") for one in dict.fromkeys(packages))
         self._library = tuple(os.path.join(one, "") for one in dict.fromkeys(library))
-        self._ours = os.path.join(ours, "jupyter_gpushare", "")
+        self._ours = os.path.join(os.path.dirname(os.path.abspath(_boot.__file__)), "")
 
     def is_users(self, code: CodeType | None) -> bool:
         if code is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from ..words.grant import Grant
@@ -15,10 +14,10 @@ from .worker import Worker
 def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
     """The grant as a framework should see it whose limit can change again."""
     gpus = tuple(
-        replace(gpu, memory=min(limits.get(gpu.uuid, gpu.memory), gpu.capacity))
+        gpu._replace(memory=min(limits.get(gpu.uuid, gpu.memory), gpu.capacity))
         for gpu in grant.gpus
     )
-    return replace(grant, gpus=gpus)
+    return grant._replace(gpus=gpus)
 
 
 class Limits:

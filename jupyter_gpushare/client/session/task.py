@@ -14,7 +14,7 @@ SESSION_NAME: Final = "JPY_SESSION_NAME"  # Jupyter's: what a kernel's session i
 
 _LONGEST_NAME: Final = 256
 _LONGEST_PATH: Final = 4096
-_CONNECTION_FILE: Final = re.compile(r"kernel-([A-Za-z0-9_-]{1,100})\.json")
+_CONNECTION_FILE: Final = r"kernel-([A-Za-z0-9_-]{1,100})\.json"
 
 
 def running_kernel() -> Any:
@@ -36,7 +36,7 @@ def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     file = os.path.basename(str(getattr(app, "connection_file", "")))
-    match = _CONNECTION_FILE.fullmatch(file)
+    match = re.fullmatch(_CONNECTION_FILE, file)
     # Servers without our extension do not tell the kernel its id; its file's name does.
     kernel_id = environ.get(names.KERNEL_ID) or (match[1] if match else None)
     path = environ.get(SESSION_NAME) or _vscode_path(app)

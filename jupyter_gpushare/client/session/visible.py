@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ...protocol import names
@@ -61,7 +60,7 @@ class Visible:
         """
         value = "" if self.is_ours else self._environ.get(VISIBLE, "")
         chosen = choose(value, grant.gpus)
-        part = grant if chosen is None else replace(grant, gpus=chosen)
+        part = grant if chosen is None else grant._replace(gpus=chosen)
         self._set(part.visible_devices)
         return part
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...protocol.errors import Reason
 from ...protocol.sizes import format_size
@@ -13,8 +12,7 @@ from ..errors import NodeUnavailable
 _CONTEXT_ROOM = 768 * 2**20  # bytes: what a CUDA context takes outside any framework's allocator
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedGpu:
+class GrantedGpu(NamedTuple):
     """One granted GPU. ``memory`` is the lease's limit there, ``capacity`` all it has (bytes).
 
     ``index`` is for display only; a GPU is named by its ``uuid``. ``shared_with`` are the names
@@ -22,7 +20,7 @@ class GrantedGpu:
     """
 
     uuid: str
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     name: str
     memory: int
     capacity: int
@@ -43,8 +41,7 @@ class GrantedGpu:
         return None if self.whole else max(self.memory - _CONTEXT_ROOM, self.memory // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """A held lease: its id and the GPUs in the order the framework will number them.
 
     ``of_quota``: it was granted as many as the quota allowed then.

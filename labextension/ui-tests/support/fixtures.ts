@@ -6,6 +6,7 @@ import {
   galata,
   test as base
 } from '@jupyterlab/galata';
+import * as galataUtils from '@jupyterlab/galata/lib/utils';
 import { Browser, BrowserContext, Page, expect } from '@playwright/test';
 import {
   openInLab,
@@ -14,6 +15,13 @@ import {
   writeNotebook
 } from './notebook';
 import { GpuShare, INodeOptions, Server } from './servers';
+
+// Galata gives up after 15 s, which a page takes on a machine with more to do.
+const { waitForCondition } = galataUtils;
+Object.assign(galataUtils, {
+  waitForCondition: (condition: () => boolean, timeout = 60_000) =>
+    waitForCondition(condition, timeout)
+});
 
 export { expect };
 export type { GpuShare, OpenNotebook, Server };
@@ -86,7 +94,7 @@ export const test = base.extend<IForATest, IForAWorker>({
       await use(gpushare);
       await gpushare.stop();
     },
-    { scope: 'worker', timeout: 120_000 }
+    { scope: 'worker', timeout: 300_000 }
   ],
 
   calm: [
@@ -110,20 +118,6 @@ export const test = base.extend<IForATest, IForAWorker>({
   sessions: async ({}, use) => use(null),
   terminals: async ({}, use) => use(null),
   mockUser: false,
-  // Galata's own gives up after 15 s, which a page takes on a machine with more to do.
-  waitForApplication: async ({}, use) => {
-    await use(async (page, helpers) => {
-      await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
-      await expect
-        .poll(() => helpers.activity.isTabActive('Launcher'), {
-          timeout: 60_000
-        })
-        .toBe(true);
-      if (!(await helpers.isInSimpleMode())) {
-        await helpers.activity.activateTab('Launcher');
-      }
-    });
-  },
 
   // Like a person's folder (it is in pictures); `calm` removes it.
   tmpPath: async ({ gpushare }, use) => {

@@ -94,7 +94,7 @@ export const test = base.extend<IForATest, { hub: Hub }>({
       await use(hub);
       await hub.stop();
     },
-    { scope: 'worker', timeout: 120_000 }
+    { scope: 'worker', timeout: 300_000 }
   ],
 
   gpusOf: async ({ browser, hub }, use) => {

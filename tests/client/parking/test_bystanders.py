@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.node import until
 
 from jupyter_gpushare.client.memory.bystanders import Bystanders, look, tasks_object, threads_object
+from jupyter_gpushare.client.memory.worker import Worker
+from jupyter_gpushare.client.words.recalls import Give
 
 
 @pytest.fixture
@@ -43,6 +46,15 @@ def test_a_pool_that_waits_for_work_is_in_nobodys_way() -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
         pool.submit(int).result(10)
         assert look().threads == before
+
+
+def test_our_own_threads_are_in_nobodys_way() -> None:
+    before = look().threads
+    barrier = threading.Barrier(2)
+    Worker().told(Give.CACHE, barrier.wait)  # type: ignore[arg-type]
+    until(lambda: barrier.n_waiting, "it runs")
+    assert look().threads == before
+    barrier.wait(10)
 
 
 def test_a_timer_is_seen_before_it_fires() -> None:
