@@ -25,13 +25,15 @@ from .schema import Json, components, fields, reference
 class Host:
     """Who serves the interface: where, in whose eyes, and who is refused.
 
-    ``many_nodes``: it knows several node managers, and ``node`` says which.
+    ``many_nodes``: it knows several node managers, and ``node`` says which. ``kernels``: it starts
+    kernels.
     """
 
     prefix: str
     about: str
     forbidden: str
     many_nodes: bool = False
+    kernels: bool = False
 
 
 SERVER = Host(
@@ -43,6 +45,7 @@ SERVER = Host(
         '"reason": …, "message": …}` with each change.'
     ),
     forbidden="Not logged in, not authorized by the server's Authorizer, or not an admin.",
+    kernels=True,
 )
 HUB = Host(
     prefix="/api",
@@ -204,12 +207,24 @@ def _paths(host: Host) -> Json:
                 "responses": _answers("Nodes", host.forbidden),
             }
         }
+    if host.kernels:
+        paths["/kernels"] = {
+            "get": {
+                "operationId": "getKernels",
+                "summary": "The kernels whose Python lacks the import hook, and what mends it.",
+                "responses": _answers("Kernels", host.forbidden),
+            }
+        }
     return {host.prefix + path: operations for path, operations in paths.items()}
 
 
 def document(base_url: str = "/", host: Host = SERVER) -> Json:
     """Return the OpenAPI document of a ``host`` whose base URL is ``base_url``."""
-    answers = {**_ANSWERS, **({"Nodes": doc.Nodes} if host.many_nodes else {})}
+    answers = {
+        **_ANSWERS,
+        **({"Nodes": doc.Nodes} if host.many_nodes else {}),
+        **({"Kernels": doc.Kernels} if host.kernels else {}),
+    }
     return {
         "openapi": "3.1.0",
         "info": {
