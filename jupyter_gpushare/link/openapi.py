@@ -155,6 +155,11 @@ _NAME: Json = {
 }
 _ID: Json = {"type": "string", "pattern": wishes.ID_PATTERN}
 _PATH_SCHEMAS: Final[Mapping[str, Json]] = {"lease": _ID, "gpu": _ID, "environment": _NAME}
+_PATH_MEANINGS: Final[Mapping[str, str]] = {
+    "lease": "its id",
+    "gpu": "its UUID",
+    "environment": "a user's name; with a quota for each named server: user/server",
+}
 
 
 def _queries(method: Method) -> list[Json]:
@@ -195,7 +200,13 @@ def _paths(host: Host) -> Json:
         path = paths.setdefault(one.path, {})
         if one.parts:
             path["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "schema": _PATH_SCHEMAS[name],
+                    "description": _PATH_MEANINGS[name],
+                }
                 for name in one.parts
             ]
         path[one.verb] = _operation(one, host)

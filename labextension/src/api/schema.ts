@@ -5,6 +5,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -24,6 +25,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -94,6 +96,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -113,6 +116,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -132,6 +136,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -185,6 +190,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -879,6 +885,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -968,6 +975,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -1283,6 +1291,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1368,6 +1377,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1457,6 +1467,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1694,6 +1705,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -1779,6 +1791,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -1859,6 +1872,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
