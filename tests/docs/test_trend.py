@@ -59,7 +59,7 @@ def test_a_ratio_that_got_worse_is_named(trend: ModuleType) -> None:
 
 
 def test_each_ratio_of_the_file_would_be_noticed(trend: ModuleType) -> None:
-    """With the lines that there are: a name that no line has, or a factor too wide, finds nothing."""
+    """With the lines that there are: a name that no line has finds nothing."""
     there = trend.lines(trend.TREND)
     for one in trend.WATCHED:
         known = [row["ratios"][one.name] for row in there if one.name in row["ratios"]]
