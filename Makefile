@@ -223,6 +223,7 @@ docs: $(VENV)/.dev
 # Into docs/images: the tests' own pictures of the main states, and the tour of `make lab`.
 pictures: test-ui
 	$(PIP) install playwright
+	$(BIN)/python docs/diagrams.py
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python docs/hub_screenshots.py
 

@@ -1,5 +1,7 @@
 """Refuse to build a package without its UI, or that asks for another version of the client.
 
+And make the links of README.md absolute for the package's page on an index, which has no files.
+
 Hatchling leaves out silently what is not there. A development build is no UI either: it is large,
 and its log has the builder's paths in it. Nor is one of another version, which was left behind.
 """
@@ -7,16 +9,32 @@ and its log has the builder's paths in it. Nor is one of another version, which 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.version import Version
 
 UI = Path("jupyter_gpushare", "labextension")
 SCHEMAS = Path("labextension", "schema")
 #: Only there after a development build.
 DEVELOPMENT = UI / "build_log.json"
+
+
+#: A picture or a link of Markdown to a file of ours.
+LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+def with_absolute_links(text: str, source: str) -> str:
+    """A page of Markdown whose links lead to the repository ``source`` from anywhere."""
+
+    def absolute(link: re.Match[str]) -> str:
+        picture, words, path = link.groups()
+        return f"{picture}{words}({source}/{'raw' if picture else 'blob'}/HEAD/{path})"
+
+    return LINK.sub(absolute, text)
 
 
 def missing_from_ui(root: Path) -> list[str]:
@@ -61,3 +79,14 @@ class Checked(BuildHookInterface):
                 f"The JupyterLab side was built for development ({DEVELOPMENT}). Build it for "
                 "others with `make ui`."
             )
+
+
+class LongDescription(MetadataHookInterface):
+    """README.md as a package index shows it."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = (Path(self.root) / "README.md").read_text("utf-8")
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": with_absolute_links(text, metadata["urls"]["Source"]),
+        }

@@ -9,18 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from docutils.parsers.rst import Directive
 from pygments.lexers.special import TextLexer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+import diagrams  # noqa: E402
+
 sys.path.insert(0, str(ROOT))  # autodoc reads this tree, whatever is installed
 
 project = "jupyter_gpushare"
 author = "the jupyter_gpushare developers"
 release = version = runpy.run_path(str(ROOT / "jupyter_gpushare/_version.py"))["__version__"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinxcontrib.mermaid"]
-exclude_patterns = ["generate.py"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 smartquotes = False  # two dashes begin an option
 nitpicky = True
 # No inventory of other projects is fetched: the site is built without a network.
@@ -36,11 +40,23 @@ html_title = f"jupyter_gpushare {release}"
 html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_show_copyright = html_copy_source = False
-mermaid_fullscreen = False
-mermaid_height = "auto"
 
 #: Where the sources are, if the builder says so (Read the Docs does).
 REPOSITORY = os.environ.get("READTHEDOCS_GIT_CLONE_URL", "").removesuffix(".git")
+
+
+class Mermaid(Directive):
+    """A diagram, as the picture that docs/diagrams.py made of it."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        text = "\n".join(self.content)
+        picture = f"/{diagrams.DRAWN.name}/{diagrams.name_of(text)}.svg"
+        if not (HERE / picture[1:]).exists():
+            raise self.error("This diagram was not drawn yet: python docs/diagrams.py")
+        alt = f"{diagrams.said(text, 'accTitle')}. {diagrams.said(text, 'accDescr')}"
+        return [nodes.image(uri=picture, alt=alt, classes=["diagram"])]
 
 
 def links_to_sources(_app: Any, docname: str, source: list[str]) -> None:
@@ -70,4 +86,5 @@ def pictures_open(
 def setup(app: Any) -> None:
     app.connect("html-page-context", pictures_open)
     app.add_lexer("csv", TextLexer)
+    app.add_directive("mermaid", Mermaid)
     app.connect("source-read", links_to_sources)

@@ -442,8 +442,8 @@ def magics() -> str:
         + table(("magic", "takes"), options)
         + "\n"
         + "\n\n".join(_HELP_NOTES)
-        + "\n\nWhat they do in detail is on [the page for users](../user.md); the settings of a "
-        "kernel are [`c.GpuShare`](configuration.md#cgpushare).\n"
+        + "\n\nWhat they do in detail is in [get a GPU in a notebook](../how-to/get-a-gpu.md); the "
+        "settings of a kernel are [`c.GpuShare`](configuration.md#cgpushare).\n"
     )
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from email.parser import HeaderParser
 from enum import Enum
 from pathlib import Path
@@ -84,16 +84,24 @@ _HUB = (Step.INSTALL, Step.DOCTOR, Step.HUB)
 _OLD_LAB = {"jupyterlab": "4.2.*", "notebook": "7.2.*"}
 _NEW_LAB = {"jupyterlab": NEWEST, "notebook": NEWEST}
 _OLD_SERVER = {"jupyter-server": "2.16.*", "ipykernel": "6.*"}
+#: Newer ones ask for a newer psutil and tornado than we do.
+_OLD_REST = {"ipython": "8.37.*", "jupyter-client": "8.6.*"}
 _NEW_SERVER = {"jupyter-server": NEWEST, "ipykernel": NEWEST}
 
 #: Not every combination: together they have each Python, and the oldest and newest of each package.
 ROWS = (
-    Row("oldest", "3.11", _OLD_LAB | _OLD_SERVER, _LAB, lowest=True),
+    Row("oldest", "3.11", _OLD_LAB | _OLD_SERVER | _OLD_REST, _LAB, lowest=True),
     Row("old-lab", "3.12", _OLD_LAB | _NEW_SERVER | {"ipykernel": "7.*"}, _LAB),
     Row("old-server", "3.12", _NEW_LAB | _OLD_SERVER, _LAB),
     Row("newest", "3.13", _NEW_LAB | _NEW_SERVER, _LAB),
     Row("newest-3.14", "3.14", _NEW_LAB | _NEW_SERVER, _LAB),
-    Row("hub-oldest", "3.11", {"jupyterhub": "5.3.*"} | _OLD_LAB | _OLD_SERVER, _HUB, lowest=True),
+    Row(
+        "hub-oldest",
+        "3.11",
+        {"jupyterhub": "5.3.*"} | _OLD_LAB | _OLD_SERVER | _OLD_REST,
+        _HUB,
+        lowest=True,
+    ),
     Row("hub-newest", "3.12", {"jupyterhub": NEWEST, "jupyterlab": NEWEST} | _NEW_SERVER, _HUB),
 )
 
@@ -160,6 +168,24 @@ def report_from_json(kept: Mapping[str, Any]) -> Report:
         for one in kept["results"]
     ]
     return Report(row, kept["versions"], tuple(results), kept["measured"])
+
+
+def newest_of(
+    before: Iterable[Mapping[str, Any]], now: Iterable[Report], needs: Iterable[str]
+) -> list[Report]:
+    """The last report of each row there is, with the versions that the page shows.
+
+    ``before``: as a page's file has them, with rows that are no more. A report of a row that was
+    skipped does not replace an older one of a run.
+    """
+    shown = {"python", *SHOWN.values(), *map(package_of, needs)}
+    names = {row.name for row in ROWS}
+    last = {kept["row"]: report_from_json(kept) for kept in before if kept["row"] in names}
+    for report in now:
+        if report.measured or report.row.name not in last:
+            versions = {name: report.versions[name] for name in shown & report.versions.keys()}
+            last[report.row.name] = replace(report, versions=versions)
+    return [last[row.name] for row in ROWS if row.name in last]
 
 
 def as_text(row: Row) -> str:
@@ -491,7 +517,12 @@ def main() -> int:
     parser.add_argument("--require", action="store_true", help="what is skipped has failed")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where our wheels are")
     parser.add_argument("--torch", default="torch", help="its requirement")
-    parser.add_argument("--page", type=Path, help="write the last result of each row into it")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        help="write the last result of each row into it; those of other trees are in the JSON file "
+        "beside it",
+    )
     chosen = parser.parse_args()
     rows = chosen_rows(chosen.rows)
     if chosen.list:
@@ -506,7 +537,10 @@ def main() -> int:
     told = table(reports)
     print(f"\n{told}")
     if chosen.page is not None:
-        kept = runner.kept()
+        data = chosen.page.with_suffix(".json")
+        rows_before = json.loads(data.read_text()) if data.exists() else []
+        kept = newest_of(rows_before, runner.kept(), needs)
+        data.write_text(json.dumps(list(map(report_as_json, kept)), indent=1) + "\n")
         tables = f"{table(kept)}\n\n{dependencies_table(kept, needs)}"
         chosen.page.write_text(with_part(chosen.page.read_text(), "matrix", tables))
     return 1 if failed(reports, chosen.require) else 0

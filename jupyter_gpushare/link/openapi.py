@@ -25,13 +25,15 @@ from .schema import Json, components, fields, reference
 class Host:
     """Who serves the interface: where, in whose eyes, and who is refused.
 
-    ``many_nodes``: it knows several node managers, and ``node`` says which.
+    ``many_nodes``: it knows several node managers, and ``node`` says which. ``kernels``: it starts
+    kernels.
     """
 
     prefix: str
     about: str
     forbidden: str
     many_nodes: bool = False
+    kernels: bool = False
 
 
 SERVER = Host(
@@ -43,6 +45,7 @@ SERVER = Host(
         '"reason": …, "message": …}` with each change.'
     ),
     forbidden="Not logged in, not authorized by the server's Authorizer, or not an admin.",
+    kernels=True,
 )
 HUB = Host(
     prefix="/api",
@@ -152,6 +155,11 @@ _NAME: Json = {
 }
 _ID: Json = {"type": "string", "pattern": wishes.ID_PATTERN}
 _PATH_SCHEMAS: Final[Mapping[str, Json]] = {"lease": _ID, "gpu": _ID, "environment": _NAME}
+_PATH_MEANINGS: Final[Mapping[str, str]] = {
+    "lease": "its id",
+    "gpu": "its UUID",
+    "environment": "a user's name; with a quota for each named server: user/server",
+}
 
 
 def _queries(method: Method) -> list[Json]:
@@ -192,7 +200,13 @@ def _paths(host: Host) -> Json:
         path = paths.setdefault(one.path, {})
         if one.parts:
             path["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "schema": _PATH_SCHEMAS[name],
+                    "description": _PATH_MEANINGS[name],
+                }
                 for name in one.parts
             ]
         path[one.verb] = _operation(one, host)
@@ -204,12 +218,24 @@ def _paths(host: Host) -> Json:
                 "responses": _answers("Nodes", host.forbidden),
             }
         }
+    if host.kernels:
+        paths["/kernels"] = {
+            "get": {
+                "operationId": "getKernels",
+                "summary": "The kernels whose Python lacks the import hook, and what mends it.",
+                "responses": _answers("Kernels", host.forbidden),
+            }
+        }
     return {host.prefix + path: operations for path, operations in paths.items()}
 
 
 def document(base_url: str = "/", host: Host = SERVER) -> Json:
     """Return the OpenAPI document of a ``host`` whose base URL is ``base_url``."""
-    answers = {**_ANSWERS, **({"Nodes": doc.Nodes} if host.many_nodes else {})}
+    answers = {
+        **_ANSWERS,
+        **({"Nodes": doc.Nodes} if host.many_nodes else {}),
+        **({"Kernels": doc.Kernels} if host.kernels else {}),
+    }
     return {
         "openapi": "3.1.0",
         "info": {

@@ -686,6 +686,21 @@ class Nodes(TypedDict):
     nodes: list[ConnectedNode]
 
 
+class KernelWithoutHook(TypedDict):
+    """A kernelspec whose Python lacks the import hook, so that its code gets no GPU."""
+
+    name: str
+    title: Annotated[str, "its name for people"]
+    python: Annotated[str, "the path of its Python"]
+    fix: Annotated[str, "the command that installs the light client there"]
+
+
+class Kernels(TypedDict):
+    """The kernels that a Jupyter server can start and that get no GPU."""
+
+    lacking: list[KernelWithoutHook]
+
+
 class NodeName(TypedDict):
     """Which node manager answers."""
 

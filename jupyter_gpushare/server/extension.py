@@ -31,13 +31,14 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.traits import Duration, task_traits
 
 from .embed import EmbeddedNode, gpu_driver_present
-from .handlers import rest_routes
+from .handlers import kernel_routes, rest_routes
 from .kernelenv import KernelEnvironment
 from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
 from .live import LiveFeed, live_routes
 from .metrics import GpuShareCollector, Metrics
 from .notebooks import NotebookDoor
+from .otherpythons import OtherPythons
 
 _TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
 
@@ -210,16 +211,19 @@ class GpuShareExtension(ExtensionApp):
         )
         self.door = NotebookDoor(self.kernel_environment.notebook_of, self.log)
         self.kernel_environment.install()
+        self.pythons = OtherPythons()
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
             event_logger=bus,
             tell=self._tell_ended,
+            pythons=self.pythons,
             log=self.log,
         )
 
     def initialize_handlers(self) -> None:
         """Add the REST and WebSocket routes."""
         self.handlers.extend(rest_routes(self.link))
+        self.handlers.extend(kernel_routes(self.pythons))
         self.handlers.extend(live_routes(self.feed))
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
+from jupyter_server.utils import ensure_async
 from tornado import web
 
 from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+
+from .otherpythons import OtherPythons
+
+if TYPE_CHECKING:
+    from jupyter_gpushare.protocol.documents import Kernels
 
 AUTH_RESOURCE = "gpushare"
 
@@ -41,14 +47,11 @@ class ApiError(web.HTTPError):
 
 
 class GpuShareHandler(APIHandler):
-    """The common part of the handlers: the link, strict parsing, JSON errors."""
+    """The common part of the handlers: login, JSON answers and errors."""
 
     auth_resource = AUTH_RESOURCE
     # A panel polls; that must not keep an idle server from being culled.
     _track_activity = False
-
-    def initialize(self, link: NodeLink) -> None:
-        self.link = link
 
     def answer(self, document: object) -> None:
         """Finish with ``document`` as JSON that must not be cached."""
@@ -92,8 +95,15 @@ class GpuShareHandler(APIHandler):
         ]
 
 
+class NodeHandler(GpuShareHandler):
+    """One that asks the node manager."""
+
+    def initialize(self, link: NodeLink) -> None:
+        self.link = link
+
+
 def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
-    async def method(self: GpuShareHandler, *path: str) -> None:
+    async def method(self: NodeHandler, *path: str) -> None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
         came = rest.Request(path, self.request.query_arguments, self.request.body)
         try:
@@ -105,15 +115,29 @@ def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
     return cast(Callable[..., Awaitable[None]], web.authenticated(may(method)))
 
 
-def handler(operations: Sequence[rest.Operation]) -> type[GpuShareHandler]:
+def handler(operations: Sequence[rest.Operation]) -> type[NodeHandler]:
     """Return the handler of a resource."""
     methods: dict[str, Any] = {one.verb: _method(one) for one in operations}
     # A panel polls; that must not keep an idle server from being culled.
     changes = any(one.verb != "get" for one in operations)
-    return type("ResourceHandler", (GpuShareHandler,), {**methods, "_track_activity": changes})
+    return type("ResourceHandler", (NodeHandler,), {**methods, "_track_activity": changes})
 
 
-class OpenApiHandler(GpuShareHandler):
+class KernelsHandler(GpuShareHandler):
+    """The kernels whose Python lacks the import hook."""
+
+    def initialize(self, pythons: OtherPythons) -> None:
+        self.pythons = pythons
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        specs = await ensure_async(self.kernel_spec_manager.get_all_specs())
+        document: Kernels = {"lacking": await self.pythons.kernels(specs)}
+        self.answer(document)
+
+
+class OpenApiHandler(NodeHandler):
     """The description of this interface."""
 
     @web.authenticated
@@ -127,8 +151,13 @@ Route = tuple[str, Callable[..., Any], dict[str, Any]]
 
 def rest_routes(link: NodeLink) -> list[Route]:
     """Return the REST routes, without the base URL."""
-    routes: list[tuple[str, type[GpuShareHandler]]] = [
+    routes: list[tuple[str, type[NodeHandler]]] = [
         (pattern, handler(operations)) for pattern, operations in rest.resources()
     ]
     routes.append((r"openapi\.json", OpenApiHandler))
     return [(f"gpushare/api/{pattern}", served, {"link": link}) for pattern, served in routes]
+
+
+def kernel_routes(pythons: OtherPythons) -> list[Route]:
+    """Return the routes that this server answers by itself."""
+    return [("gpushare/api/kernels", KernelsHandler, {"pythons": pythons})]

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from .otherpythons import has_hook, lacking, other_python
+from .otherpythons import OtherPythons, lacking, other_python
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 
@@ -36,9 +36,11 @@ class KernelLifecycle:
         kernel_manager: Any,
         event_logger: Any,
         tell: Tell,
+        pythons: OtherPythons,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
         self._kernels = kernel_manager
+        self._pythons = pythons
         self._events = event_logger
         self._tell = tell
         self._log = log
@@ -103,7 +105,7 @@ class KernelLifecycle:
         self._asked.add(python)
 
         async def look() -> None:
-            if await asyncio.to_thread(has_hook, python, _HOOK_TOLD_WITHIN) is False:
+            if await self._pythons.lacks(python, _HOOK_TOLD_WITHIN):
                 text, fix = lacking(kernel.kernel_name, python)
                 self._log.warning("gpushare: %s To mend it: %s", text, fix)
 

@@ -1,18 +1,28 @@
 """Kernels that run another Python than this one: the import hook must be installed there, too.
 
-`jupyter gpushare doctor` looks at all kernelspecs; the server looks when it starts a kernel.
+`jupyter gpushare doctor` looks at all kernelspecs, and so does the server for JupyterLab's panel.
+The server's log tells it when such a kernel starts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from jupyter_gpushare._version import __version__
+
+if TYPE_CHECKING:
+    from jupyter_gpushare.protocol.documents import KernelWithoutHook
 
 #: What pip installs into the environment of a kernel: the packages are not on PyPI.
 CLIENT_WHEEL: Final = f"jupyter_gpushare_client-{__version__}-py3-none-any.whl"
@@ -54,10 +64,66 @@ def has_hook(python: str, patience: float = PATIENCE) -> bool | None:
     return done.stdout.strip() == "True" if done.returncode == 0 else None
 
 
+def client_source() -> str:
+    """What another Python's pip installs the light client from.
+
+    That is the file or folder that this one has it from, where pip kept that and it is still there;
+    else the wheel's name.
+    """
+    try:
+        told = metadata.distribution("jupyter-gpushare-client").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return CLIENT_WHEEL
+    url = urlsplit(json.loads(told)["url"]) if told else None
+    if url is None or url.scheme != "file":
+        return CLIENT_WHEEL
+    path = url2pathname(url.path)
+    return path if os.path.exists(path) else CLIENT_WHEEL
+
+
 def lacking(kernel: str, python: str) -> tuple[str, str]:
     """The sentence on a kernel whose Python has no hook, and the line that mends it."""
     return (
         f"kernel {kernel} runs {python}, where the import hook is not active: its code sees no "
         "GPUs of ours.",
-        f"{python} -m pip install {CLIENT_WHEEL}",
+        shlex.join([python, "-m", "pip", "install", client_source()]),
     )
+
+
+class OtherPythons:
+    """Asks the Pythons of kernels whether they have the hook; one that has it is asked once."""
+
+    def __init__(self) -> None:
+        self._with_hook: set[str] = set()
+        self._asking = asyncio.Semaphore(2)
+
+    async def lacks(self, python: str, patience: float = PATIENCE) -> bool:
+        """Whether ``python`` is there and has no hook."""
+        async with self._asking:
+            if python in self._with_hook:
+                return False
+            has = await asyncio.to_thread(has_hook, python, patience)
+        if has:
+            self._with_hook.add(python)
+        return has is False
+
+    async def kernels(self, specs: Mapping[str, Mapping[str, Any]]) -> list[KernelWithoutHook]:
+        """Those of a kernelspec manager's ``specs`` that lack the hook, by name."""
+        pythons = {
+            name: python
+            for name, spec in sorted(specs.items())
+            if (python := other_python(spec["spec"].get("argv") or [])) is not None
+        }
+        asked = list(dict.fromkeys(pythons.values()))
+        answers = await asyncio.gather(*(self.lacks(python) for python in asked))
+        lack = {python for python, lacks in zip(asked, answers, strict=True) if lacks}
+        return [
+            {
+                "name": name,
+                "title": str(specs[name]["spec"].get("display_name") or name),
+                "python": python,
+                "fix": lacking(name, python)[1],
+            }
+            for name, python in pythons.items()
+            if python in lack
+        ]

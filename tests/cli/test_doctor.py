@@ -25,7 +25,7 @@ import jupyter_gpushare
 from jupyter_gpushare.cli import checks
 from jupyter_gpushare.cli.checks import Check, Level, examine
 from jupyter_gpushare.cli.doctor import as_text
-from jupyter_gpushare.server.otherpythons import CLIENT_WHEEL
+from jupyter_gpushare.server.otherpythons import client_source
 
 Report = dict[str, list[dict[str, Any]]]
 
@@ -159,7 +159,7 @@ def test_a_kernel_of_another_python_is_noticed(tmp_path: Path) -> None:
     _, report = doctor(tmp_path)
     (check,) = [row for row in report["kernels"] if "kernel bare" in row["text"]]
     assert check["level"] == "warning"
-    assert check["fix"] == f"{bare} -m pip install {CLIENT_WHEEL}"
+    assert check["fix"] == f"{bare} -m pip install {client_source()}"
 
 
 def test_a_missing_ipython_configuration_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

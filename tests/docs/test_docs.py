@@ -39,6 +39,28 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, f"{page.name}: {target}"
 
 
+def test_pages_that_programs_name_are_there():
+    named = set()
+    for folder in ("jupyter_gpushare", "labextension/src", "etc", "scripts"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in {".py", ".ts", ".tsx", ".service", ".yml", ".html"}:
+                named |= set(re.findall(r"\bdocs/[\w/-]+\.md", file.read_text("utf-8")))
+    assert len(named) > 5
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda page: page.stem
+)
+def test_a_how_to_has_a_short_title_a_problem_and_steps(page):
+    title, problem, *_ = page.read_text("utf-8").split("\n\n")
+    assert re.fullmatch(r"# .{8,45}", title)
+    assert problem[0].isupper()
+    assert len(problem) < 200
+    linked = (ROOT / "docs" / "how-to.md").read_text("utf-8")
+    assert f"(how-to/{page.name}" in linked
+
+
 def test_every_verb_in_the_docs_exists():
     from jupyter_gpushare.cli.app import GpuShareApp
 

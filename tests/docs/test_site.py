@@ -80,6 +80,33 @@ def test_every_picture_says_what_it_shows(site):
             assert "accDescr: " in diagram, page
 
 
+def test_the_site_loads_nothing_from_elsewhere(site):
+    loads = re.compile(
+        r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["'](?:https?:)?//[^"']*["'][^>]*>"""
+        r"""|\bimport\b[^;"']{0,80}["']https?:|url\(\s*["']?https?:"""
+    )
+    found = {
+        hit
+        for kind in ("html", "css", "js")
+        for file in site.rglob(f"*.{kind}")
+        for hit in loads.findall(file.read_text("utf-8"))
+    }
+    assert {hit for hit in found if 'rel="canonical"' not in hit} == set()
+    assert "mermaid.initialize" not in (site / "how-it-works.html").read_text("utf-8")
+
+
+def test_every_diagram_was_drawn(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import diagrams
+
+    wanted = {diagrams.name_of(one) for one in diagrams.diagrams()}
+    assert wanted == {file.stem for file in diagrams.DRAWN.glob("*.svg")}, (
+        "python docs/diagrams.py draws them"
+    )
+    for name in wanted:
+        assert "foreignObject" not in (diagrams.DRAWN / f"{name}.svg").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("word", "page"),
     [

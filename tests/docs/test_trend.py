@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +56,56 @@ def test_a_ratio_that_got_worse_is_named(trend: ModuleType) -> None:
     assert trend.worse(rows(one.name, 9.0, *[2.0] * trend.BEFORE, allowed * 1.01)), (
         "only the last runs count"
     )
+
+
+def test_each_ratio_of_the_file_would_be_noticed(trend: ModuleType) -> None:
+    """With the lines that there are: a name that no line has finds nothing."""
+    there = trend.lines(trend.TREND)
+    for one in trend.WATCHED:
+        known = [row["ratios"][one.name] for row in there if one.name in row["ratios"]]
+        limit = one.factor * statistics.median(known[-trend.BEFORE :])
+        for value, found in ((limit * 0.99, 0), (limit * 1.01, 1)):
+            newest = {**there[-1], "ratios": {one.name: value}}
+            assert len(trend.worse([*there, newest])) == found, one.name
+        assert 1 < one.factor <= 3
+
+
+def test_the_check_of_the_file_fails_with_a_worse_line(
+    trend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """As `make bench-all` and CI call it."""
+    path = tmp_path / "trend.jsonl"
+    one = trend.WATCHED[0]
+    worse = rows(one.name, 1.0, 1.0, one.factor * 1.01)
+    path.write_text("".join(json.dumps(row) + "\n" for row in worse))
+    monkeypatch.setattr(trend, "TREND", path)
+    monkeypatch.setattr(sys, "argv", ["trend.py", "check"])
+    assert trend.main() == 1
+    assert f"{one.name}: " in capsys.readouterr().out
+    path.write_text("".join(json.dumps(row) + "\n" for row in worse[:-1]))
+    assert trend.main() == 0
+
+
+def test_pages_of_figures_say_when_and_on_what_once_they_are_made_anew() -> None:
+    """Date, commit and machine; some pages are older than that."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (parts,) = re.findall(r"^bench-all: (.+)$", makefile, re.MULTILINE)
+    for part in parts.split():
+        (recipe,) = re.findall(rf"^{part}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+        scripts = re.findall(r"benchmarks/[\w/]+\.py", recipe)
+        texts = [(ROOT / script).read_text("utf-8") for script in scripts]
+        assert "machine.py" in recipe or any("machine()" in text for text in texts), part
+
+
+def test_the_replays_page_says_on_what_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import machine
+    import replay
+
+    results = json.loads((ROOT / "docs" / "replay.json").read_text("utf-8"))
+    told = replay.page({**results, "machine": machine.machine()})
+    (line,) = re.findall(r"^Replayed on: (.+)$", told, re.MULTILINE)
+    assert re.search(r"cpu: .+date: 20\d\d-\d\d-\d\d, commit: [0-9a-f]{8}", line)
 
 
 def test_a_part_of_the_benchmarks_gives_a_part_of_the_ratios(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from support.wheels import (
     run,
 )
 
-from jupyter_gpushare.server.otherpythons import CLIENT_WHEEL
+from jupyter_gpushare.server.otherpythons import CLIENT_WHEEL, client_source, lacking
 
 CLIENT = ROOT / "client"
 
@@ -114,7 +116,7 @@ def test_a_kernel_of_such_an_environment_gets_a_gpu(wheel: Path, tmp_path: Path)
         kernel.shutdown()
 
 
-def test_the_server_says_when_a_kernels_environment_lacks_it(tmp_path: Path) -> None:
+def test_the_server_says_when_a_kernels_environment_lacks_it(wheel: Path, tmp_path: Path) -> None:
     bare = make_environment(tmp_path / "venv")
     bare.link("ipykernel")
     with Home.make() as home:
@@ -122,9 +124,37 @@ def test_the_server_says_when_a_kernels_environment_lacks_it(tmp_path: Path) -> 
         server = home.serve(environ=home.environ(JUPYTER_PATH=str(specs)))
         answer = server.api.post("api/kernels", json={"name": "bare"})
         assert answer.status_code == 201, answer.text
-        mend = f"To mend it: {bare.python} -m pip install {CLIENT_WHEEL}"
-        server.wait_logged(mend)
+        mend = f"{bare.python} -m pip install {client_source()}"
+        server.wait_logged(f"To mend it: {mend}")
         assert f"kernel bare runs {bare.python}, where the import hook is not active" in (
             server.log.read_text()
         )
+        # The panel asks for this, and hears no more of a kernel that was mended.
+        (told,) = server.gpushare("kernels")["lacking"]
+        assert (told["name"], told["python"], told["fix"]) == ("bare", str(bare.python), mend)
+        bare.pip("install", "--quiet", "--no-index", wheel)
+        assert server.gpushare("kernels") == {"lacking": []}
         Kernel(server, answer.json()["id"]).shutdown()
+
+
+def test_the_line_that_mends_it_names_what_this_python_was_installed_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "a folder" / CLIENT_WHEEL
+    wheel.parent.mkdir()
+    wheel.touch()
+    info = tmp_path / "jupyter_gpushare_client-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: jupyter-gpushare-client\nVersion: 0.1.0\n")
+    kept = info / "direct_url.json"
+    monkeypatch.setattr(
+        "importlib.metadata.distribution", lambda _: importlib.metadata.PathDistribution(info)
+    )
+    assert client_source() == CLIENT_WHEEL, "pip says nothing of an index"
+    kept.write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+    assert client_source() == str(wheel)
+    assert lacking("k", "/a b/python")[1] == f"'/a b/python' -m pip install '{wheel}'"
+    wheel.unlink()
+    assert client_source() == CLIENT_WHEEL, "it is no more"
+    kept.write_text(json.dumps({"url": "https://example.org/it.whl", "archive_info": {}}))
+    assert client_source() == CLIENT_WHEEL

@@ -7,6 +7,9 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,3 +41,20 @@ def test_nobody_is_told_to_install_it_by_its_name() -> None:
         for found in by_name.finditer(place.read_text(encoding="utf-8"))
     }
     assert not wrong
+
+
+def test_the_page_on_a_package_index_has_no_relative_link() -> None:
+    told = ProjectMetadata(str(ROOT), PluginManager()).core
+    assert told.readme_content_type == "text/markdown"
+    targets = re.findall(r"\]\(([^)\s]+)\)", told.readme)
+    assert len(targets) > 15
+    source = told.urls["Source"]
+    assert "![JupyterLab: import torch takes a GPU" in told.readme
+    assert f"]({source}/raw/HEAD/docs/images/lab.png)" in told.readme
+    for target in targets:
+        assert re.match("https?://", target), target
+        path = re.sub(rf"^{source}/(?:raw|blob)/HEAD/([^#]*).*", r"\1", target)
+        assert (ROOT / path).exists(), target
+    assert not re.search(r"<(?:img|a)\b", told.readme), "the hook knows links of Markdown only"
+    client = (ROOT / "client" / "README.md").read_text()
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)\)", client))

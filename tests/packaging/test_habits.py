@@ -52,7 +52,7 @@ def steps() -> list[tuple[str, dict[str, Any]]]:
 #: What a job may do besides reading: publish to PyPI or ghcr.io; add a line to docs/trend.jsonl.
 NEEDS = {
     ("release.yml", "publish"): {"id-token": "write"},
-    ("weekly.yml", "figures"): {"contents": "write"},
+    ("weekly.yml", "trend"): {"contents": "write"},
     ("images.yml", "image"): {
         "contents": "read",
         "packages": "write",
@@ -128,6 +128,9 @@ def test_a_job_ends_and_may_no_more_than_it_needs(path: Path) -> None:
         assert "uses" in job or job["timeout-minutes"] <= 90, name
         if "permissions" in job:
             assert job["permissions"] == NEEDS[path.name, name]
+            # What is installed or built could use the job's token.
+            said = " ".join(step.get("run", "") for step in job["steps"])
+            assert not re.search(r"\b(?:make|pip|pipx|npm|jlpm)\b", said), name
 
 
 def test_ci_has_each_python_that_the_package_names() -> None:

@@ -113,6 +113,35 @@ def test_a_report_that_is_kept_says_the_same() -> None:
     assert matrix.report_from_json(kept) == known
 
 
+def test_a_page_keeps_the_rows_of_other_trees() -> None:
+    old, new = (
+        Report(row, {"python": "3.11.7", "psutil": "5.9.4", "other": "1"}, (), measured)
+        for row, measured in ((ROWS[0], "before"), (ROWS[1], "now"))
+    )
+    before = [*map(matrix.report_as_json, [old]), {"row": "no more"}]
+    needs = ["psutil>=5.9.4"]
+    kept = matrix.newest_of(before, [new], needs)
+    assert [(one.row.name, one.measured) for one in kept] == [
+        (ROWS[0].name, "before"),
+        (ROWS[1].name, "now"),
+    ]
+    assert kept[1].versions == {"python": "3.11.7", "psutil": "5.9.4"}
+    skipped = replace(old, measured="", versions={})
+    assert matrix.newest_of(before, [skipped], needs)[0].measured == "before"
+
+
+def test_each_lower_bound_is_what_the_oldest_row_had() -> None:
+    """A bound that nothing was tested with is a wish: raise it, or let the row reach it."""
+    reports = json.loads((ROOT / "docs" / "versions.json").read_text())
+    (oldest,) = [report for report in reports if report["row"] == "oldest"]
+    assert oldest["measured"]
+    for need in PROJECT["project"]["dependencies"]:
+        (bound,) = re.findall(r">=([\d.]+)", need) or [None]
+        if bound is not None:
+            had = oldest["versions"][matrix.package_of(need)]
+            assert f"{had}.".startswith(f"{bound}."), (need, had)
+
+
 @pytest.mark.parametrize(
     ("outcome", "required", "failed"),
     [

@@ -213,7 +213,7 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
     with busy(crowd) as leases:
         for server in (crowd.alice, crowd.root):
             for path in (
-                *("status", "leases", "quota", "usage", "usage?since=60", "readings"),
+                *("status", "leases", "quota", "usage", "usage?since=60", "readings", "kernels"),
                 *("usage/daily?days=3&utc_offset=-3600", "readings?since=60"),
                 *("history?limit=1000", "history?environment=bob", "usage?environment=bob"),
                 "usage/daily?environment=bob",

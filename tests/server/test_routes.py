@@ -239,7 +239,7 @@ async def test_authenticated_reaches_the_node_manager(jp_serverapp: Any) -> None
             if is_socket(handler):
                 continue
             answer = await asker.send(path, verb, **asker.token)
-            if path.endswith("openapi.json"):
+            if path.endswith(("openapi.json", "kernels")):  # the server's own
                 assert answer.code == 200
                 continue
             # There is none in this test, and the answer says so.

@@ -4,7 +4,7 @@ A parked tensor has no memory, and a thread that used it would end the process, 
 process that the driver has checkpointed blocks in every CUDA call: a thread then only waits, but a
 task in the kernel's own event loop would stop the kernel, and with it the cell that was to bring
 the memory back. So we look for such code before any memory is moved. Code that does not run yet,
-such as a library's callback, is not found: docs/user.md says so.
+such as a library's callback, is not found: docs/how-to/keep-my-variables.md says so.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import type {
   EnvironmentQuota,
   GpuService,
   History,
+  Kernels,
   LeaseAnswer,
   Quotas,
   QuotaWish,
@@ -57,6 +58,11 @@ export class GpuShareApi {
   /** The GPUs' utilisation and memory over the last `since` seconds. */
   async readings(since: number): Promise<Readings> {
     return validated('Readings', await this._ask('GET', 'readings', { since }));
+  }
+
+  /** The kernels of this server that get no GPU. */
+  async kernels(): Promise<Kernels> {
+    return validated('Kernels', await this._ask('GET', 'kernels'));
   }
 
   /** GPU-seconds by environment over the last `since` seconds. */

@@ -5,6 +5,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -24,6 +25,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -55,6 +57,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/gpushare/api/kernels": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The kernels whose Python lacks the import hook, and what mends it. */
+        get: operations["getKernels"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/gpushare/api/leases": {
         parameters: {
             query?: never;
@@ -77,6 +96,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -96,6 +116,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -115,6 +136,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -168,6 +190,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -415,6 +438,17 @@ export interface components {
                 text: string;
                 /** @description the kind in words */
                 what?: string;
+            }[];
+        };
+        Kernels: {
+            lacking: {
+                /** @description the command that installs the light client there */
+                fix: string;
+                name: string;
+                /** @description the path of its Python */
+                python: string;
+                /** @description its name for people */
+                title: string;
             }[];
         };
         Lease: {
@@ -851,6 +885,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -940,6 +975,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its UUID */
                 gpu: string;
             };
             cookie?: never;
@@ -1099,6 +1135,80 @@ export interface operations {
             };
         };
     };
+    getKernels: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Kernels"];
+                };
+            };
+            /** @description The request is not valid; nothing was changed. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests; try again in a second. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description No node manager can be reached. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     getLeases: {
         parameters: {
             query?: {
@@ -1181,6 +1291,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1266,6 +1377,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1355,6 +1467,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description its id */
                 lease: string;
             };
             cookie?: never;
@@ -1592,6 +1705,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -1677,6 +1791,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;
@@ -1757,6 +1872,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description a user's name; with a quota for each named server: user/server */
                 environment: string;
             };
             cookie?: never;

@@ -26,3 +26,6 @@ export type EnvironmentQuota = Schemas['Quota'];
 export type QuotaWish = Schemas['QuotaWish'];
 export type LeaseAnswer = Schemas['LeaseState'];
 export type GpuService = Schemas['GpuService'];
+export type Kernels = Schemas['Kernels'];
+/** A kernelspec whose Python lacks the import hook. */
+export type LackingKernel = Kernels['lacking'][number];

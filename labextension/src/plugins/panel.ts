@@ -8,6 +8,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { CommandIDs } from '../commands';
 import { gpuIcon } from '../icons';
 import { IStateDB } from '@jupyterlab/statedb';
+import { LackingKernels } from '../model/kernels';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { type Expanded, GpuSharePanel } from '../widgets/panel';
 import { viewServices } from './services';
@@ -32,13 +33,27 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     state: IStateDB | null
   ): void => {
     const services = viewServices(app, model, settings, translator);
-    const panel = new GpuSharePanel(services, translator ?? nullTranslator);
+    const kernels = lackingKernels(app, model);
+    const panel = new GpuSharePanel(
+      services,
+      kernels,
+      translator ?? nullTranslator
+    );
     // Not awaited: what was kept is known only when the application has started.
-    void remembered(state).then(expanded => {
+    void remembered(state).then(({ expanded, dismissed }) => {
       panel.restoreExpanded(expanded);
+      kernels.restore(dismissed);
+      let open = expanded;
+      const save = (): void =>
+        void state?.save(STATE, {
+          expanded: open,
+          dismissed: kernels.dismissed
+        });
       panel.expandedChanged.connect((_, changed) => {
-        void state?.save(STATE, { expanded: changed });
+        open = changed;
+        save();
       });
+      kernels.dismissedChanged.connect(save);
     });
     let side = settings.values.placement;
     app.shell.add(panel, side, { rank: RANK, type: 'GPUs' });
@@ -60,11 +75,34 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** Which sections were open; none is known where nothing, or nonsense, was kept. */
-async function remembered(state: IStateDB | null): Promise<Expanded> {
+/** Looks at the kernels when the page starts, and whenever there are others. */
+function lackingKernels(
+  app: JupyterFrontEnd,
+  model: IGpuShareModel
+): LackingKernels {
+  const { kernels, kernelspecs } = app.serviceManager;
+  const lacking = new LackingKernels(model.api, () =>
+    [...kernels.running()].map(({ name }) => name)
+  );
+  void app.started.then(() => lacking.refresh());
+  kernels.runningChanged.connect(() => lacking.observe());
+  kernelspecs.specsChanged.connect(() => void lacking.refresh());
+  return lacking;
+}
+
+/** Which sections were open, and which Pythons were dismissed; nothing where nonsense was kept. */
+async function remembered(
+  state: IStateDB | null
+): Promise<{ expanded: Expanded; dismissed: string[] }> {
   const kept = await state?.fetch(STATE).catch(() => undefined);
-  const expanded = (kept as { expanded?: unknown } | undefined)?.expanded;
-  return typeof expanded === 'object' && expanded !== null
-    ? (expanded as Expanded)
-    : {};
+  const { expanded, dismissed } = (kept ?? {}) as Record<string, unknown>;
+  return {
+    expanded:
+      typeof expanded === 'object' && expanded !== null
+        ? (expanded as Expanded)
+        : {},
+    dismissed: Array.isArray(dismissed)
+      ? dismissed.filter(one => typeof one === 'string')
+      : []
+  };
 }

@@ -6,14 +6,16 @@ import {
 } from '@jupyterlab/ui-components';
 import { type ISignal, Signal } from '@lumino/signaling';
 import type { Widget } from '@lumino/widgets';
-import type React from 'react';
+import React from 'react';
 
 import { CommandIDs } from '../commands';
 import { gpuIcon } from '../icons';
+import type { LackingKernels } from '../model/kernels';
 import { Connection } from '../model/snapshot';
 import { BannerView } from './banner';
 import { GpusView } from './gpus';
 import { type IViewServices, ViewWidget } from './host';
+import { KernelsView } from './kernels';
 import { AdminView, HistoryView } from './lazy';
 import { LeasesView } from './leases';
 import { QueueView } from './queue';
@@ -36,6 +38,7 @@ export type Expanded = Readonly<Record<string, boolean>>;
 export class GpuSharePanel extends SidePanel {
   constructor(
     private readonly _services: IViewServices,
+    kernels: LackingKernels,
     translator: ITranslator
   ) {
     super({ translator, content: new Sections() });
@@ -47,6 +50,11 @@ export class GpuSharePanel extends SidePanel {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('GPUs'));
     this.header.addWidget(new ViewWidget(_services, BannerView));
+    this.header.addWidget(
+      new ViewWidget(_services, () =>
+        React.createElement(KernelsView, { kernels })
+      )
+    );
     this._add({
       name: 'quota',
       title: trans.__('My quota'),
