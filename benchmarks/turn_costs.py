@@ -24,6 +24,7 @@ STEP = 0.05  # seconds
 LONG_EACH = 1  # sessions on each GPU that train without an end
 CELL, PAUSE = 2.0, 60.0  # seconds that a short cell computes, and on average until the next one
 HEARTBEAT = 5.0
+SETTLES = 15.0  # seconds: before it, no long session had a quantum
 
 
 def lone(path: str, steps: int) -> dict[str, float]:
@@ -186,7 +187,7 @@ async def a_class(path: str, tokens: list[str], gpus: int, seconds: float, cpu: 
         is_long = number < gpus * LONG_EACH
         does = session.computes(1e9) if is_long else session.sends_cells(chance)
         running.append(loop.create_task(does))
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(SETTLES)
     before, used, began = sum(one.turns for one in sessions), cpu(), time.perf_counter()
     await asyncio.sleep(seconds)
     used, lasted = cpu() - used, time.perf_counter() - began

@@ -121,8 +121,9 @@ while True:
 class Trainer:
     """One training process; sizes in GiB, ``seconds`` a step. A context manager.
 
-    ``clearing``: seconds for which it is about to give its turn back. With ``environ`` (of a `CudaWorld`) it really has its memory on the pretend GPU there, and
-    a ``cache`` of so much beside what it needs.
+    ``clearing``: seconds for which it is about to give its turn back. With ``environ`` (of a
+    `CudaWorld`) it really has its memory on the pretend GPU there, and a ``cache`` of so much
+    beside what it needs.
     """
 
     def __init__(
