@@ -59,6 +59,8 @@ class OnCpu(CudaAllocator):
         return Figures._make(2**30 for _ in Figures._fields)
     def free(self, device):
         return None
+    def capturing(self):
+        return False
 
 def watch_steps(adapter, torch):
     if adapter.meter is None:
