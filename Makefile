@@ -11,6 +11,7 @@
 #   make wheels      does all that the package needs have wheels, for CPython 3.11 to 3.15?
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
+#   make demo-turns  a long training and others' short cells on one GPU, and a picture of it (2 min)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
@@ -63,7 +64,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -119,6 +120,7 @@ $(UI): $(UI_SOURCES) $(UI_MODULES) $(if $(wildcard $(dir $(UI))build_log.json),F
 	@cd labextension && { told="$$($(JLPM) build:prod 2>&1)" || { echo "$$told" >&2; exit 1; }; }
 	@touch $@
 
+COMMA := ,
 # $(call install,EXTRA): editable. pip would copy the built UI; a link shows the newest build.
 define install
 	@if [ -L $(VENV)/share/jupyter/labextensions/jupyter-gpushare ]; then \
@@ -131,7 +133,7 @@ endef
 
 $(VENV)/.lab: $(VENV)/.torch $(INSTALLED_FROM) | $(UI)
 	@echo "Installing jupyter_gpushare with JupyterLab …"
-	$(call install,demo)
+	$(call install,demo$(COMMA)replay)
 
 $(VENV)/.dev: $(VENV)/.lab $(INSTALLED_FROM) | $(UI)
 	@command -v cc >/dev/null \
@@ -150,6 +152,10 @@ demo: $(VENV)/.lab $(UI)
 
 demo-parking: $(VENV)/.lab $(UI)
 	@$(BIN)/python scripts/demo_parking.py $(ARGS)
+
+demo-turns: $(VENV)/.lab $(UI)
+	@mkdir -p build
+	@$(BIN)/python scripts/demo_turns.py --svg build/turns.svg $(ARGS)
 
 lint: lint-python lint-ui
 lint-python: $(VENV)/.dev

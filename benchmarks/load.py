@@ -47,11 +47,14 @@ class Client(asyncio.Protocol):
             message = json.loads(line)
             future = self.waiting.pop(message.get("id"), None)
             if future is None:
-                self.notices += 1
+                self.noticed(message)
             elif "error" in message:
                 future.set_exception(RuntimeError(message["error"]["message"]))
             else:
                 future.set_result(message.get("result"))
+
+    def noticed(self, message: dict[str, Any]) -> None:
+        self.notices += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         for future in self.waiting.values():

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import turn_costs
 from load import Client, ask, percentile
 from machine import machine, said
 
@@ -534,6 +535,49 @@ def measure_cells(figures: list[Figure], quick: bool) -> None:
     figures.append(Figure("a short cell, ratio", ours / without, "x", "no measurable slow-down"))
 
 
+def measure_turns(figures: list[Figure], quick: bool) -> None:
+    """What turns cost: a lone loop, each hand-over, and a class of 200 on 8 GPUs."""
+    by_turns = "--Policy.share_mode=time"
+    with tempfile.TemporaryDirectory() as folder, serving(node(folder, "1x24GiB", by_turns)):
+        try:
+            lone = turn_costs.measure_lone(f"{folder}/node.sock", 100 if quick else 600)
+            name = "turns, what they add to a lone loop of 50 ms steps"
+            figures.append(Figure(name, lone["share"] * 100, "%", "<= 1 %"))
+            figures.append(Figure(f"{name}, median step", lone["median"] * 100, "%"))
+        except subprocess.CalledProcessError:
+            print("torch is not installed: left out", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        people = ["t0", "t1"]
+        # So small that a task is owed its turn again after a fifth of a second.
+        command = node(folder, "1x24GiB", by_turns, "--Policy.quantum=0.01")
+        with serving([*command, *token_file(folder, *people)]):
+            gaps, trip = asyncio.run(
+                turn_costs.hand_overs(f"{folder}/node.sock", people, 15.0 if quick else 60.0)
+            )
+    for share, name in ((0.5, "p50"), (0.99, "p99")):
+        value, label = percentile(gaps, share), f"hand-over between two loops, {name}"
+        figures.append(Figure(label, value * 1e3, "ms", "p99 <= 20 ms"))
+        figures.append(Figure(f"{label}, round trips", value / trip, "x"))
+    figures.append(Figure("hand-over between two loops, how many", len(gaps), ""))
+    with tempfile.TemporaryDirectory() as folder:
+        people = [f"t{number}" for number in range(200)]
+        command = node(folder, "8x80GiB", by_turns, "--Policy.max_tasks_per_gpu=32")
+        with serving([*command, *token_file(folder, *people)]) as process:
+            used, rate = asyncio.run(
+                turn_costs.a_class(
+                    f"{folder}/node.sock",
+                    people,
+                    gpus=8,
+                    seconds=10.0 if quick else 60.0,
+                    cpu=lambda: cpu_seconds(process.pid),
+                )
+            )
+    name = "200 sessions by turns on 8 GPUs"
+    figures.append(Figure(f"{name}, CPU", used * 100, "% of a core", "<= 10 %"))
+    figures.append(Figure(f"{name}, turns", rate, "1/s"))
+    figures.append(Figure(f"{name}, CPU for each turn", used / rate * 1e3, "ms"))
+
+
 def table(figures: list[Figure]) -> str:
     """The figures as a Markdown table."""
     lines = ["| what | measured | aim |", "|---|---|---|"]
@@ -561,6 +605,7 @@ def main() -> None:
         measure_reclaim,
         measure_start,
         measure_cells,
+        measure_turns,
     ):
         if arguments.only and part.__name__.removeprefix("measure_") not in arguments.only:
             continue

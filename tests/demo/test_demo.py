@@ -1,4 +1,4 @@
-"""``make demo`` tells a true story."""
+"""``make demo`` and its like tell true stories."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,3 +38,21 @@ def test_the_day_with_one_gpu_ends_well():
     assert "WRONG" not in done.stdout
     assert done.stdout.count("   ok  ") >= 10
     assert "Every sum is right." in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_short_cells_hardly_wait_for_a_training_and_leave_no_trace_in_it(tmp_path: Path):
+    picture = tmp_path / "turns.svg"
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "demo_turns.py", "--quantum=2", f"--svg={picture}"],
+        capture_output=True,
+        text=True,
+        timeout=590,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    assert done.stdout.count("   ok  ") == 8
+    assert "Everything as promised." in done.stdout
+    words = {text for text in ElementTree.parse(picture).getroot().itertext()}
+    assert {"Alice", "Bob", "Carol", "the GPU"} <= {word.strip() for word in words}

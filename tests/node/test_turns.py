@@ -60,6 +60,15 @@ def turn_of(node: RunningNode, who: str) -> str | None:
     return None if found is None else found["turn"]
 
 
+#: One has the turn (and may be asked for it), the other waits.
+OUT = (["holds", "waits"], ["waits", "yields"])
+
+
+def phases(node: RunningNode) -> list[str]:
+    """How the tasks stand with their turns, in the order of the words."""
+    return sorted(str(one["turn"]) for one in leases(node).values())
+
+
 def both(node: RunningNode, alice: Trainer, bob: Trainer) -> float:
     """Wait until both take turns; the time from which their steps may not overlap."""
     bob.trains(3)
@@ -165,10 +174,57 @@ def test_a_stopped_holder_loses_its_turn_and_takes_turns_again(
 
 def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_path: Path) -> None:
     with by_turns(node, tmp_path) as (alice, bob, since):
+        until(lambda: phases(node) in OUT, "one has the turn, the other waits")
         node.restart()
         both(node, alice, bob)
         assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
         assert "overran" in leases(node)["alice"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["before-append", "after-append", "before-reply"])
+def test_turns_go_on_wherever_the_node_manager_dies_in_a_hand_over(
+    node: RunningNode, tmp_path: Path, point: str
+) -> None:
+    with by_turns(node, tmp_path) as (alice, bob, since):
+        for count in (7, 12):
+            node.restart(JUPYTER_GPUSHARE_FAILPOINT=f"{point}:{count}")
+            node.wait_dead()
+        node.start()
+        both(node, alice, bob)
+        assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
+
+
+def test_a_holder_that_is_killed_at_a_gate_leaves_its_turn_to_the_other(tmp_path: Path) -> None:
+    """It has stopped, and has not said so yet; only its death ends the turn."""
+    patient = CONFIG.replace("turn_bound = 2.0", "turn_bound = 1000.0")
+    arguments = people(tmp_path)
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=patient, arguments=arguments) as node,
+        Trainer(tmp_path, node.socket, "alice", clearing=1000.0) as alice,
+    ):
+        alice.trains(5)
+        with Trainer(tmp_path, node.socket, "bob") as bob:
+            bob.trains(3)
+            until(lambda: alice.lines("dropped"), "alice is at a gate")
+            until(lambda: phases(node) == ["waits", "yields"], "bob waits for her")
+            before = len(bob.steps)
+            alice.close()  # kill -9
+            bob.trains(10)
+            assert len(bob.steps) >= before + 10
+            until(lambda: turn_of(node, "bob") is None, "bob is alone")
+
+
+def test_a_holder_that_reaches_no_gate_loses_its_turn_and_it_is_said(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """It lives, and computes for ever: the other waits for ``turn_bound``, and no longer."""
+    with by_turns(node, tmp_path) as (alice, bob, _):
+        alice.hang()
+        until(lambda: leases(node)["alice"]["overran"], "alice overran her turn")
+        bob.trains(10)
+        assert leases(node)["alice"]["state"] == "active", "nothing else is taken from her"
+        assert "overran its turn" in text(node)
 
 
 @pytest.mark.long

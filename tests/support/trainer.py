@@ -89,6 +89,7 @@ def drop():
     if memory is not None:
         memory.drop()
     log.write(f"dropped {time.monotonic()}\\n")
+    time.sleep(told["clearing"])
 broker.turns.drop = drop
 
 def after(optimizer, arguments, named):
@@ -106,7 +107,8 @@ while True:
         if memory is not None:
             memory.compute()
         model(torch.ones(8, 64)).sum().backward()
-        time.sleep(told["seconds"])  # the pretend GPU computes
+        # The pretend GPU computes.
+        time.sleep(10**6 if os.path.exists(told["hang"]) else told["seconds"])
         optimizer.step()
         optimizer.zero_grad()
     except KeyboardInterrupt:
@@ -119,8 +121,9 @@ while True:
 class Trainer:
     """One training process; sizes in GiB, ``seconds`` a step. A context manager.
 
-    With ``environ`` (of a `CudaWorld`) it really has its memory on the pretend GPU there, and
-    a ``cache`` of so much beside what it needs.
+    ``clearing``: seconds for which it is about to give its turn back. With ``environ`` (of a
+    `CudaWorld`) it really has its memory on the pretend GPU there, and a ``cache`` of so much
+    beside what it needs.
     """
 
     def __init__(
@@ -138,11 +141,13 @@ class Trainer:
         unreachable: float = 15.0,
         ends: bool = True,
         cache: float = 0,
+        clearing: float = 0.0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.who = who
         self.log = directory / f"{who}.log"
         self.log.touch()
+        self._hang = directory / f"{who}.hang"
         told: dict[str, Any] = {
             "log": str(self.log),
             "socket": str(socket),
@@ -156,6 +161,8 @@ class Trainer:
             "unreachable": unreachable,
             "ends": ends,
             "cache": int(cache * GIB),
+            "clearing": clearing,
+            "hang": str(self._hang),
             "context": None if environ is None else CONTEXT,
         }
         environ = {
@@ -195,6 +202,10 @@ class Trainer:
     def _died(self) -> bool:
         assert self.process.poll() is None, self.stderr.read_text()
         return False
+
+    def hang(self) -> None:
+        """From its next step on it never comes to the end of one. It gives signs of life."""
+        self._hang.touch()
 
     def signal(self, number: int) -> None:
         """Send it a signal."""

@@ -174,6 +174,12 @@ def has_turn(state: State, lease: LeaseId) -> bool:
     return not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS)
 
 
+def computes(state: State, lease: LeaseId) -> bool:
+    """Whether a task has its turn, though it may be asked for it."""
+    turn = state.turns.get(lease)
+    return turn is not None and turn.phase is TurnPhase.HOLDS
+
+
 def turn_notice(state: State, lease: Lease, config: PolicyConfig) -> doc.Turn:
     """The notice to a task that may compute, with the memory that it may use meanwhile.
 

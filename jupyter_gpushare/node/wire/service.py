@@ -436,7 +436,7 @@ class Service:
         elif isinstance(effect, WarnOfRecall):
             self._warn(effect, state)
         elif isinstance(effect, TellTurn):
-            self._tell_turn(effect.lease, state)
+            self._tell_turn(effect.lease, state, is_given=effect.is_given)
         elif isinstance(effect, TellStopped):
             self._stopped(effect.lease)
 
@@ -561,16 +561,18 @@ class Service:
             if concerned and guest.who.viewer.is_mine(lease.environment):
                 guest.conn.notify(Notice.PARK_WARNING.value, notice)
 
-    def _tell_turn(self, name: LeaseId, state: State) -> None:
+    def _tell_turn(self, name: LeaseId, state: State, *, is_given: bool = False) -> None:
+        """``is_given``: it waited, and does so until it hears of its turn; see `TellTurn`."""
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
             return
         if recalls.has_asked(state, name):
             return
-        if recalls.has_turn(state, name):
+        has_turn = recalls.has_turn(state, name)
+        if has_turn or (is_given and recalls.computes(state, name)):
             notice = recalls.turn_notice(state, lease, self._manager.config)
             self._tell_task(self._own(name, state), Notice.TURN, notice)
-        else:
+        if not has_turn:
             self._ask_task(self._own(name, state), recalls.gate_notice(state, lease), state)
 
     def _stopped(self, name: LeaseId) -> None:

@@ -128,10 +128,12 @@ class TellStopped:
 class TellTurn:
     """Tell a task about its turn: it may compute, must ask first, or needs no turn.
 
-    A task that is to empty its cache must ask, too.
+    A task that is to empty its cache must ask, too. ``is_given``: it was given its turn just now,
+    and hears of it, even if it is asked for it at once: then it has one step.
     """
 
     lease: LeaseId
+    is_given: bool = False
 
 
 Effect = (
@@ -185,7 +187,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.LeaseParked():
             yield Measure()
         case ev.TurnGiven():
-            yield TellTurn(event.lease)
+            yield TellTurn(event.lease, is_given=True)
         case ev.TurnOverran():
             yield TellTurn(event.lease)
             yield Measure()
