@@ -260,7 +260,7 @@ class TestCuPysLimit:
         assert parker.trim() == 40
         assert cupy.pinned.calls == ["free"]
         pool.free = 30
-        assert parker.drop_temporary() == 30
+        assert parker.drop_cache() == 30
         with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
             parker.park()
         parker.resume()

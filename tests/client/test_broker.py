@@ -338,7 +338,7 @@ def test_at_import(world: World, node: RunningNode, framework: Framework) -> Non
 def test_steps_are_gated_from_the_import_on(
     world: World, node: RunningNode, framework: Framework
 ) -> None:
-    meter = SimpleNamespace(gate=None, on_step=None, use=None, next_step_fits=None)
+    meter = SimpleNamespace(gate=None, on_step=None, look=None, next_step_fits=None)
     framework.meter = meter  # type: ignore[attr-defined]
     broker = world.broker()
     broker.before_framework("frame")

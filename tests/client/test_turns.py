@@ -67,7 +67,7 @@ def scene() -> Scene:
     return Scene(wire, turns, said, dropped)
 
 
-def use(steps: int, kept: int = GIB, step: int | None = GIB) -> Any:
+def use(steps: int, kept: int = GIB, step: int = GIB) -> Any:
     device = SimpleNamespace(device="cuda:0", persistent=kept, temporary=step, cache=0)
     return SimpleNamespace(steps=steps, devices=(device,))
 
@@ -147,9 +147,16 @@ def test_without_a_lease_the_users_gates_do_nothing() -> None:
     assert done.stdout == "list_iterator has no length\n"
 
 
-def test_unknown_figures_are_not_told(scene: Scene) -> None:
-    scene.turns.report(use(5, step=None))
-    assert not scene.wire.told
+def test_before_it_waits_it_tells_what_stays(scene: Scene) -> None:
+    """More may be alive at a gate of the user's own than at the end of a step."""
+    scene.turns.look = lambda: use(9, kept=3 * GIB)
+    scene.turns.checkpoint()
+    scene.recalled()
+    scene.in_gate()
+    told = [params["figures"] for method, params in scene.wire.told if method is Method.MEMORY]
+    assert told[-1][0]["persistent"] == 3 * GIB
+    assert scene.wire.told[-1][0] is Method.TURN_ASK
+    scene.given()
 
 
 def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> None:

@@ -135,7 +135,7 @@ class Frameworks:
             from .gate import before_first_use_of_torch
 
             turns.drop, turns.trim = _drop(adapter, loaded), _trim(adapter, loaded)
-            turns.fits = meter.next_step_fits
+            turns.look, turns.fits = meter.look, meter.next_step_fits
             turns.watch_first_use = before_first_use_of_torch(loaded)
             meter.on_step, meter.gate = turns.report, turns.gate
 
@@ -203,7 +203,7 @@ def _drop(adapter: registry.Adapter, loaded: ModuleType) -> Callable[[], Any]:
 
         parker = parker_of(adapter, loaded)
         if parker is not None:
-            parker.drop_temporary()
+            parker.drop_cache()
 
     return drop
 

@@ -2,8 +2,8 @@
 
 A task that is alone on its GPU is never held up and sends nothing but its memory figures, when they
 change. Where several tasks take turns, the node manager says when to stop: at the end of that step
-temporary memory is dropped, the node manager is told, and the step after it waits, visibly, for the
-next turn. Ctrl-C leaves the wait. While the node manager cannot be reached the task that has the
+caches are emptied, the node manager is told what stays, and the step after it waits, visibly, for
+the next turn. Nothing that a program may read is touched. Ctrl-C leaves the wait. While the node manager cannot be reached the task that has the
 turn computes on. The others wait, for a node manager that restarts is back soon; after that a task
 goes on if its step fits in the memory that is measured free.
 """
@@ -38,16 +38,16 @@ _LOOK: Final = 0.25  # seconds
 
 
 class DeviceFigures(Protocol):
-    """One device's memory (bytes), as the step meter tells it; ``None``: unknown."""
+    """One device's memory (bytes), as the step meter tells it."""
 
     @property
     def device(self) -> str: ...
     @property
     def persistent(self) -> int: ...
     @property
-    def temporary(self) -> int | None: ...
+    def temporary(self) -> int: ...
     @property
-    def cache(self) -> int | None: ...
+    def cache(self) -> int: ...
 
 
 class StepFigures(Protocol):
@@ -69,9 +69,10 @@ class Gate(Enum):
 class Turns:
     """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
 
-    ``session`` and ``grant`` tell what this process has now. ``drop`` clears
-    temporary memory at the end of a step, ``trim`` what only caches keep.
-    ``fits`` measures whether the next step has room beside what is on its GPUs now.
+    ``session`` and ``grant`` tell what this process has now. ``drop`` waits for
+    the GPUs and drops caches at a gate, ``trim`` does more while no code runs.
+    ``look`` measures what stays. ``fits`` measures whether the next step has
+    room beside what is on its GPUs now.
     ``watch_first_use(call)`` calls ``call`` before a framework computes again and
     returns what ends that.
     """
@@ -86,6 +87,7 @@ class Turns:
     ) -> None:
         self.drop: Callable[[], object] = _nothing
         self.trim: Callable[[], object] = _nothing
+        self.look: Callable[[], StepFigures | None] = _unknown
         self.fits: Callable[[], bool] = _always
         self.watch_first_use: Callable[[Callable[[], None]], Callable[[], None]] | None = None
         #: Bytes that this task may use on each GPU in its turn, when they change.
@@ -177,6 +179,8 @@ class Turns:
         if self._gate is Gate.CLOSED:
             self.drop()
             self._cleared = True
+            if (use := self.look()) is not None:
+                self.report(use)
             self._wait()
 
     def checkpoint(self) -> None:
@@ -354,18 +358,21 @@ def _always() -> bool:
     return True
 
 
+def _unknown() -> None:
+    return None
+
+
 def _names(grant: Grant) -> str:
     return " and ".join(f"GPU {gpu.index}" for gpu in grant.gpus)
 
 
 def _figures(devices: Sequence[DeviceFigures], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
-    """By UUID; a device of which not all is known is left out, and never takes turns."""
+    """By UUID."""
     for used in devices:
         _kind, _, number = used.device.partition(":")
         index = int(number) if number.isdigit() else 0
-        if index < len(grant.gpus) and used.temporary is not None:
-            uuid = grant.gpus[index].uuid
-            yield uuid, used.persistent, max(0, used.temporary), used.cache or 0
+        if index < len(grant.gpus):
+            yield grant.gpus[index].uuid, used.persistent, used.temporary, used.cache
 
 
 def _is_news(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:

@@ -41,8 +41,8 @@ class CuPyParker:
             _log.warning("CuPy's pools could not be emptied: %s", error)
             return 0
 
-    def drop_temporary(self) -> int:
-        """CuPy knows no steps: the same as `trim`."""
+    def drop_cache(self) -> int:
+        """The same as `trim`; CuPy itself waits for work that still uses a block."""
         return self.trim()
 
     def survey(self) -> Survey:
