@@ -282,27 +282,64 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
 ) -> None:
     trimmed, watched = [], []
     scene.turns.trim = lambda: trimmed.append(1)
-
-    def watch(call: Any) -> Any:
-        watched.append(call)
-        return lambda: watched.remove(call)
-
-    scene.turns.watch_first_use = watch
+    scene.turns.watch = lambda: watched.append("watch")
+    scene.turns.cell_begins = lambda: watched.append("cell")
     scene.turns.rest()
     assert not trimmed, "alone, it is left alone"
+    assert not scene.turns.is_closed
     scene.given()
+    assert watched == ["watch"], "modules' calls may be gates now"
     scene.turns.rest()
     assert trimmed == [1]
     scene.turns.before_cell()
-    assert len(watched) == 1
+    assert watched == ["watch", "cell"]
     assert scene.wire.count(Method.TURN_ASK) == 0, "a cell that does not compute never waits"
-    first_use = threading.Thread(target=watched[0], daemon=True)
-    first_use.start()
-    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
-    assert not watched
+    assert scene.turns.is_closed
+    first_use = scene.in_gate()
     scene.given()
     first_use.join(10)
     assert not first_use.is_alive()
+
+
+def test_gates_are_of_use_until_they_are_known_and_while_turns_are_taken(scene: Scene) -> None:
+    assert scene.turns.wants_gates
+    scene.turns.checkpoint()
+    assert not scene.turns.wants_gates
+    scene.recalled()
+    assert scene.turns.wants_gates
+    scene.given(is_shared=False)
+    assert not scene.turns.wants_gates
+    scene.wire.hello = {}
+    assert scene.turns.wants_gates, "a new node manager knows of none"
+    scene.turns.report(use(2))
+    assert not scene.turns.wants_gates
+    scene.turns.checkpoint()
+    assert scene.wire.count(Method.MEMORY) == 2, "steps were told"
+
+
+def test_where_it_may_not_stop_it_stops_at_the_next_gate(scene: Scene) -> None:
+    scene.turns.may_stop = lambda: False
+    scene.recalled()
+    scene.turns.gate()
+    assert not scene.dropped
+    scene.turns.may_stop = lambda: True
+    scene.in_gate()
+    assert scene.dropped == [1]
+    scene.given()
+
+
+def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> None:
+    scene.turns.hindrance = lambda: "others wait for it"
+    scene.turns.report(use(2))
+    scene.turns.checkpoint()
+    ((method, told),) = scene.wire.told
+    assert (method, told["can_take_turns"]) == (Method.MEMORY, False)
+    for _ in range(2):
+        scene.recalled()
+        assert not scene.turns.is_gated
+        scene.turns.gate()
+    (said,) = scene.said
+    assert said == "Another task waits for this GPU. This one goes on, because others wait for it."
 
 
 def test_the_frameworks_limit_follows_the_turn() -> None:

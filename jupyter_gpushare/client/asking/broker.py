@@ -182,7 +182,7 @@ class Broker:
             if is_live(adapter):
                 self._limits.can_change()
             if self.standing is Standing.HELD:
-                self._frameworks.gate_steps(self.turns)
+                self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is to be taken later, when CUDA starts."""

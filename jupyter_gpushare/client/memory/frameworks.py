@@ -124,20 +124,29 @@ class Frameworks:
             return False
         return True
 
-    def gate_steps(self, turns: Turns) -> None:
-        """Connect measured steps to ``turns``: steps are reported and may wait for a turn."""
+    def gate_steps(self, turns: Turns, runs_here: Callable[[], bool]) -> None:
+        """Connect gates to ``turns``: steps are reported, and both they and modules' calls wait.
+
+        ``runs_here()``: whether this thread runs the cell, or the program.
+        """
         from ..adapters.parkers.base import meter_of
 
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
             if meter is None or meter.gate is not None:
                 continue
-            from .gate import before_first_use_of_torch
-
+            forwards = meter.forward_gate(
+                gate=turns.checkpoint,
+                is_closed=lambda: turns.is_closed,
+                is_wanted=lambda: turns.wants_gates,
+                runs_here=runs_here,
+            )
             turns.drop, turns.trim = _drop(adapter, loaded), _trim(adapter, loaded)
             turns.look, turns.fits = meter.look, meter.next_step_fits
-            turns.watch_first_use = before_first_use_of_torch(loaded)
+            turns.hindrance, turns.may_stop = meter.hindrance, meter.may_stop
+            turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
             meter.on_step, meter.gate = turns.report, turns.gate
+        turns.watch()
 
     def empty_caches(self) -> None:
         """Empty the frameworks' caches. Call it on a thread of its own, because it may take long.

@@ -23,9 +23,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .allocator import Allocator, Figures
+from .allocator import Allocator
+
+if TYPE_CHECKING:
+    from .forwards import ForwardGate
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -90,7 +93,7 @@ class StepMeter:
         self._is_compiling = torch.compiler.is_compiling
         self._hook: Any = None
         # The code that torch runs around every optimizer's step, from which it calls us.
-        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+        self.step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
         self._ending: set[int] = set()  # ids of its frames that only have to call us yet
         self._steps = 0
         self._stepped_at: float | None = None
@@ -107,9 +110,9 @@ class StepMeter:
         """Whether an optimizer's step is running."""
         # We look it up instead of counting: torch gives no sign of a step that ends by raising.
         return any(
-            frame.f_code is self._step_code and id(frame) not in self._ending
+            frame.f_code is self.step_code and id(frame) not in self._ending
             for thread in sys._current_frames().values()
-            for frame in _frames(thread)
+            for frame in frames(thread)
         )
 
     @property
@@ -139,6 +142,24 @@ class StepMeter:
         """What is alive now counts as persistent, for here the task is about to stop; as `use`."""
         self._read()
         return self.use
+
+    def hindrance(self) -> str | None:
+        """Why this process can never stop for another; ``None``: it can."""
+        distributed = self._torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            count = distributed.get_world_size()
+            if count > 1:
+                return f"it is one of {count} processes of torch.distributed, which wait for it"
+        return None
+
+    def may_stop(self) -> bool:
+        """Whether this thread may wait here: not in what is compiled, recorded or half computed."""
+        return not (
+            self._is_compiling()
+            or self._is_in_backward()
+            or self._allocator.capturing()
+            or self.hindrance()
+        )
 
     def next_step_fits(self) -> bool:
         """Whether a step like the largest so far fits in the memory that is free now, measured.
@@ -170,6 +191,12 @@ class StepMeter:
         if hook is not None:
             hook.remove()
 
+    def forward_gate(self, **calls: Callable[[], Any]) -> ForwardGate:
+        """The gate of this torch's loops that have no step; see there for ``calls``."""
+        from .forwards import ForwardGate
+
+        return ForwardGate(self._torch, self, **calls)
+
     def _after_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
         if self._is_compiling():
             return  # torch.compile reads this code, and must find nothing to stumble over
@@ -177,7 +204,7 @@ class StepMeter:
         if self._is_in_backward():
             self._stepped_at = self._clock()
             return
-        if any(frame.f_code is step.f_code for frame in _frames(step.f_back)):
+        if any(frame.f_code is step.f_code for frame in frames(step.f_back)):
             return  # the step of another optimizer, which this one is a part of, goes on
         self._ending.add(id(step))
         try:
@@ -232,7 +259,7 @@ class StepMeter:
                 self._caches[device] = figures.reserved - figures.allocated
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+def frames(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and those below it."""
     while frame is not None:
         yield frame
