@@ -42,7 +42,11 @@ class CuPyParker:
             return 0
 
     def drop_cache(self) -> int:
-        """The same as `trim`; CuPy itself waits for work that still uses a block."""
+        """Wait for the current GPU, then the same as `trim`."""
+        try:
+            self._cupy.cuda.runtime.deviceSynchronize()
+        except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
+            _log.warning("CuPy's queued work could not be waited for: %s", error)
         return self.trim()
 
     def survey(self) -> Survey:
