@@ -29,7 +29,7 @@ from .others import others_on_gpu
 from .shown import ParkedPrinting
 from .steps import StepMeter
 from .survey import DeviceSurvey, Survey, obstacles, rounded
-from .walk import Findings, walk
+from .walk import Findings, live_objects, walk
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -85,15 +85,16 @@ class TorchParker:
     def _trim(self) -> int:
         before = self._reserved()
         gc.collect()
-        self._allocator.clear_workspaces()
+        (graphs,) = live_objects(self._torch.cuda.CUDAGraph)
+        if not graphs:  # one may have a workspace's address, and be played again
+            self._allocator.clear_workspaces()
         self._allocator.empty_cache()
         return max(0, before - self._reserved())
 
     def drop_cache(self) -> int:
         """Wait for queued work and empty the cache; bytes freed.
 
-        The next task finds the devices idle, and this one everything as it was. Workspaces stay,
-        for a CUDA graph may have their addresses.
+        The next task finds the devices idle, and this one everything as it was.
         """
         try:
             for device in self._allocator.devices():
