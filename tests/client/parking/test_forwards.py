@@ -60,6 +60,9 @@ def scene() -> Iterator[Scene]:
     yield made
     made.forwards.stop_watching()
     made.meter.uninstall()
+    torch._dynamo.reset()
+    made.forwards._compiled = forwards._compiled()
+    made.forwards.stop_watching()
     assert not made.is_watching
 
 
@@ -144,16 +147,19 @@ def test_no_gate_while_a_graph_is_recorded(scene: Scene) -> None:
     assert scene.count(lambda: net(DATA)) == 0
 
 
-def test_no_gate_where_other_processes_wait_for_this_one(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+@pytest.mark.filterwarnings("ignore")  # torch's own, of what it keeps for tests
+def test_no_gate_where_other_processes_wait_for_this_one(scene: Scene) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     net = model()
-    assert scene.count(lambda: net(DATA)) == 0
-    assert "one of 4 processes" in str(scene.meter.hindrance())
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
-    assert scene.count(lambda: net(DATA)) == 1
+    for size, gates in ((4, 0), (1, 1)):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        try:
+            assert scene.count(lambda: net(DATA)) == gates
+            assert ("one of 4 processes" in str(scene.meter.hindrance())) is (size > 1)
+        finally:
+            torch.distributed.destroy_process_group()
+    assert scene.meter.hindrance() is None
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
@@ -182,18 +188,31 @@ def test_compiled_modules_work_and_are_compiled_once(scene: Scene, whole: bool) 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
 def test_compiled_while_we_watch(scene: Scene) -> None:
+    """If the hook went, torch would compile all of it again."""
+    compiled = [0]
+
+    def backend(graph: Any, _examples: Any) -> Any:
+        compiled[0] += 1
+        return graph.forward
+
     torch._dynamo.reset()
     net = model()
 
-    @torch.compile(backend="eager", fullgraph=True)
+    @torch.compile(backend=backend, fullgraph=True)
     def twice(data: torch.Tensor) -> torch.Tensor:
         return net(net(data))  # type: ignore[no-any-return]
 
     with torch.no_grad():
         assert scene.count(lambda: twice(DATA)) == 0
-        assert torch.equal(twice(DATA), net(net(DATA)))
+        result = twice(DATA)
         scene.forwards.stop_watching()
-        assert torch.equal(twice(DATA), net(net(DATA)))
+        assert torch.equal(twice(DATA), result)
+        assert compiled == [1]
+        assert scene.count(lambda: net(DATA)) == 0, "it is there and does nothing"
+        scene.forwards.watch()
+        assert scene.count(lambda: net(DATA)) == 1
+        assert torch.equal(twice(DATA), result)
+    assert compiled == [1]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles

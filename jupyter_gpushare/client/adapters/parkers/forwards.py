@@ -3,7 +3,8 @@
 It is where an outermost module is about to be called, by torch's global hook. Nothing is moved or
 dropped there, so whatever is alive stays as it is. The hook costs about a microsecond for each
 module's call. So it is there only while the task takes turns, and at first for two calls, after
-which the node manager knows that this task has gates.
+which the node manager knows that this task has gates. It stays, and does nothing, where code was
+compiled meanwhile: torch would compile that again if the hook went.
 
 There is no gate in a thread other than the one that runs the cell (or the program), inside another
 module, an optimizer's step or a backward pass, and where `StepMeter.may_stop` says no. Nor while
@@ -58,6 +59,8 @@ class ForwardGate:
         self._call_code = torch.nn.Module._call_impl.__code__
         self._lock = threading.Lock()
         self._handle: Any = None
+        self._is_on = False
+        self._compiled = 0  # when the hook came
         self._calls = self._gates = 0
         self._steps_before = 0
 
@@ -69,18 +72,23 @@ class ForwardGate:
     def watch(self) -> None:
         """See modules' calls while that is wanted. From any thread."""
         with self._lock:
-            if self._handle is None and self._is_wanted():
+            if not self._is_on and self._is_wanted():
                 self._calls = self._gates = 0
-                self._handle = self._modules.register_module_forward_pre_hook(self._before_forward)
-                self._hide()
+                self._is_on = True
+                if self._handle is None:
+                    self._compiled = _compiled()
+                    register = self._modules.register_module_forward_pre_hook
+                    self._handle = register(self._before_forward)
+                    self._hide()
 
     def stop_watching(self) -> None:
         """See them no more. Nothing where somebody else is at it: after a fork that lasts."""
         if self._lock.acquire(blocking=False):
             try:
-                handle, self._handle = self._handle, None
-                if handle is not None:
-                    handle.remove()
+                self._is_on = False
+                if self._handle is not None and _compiled() == self._compiled:
+                    self._handle.remove()
+                    self._handle = None
                     self._show()
             finally:
                 self._lock.release()
@@ -88,6 +96,8 @@ class ForwardGate:
     def _before_forward(self, _module: Any, _arguments: Any) -> None:
         if self._is_compiling():
             return  # torch.compile reads this code, and must find nothing to stumble over
+        if not self._is_on:
+            return
         try:
             is_closed = self._is_closed()
             if not is_closed:
@@ -135,3 +145,9 @@ class ForwardGate:
             if name.startswith("_global_") and name.endswith("_hooks")
             for hook in tuple(hooks.values())
         )
+
+
+def _compiled() -> int:
+    """Graphs that torch.compile has made in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
